@@ -21,6 +21,9 @@ to be, which come page by page from another."""
 LEFT: Final = "left_ms"
 """Of a file: with what time its content stood in `sys:pending` when it was sealed, for what is left of its parts."""
 
+FOUND_PARTS: Final = "parts"
+"""Of a content that a rebuild has put together, until it has a file: which parts of an upload it has."""
+
 
 def content_of(file: StoredObject) -> ContentId:
     """The content of a file of several blobs, "" for any other."""

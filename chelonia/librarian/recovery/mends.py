@@ -51,7 +51,7 @@ from chelonia.librarian.metadata.blobs import (
     owners_of,
     still_owner,
 )
-from chelonia.librarian.metadata.contents import COPYING, OPEN, SEALED
+from chelonia.librarian.metadata.contents import COPYING, FOUND_PARTS, OPEN, SEALED
 from chelonia.librarian.metadata.elements import (
     add,
     as_read,
@@ -298,17 +298,20 @@ def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
     return [*_name_in_shelter(bench, entry, kind), parent]
 
 
-def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
+def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str, name: str = "") -> list[Element]:
     """The name alone, for an entry that is made with it."""
-    key, shelter = key_for(entry, kind), ObjectId(LOST_FOUND)
-    named = put(shelter, "entries", key, entry, unset("entries", entry), unset("entries", entry + "/"))
+    name, shelter = name or entry, ObjectId(LOST_FOUND)
+    free = unset("entries", name), unset("entries", name + "/")
+    named = put(shelter, "entries", key_for(name, kind), entry, *free)
     return [*_lost_found(bench), named]
 
 
-def _made_in_shelter(bench: Bench, entry: ObjectId, sections: dict[str, dict[str, str]]) -> list[Element]:
+def _made_in_shelter(
+    bench: Bench, entry: ObjectId, sections: dict[str, dict[str, str]], name: str = ""
+) -> list[Element]:
     """Make an entry of these sections, with a name in `/lost+found`."""
-    named = _name_in_shelter(bench, entry, sections["entry"]["type"])
-    return [*named, *put_all(entry, sections), put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent")]
+    named = _name_in_shelter(bench, entry, sections["entry"]["type"], name)
+    return [*named, *put_all(entry, sections), put(entry, "parents", f"{LOST_FOUND}/{name or entry}", "parent")]
 
 
 def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -402,9 +405,11 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
     return _found_file(bench, guid, sections, put(blob, "blob", "file", guid, owned))
 
 
-def _found_file(bench: Bench, guid: ObjectId, sections: dict[str, dict[str, str]], takes: Element) -> Mend:
-    """A new file in `/lost+found` that takes bytes."""
-    elements = (check(guid, version(0)), *_made_in_shelter(bench, guid, sections), takes)
+def _found_file(
+    bench: Bench, guid: ObjectId, sections: dict[str, dict[str, str]], *takes: Element, name: str = ""
+) -> Mend:
+    """A new file in `/lost+found` that takes bytes; it is called by its GUID, unless there is more to say of it."""
+    elements = (check(guid, version(0)), *_made_in_shelter(bench, guid, sections, name), *takes)
     return Mend(elements, f"a file in /{LOST_FOUND_NAME} has the bytes")
 
 
@@ -461,11 +466,15 @@ def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
     header = bench.look.section(content, "content")
     if bench.entry(guid) or not header.get("splices"):
         return None
-    sections = _new(bench, guid, TYPE_FILE, {"size": header.get("size", ""), "neededReplicas": "1"})
+    wanted, parts = header.get("wanted", "1"), header.get(FOUND_PARTS, "")
+    sections = _new(bench, guid, TYPE_FILE, {"size": header.get("size", ""), "neededReplicas": wanted})
     sections["content"] = {"id": guid, "splices": header["splices"]}
+    if parts:
+        sections["metadata"] = {"was": f"parts {parts} of {header['ln']}", "wasOwnedBy": header["owner"]}
     owned = is_("content", "file", header.get("file", "")), is_("content", "splices", header["splices"])
     takes = put(content, "content", "file", guid, *owned, is_("content", "state", SEALED))
-    return _found_file(bench, guid, sections, takes)
+    gone = [drop(content, "content", fact) for fact in ("ln", "owner", "wanted", FOUND_PARTS) if fact in header]
+    return _found_file(bench, guid, sections, takes, *gone, name=f"{guid}.parts-{parts}" if parts else "")
 
 
 def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:

@@ -58,6 +58,7 @@ from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
+from chelonia.librarian.recovery.rebuild.parts.act import Gathering
 from chelonia.wire.snapshots import (
     Manifest,
     PageLocation,
@@ -141,6 +142,7 @@ class Rebuilding:
         self._total = 0
         self._holes = False
         self._late = NOBODY
+        self._parts = Gathering(context, self._attempt)
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
@@ -317,6 +319,7 @@ class Rebuilding:
         basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
+        await self._put_together()
         await self._have_compared()
         await self._check()
         await self._tools.names.quotas.recount(self._on.call, forget=True)  # those of an empty namespace, if any
@@ -580,7 +583,7 @@ class Rebuilding:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
                 case _:
                     pass
-            if verdict is RecordVerdict.SHELTERED:
+            if verdict is RecordVerdict.SHELTERED and not await self._is_part(facts, at, basis):
                 await self._attempt(rebuild.unowned(facts, at))
             if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):
                 await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
@@ -588,6 +591,18 @@ class Rebuilding:
         if verdict in CONCERNING:
             name = facts.name if facts else "no readable record"
             self._progress.note(f"{verdict.value}: {name!r} at {at}")
+
+    async def _is_part(self, facts: ReplicaFacts, at: Location, basis: Basis) -> bool:
+        """Whether it was taken in with other parts of its upload: as the cluster has sealed it, and not late."""
+        believed = not basis.in_use and rebuild.genuine(facts, basis.record_key)
+        return believed and await self._parts.take(facts, at, surely=not basis.late)
+
+    async def _put_together(self) -> None:
+        """Give the parts that were found of each upload one file in `/lost+found`."""
+        await self._parts.take_known()
+        laid = await self._parts.lay()
+        found = await self._tools.fsck.of(self._on.call, laid)
+        await self._mend([each for each in found if each.rule == invariants.CONTENT_UNOWNED])
 
     async def _have_compared(self) -> None:
         """Have Shepherds look at once what of all they have set aside is listed now: asked about what is not among

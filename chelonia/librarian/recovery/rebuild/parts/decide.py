@@ -1,0 +1,150 @@
+"""Parts of an upload that no snapshot knows become one content, which `mends` gives a file in `/lost+found`. Pure.
+
+A record says which part of which upload its bytes are; nobody says whether the upload was sealed, and of which parts.
+So they are put together by number, and the file says which there are; none gets the name that it was written for.
+
+Invariants: a content that gathers parts has no extents that count; one that is laid takes no more parts; of two records
+of one number the newer is taken, and the other's bytes are nobody's, and so get a file of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from chelonia.core.cluster.replicas import Location, ReplicaFacts
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.parts import PartPlace, UploadedPart, parse_upload, part_etag
+from chelonia.core.contents.uploads import parse_part_name
+from chelonia.core.ids import BlobId, ContentId, Dn, ObjectId, blob_object, content_id, content_object
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
+from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, blob_of, facts_of, make_blob
+from chelonia.librarian.metadata.contents import FOUND_PARTS, SEALED, extent_record
+from chelonia.librarian.metadata.elements import as_read, check, drop, empty, is_, isset, put, put_all, unset, version
+from chelonia.librarian.namespace.parts.decide import Chosen, Stored, part_key
+
+GATHERED: Final = "gathered"
+"""The order of a content whose parts still come; no upload's is called so."""
+LAID: Final = "laid"
+"""That of one whose extents count, and which has records of parts still."""
+RUNS_MAX: Final = 8
+"""Runs of numbers that the name of a file says."""
+
+
+def place_of(facts: ReplicaFacts) -> PartPlace | None:
+    """The place of a part that can be put together with others, as its record says."""
+    named = parse_part_name(facts.name)
+    return named[0] if named is not None and facts.size > 0 else None
+
+
+def opened_as(place: PartPlace) -> ObjectId:
+    """The content that an upload was to be. None of ours: a file may name it that lets go of it when it is deleted."""
+    return content_object(parse_upload(place.upload)[1])
+
+
+def place_of_known(blob: StoredObject) -> PartPlace | None:
+    """The place of a part that a snapshot knows as its upload's, and of which bytes were found."""
+    place = place_of(facts_of(blob)) if blob.sections.get("locations") else None
+    content = ContentId(blob.value("blob", "content"))
+    return place if place and content and opened_as(place) == content_object(content) else None
+
+
+def gathering(place: PartPlace, owner: Dn) -> ObjectId:
+    """The content in which the parts of an upload are gathered that one user has sent: the same in each run."""
+    hexed = hashlib.sha256(f"{place.upload} {owner}".encode()).hexdigest()
+    return content_object(ContentId(f"{hexed[:8]}-{hexed[8:12]}-4{hexed[13:16]}-8{hexed[17:20]}-{hexed[20:32]}"))
+
+
+def is_gathering(content: StoredObject) -> bool:
+    """Whether parts may still come into a content."""
+    return content.value("content", "order") == GATHERED
+
+
+def as_new(facts: ReplicaFacts, at: Location) -> list[Element]:
+    """The blob of a part that only its record knows."""
+    return make_blob(NewBlob(facts, (at,)))
+
+
+def as_known(blob: StoredObject) -> list[Element]:
+    """The blob of a part that a snapshot knows, as it was read."""
+    return [check(blob.id, version(blob.version), empty(OWNERS))]
+
+
+def gather(
+    facts: ReplicaFacts,
+    blob: Sequence[Element],
+    content: StoredObject,
+    before: StoredObject | None,
+    *,
+    surely: bool,
+) -> list[Element]:
+    """Take a blob in as a part; nothing where that cannot be.
+
+    Args: `blob`: `as_new` or `as_known`; `content`: its header, and what it has under the number; `before`: the blob of
+        that; `surely`: a transact has named the bytes, so they may take the place of older ones.
+    """
+    named = parse_part_name(facts.name)
+    assert named is not None, "`place_of` has seen it"
+    obj, key = content.id, part_key(named[0].number)
+    record, older = content.value("parts", key), before is not None and facts_of(before).created_ms < facts.created_ms
+    if (content.exists and not is_gathering(content)) or (record and not (surely and older)):
+        return []
+    part = UploadedPart(named[0].number, facts.size, part_etag(facts.checksums), facts.created_ms)
+    header = {
+        "state": SEALED, "file": content_id(obj), "size": "0", "splices": "1", "extents": "0", "order": GATHERED,
+        "owner": facts.owner, "ln": named[1], "wanted": str(facts.wanted),
+    }  # fmt: skip
+    fresh = [check(obj, version(0)), *put_all(obj, {"content": header})]
+    elements = [check(obj, is_("content", "order", GATHERED))] if content.exists else fresh
+    elements += [*blob, put(blob_object(facts.blob), "blob", "content", content_id(obj))]
+    value = Stored(part, facts.blob, facts.checksums.adler32).record[1]
+    elements += [put(obj, "parts", key, value, as_read("parts", key, record)), put(obj, "named", facts.blob, "0")]
+    if before is not None:
+        mine = is_("blob", "content", content_id(obj))
+        elements += [drop(obj, "named", blob_of(before)), drop(before.id, "blob", "content", mine)]
+    return elements
+
+
+def lay(obj: ObjectId, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:
+    """Lay the extents of a page of all parts."""
+    elements = [check(obj, is_("content", "order", GATHERED))]
+    for each in page:
+        extent = extents[each.blob]
+        elements += [put(obj, "extents", *extent_record(extent)), put(obj, "named", each.blob, str(extent.length))]
+    return elements
+
+
+def clear(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
+    """Take away extents that a run before has laid, which broke off."""
+    return [check(obj, is_("content", "order", GATHERED)), *(drop(obj, "extents", key) for key in keys)]
+
+
+def laid(content: StoredObject, chosen: Chosen) -> list[Element]:
+    """From now on its extents count, and no more parts come."""
+    header = {"size": str(chosen.size), "extents": str(len(chosen.extents)), FOUND_PARTS: numbers_of(chosen.parts)}
+    obj, still = content.id, (isset("content", "splices"), unset("content", FOUND_PARTS))
+    order = put(obj, "content", "order", LAID, is_("content", "order", GATHERED), *still)
+    return [order, *put_all(obj, {"content": header})]
+
+
+def forget(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
+    """The records of parts that are laid go."""
+    return [check(obj, is_("content", "order", LAID)), *(drop(obj, "parts", key) for key in keys)]
+
+
+def finished(obj: ObjectId) -> list[Element]:
+    """From now on it is a content like any other, which has lost its file."""
+    return [drop(obj, "content", "order", is_("content", "order", LAID))]
+
+
+def numbers_of(parts: Sequence[Stored]) -> str:
+    """Which parts these are, in order: `1-3,5`; where there are many gaps, the first and the last ones."""
+    numbers = [each.part.number for each in parts]
+    assert numbers, "a content gathers parts"
+    starts = [numbers[0], *(after for before, after in pairwise(numbers) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(numbers) if after != before + 1), numbers[-1]]
+    runs = [str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
+    return ",".join(runs if len(runs) <= RUNS_MAX else [*runs[: RUNS_MAX - 1], "...", runs[-1]])
