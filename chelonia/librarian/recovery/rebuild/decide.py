@@ -156,13 +156,13 @@ def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
 
 
 def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
-    """Who was registered. What is said today counts, but for a no: that stays in force."""
+    """Who was registered. What is said today counts, but for a no: that stays in force. Who knocks says nothing."""
     elements = []
     for role, identities in stored.sections.items():
         for identity, word in identities.items():
             today = now.value(role, identity)
             refused = word not in (registry.APPROVED, registry.WAITING)
-            if not today or (refused and today != word):
+            if today in ("", registry.WAITING) or (refused and today != word):
                 elements.append(put(SERVICES_OBJECT, role, identity, word))
     return elements
 
