@@ -717,8 +717,8 @@ def _take_away(place: Path) -> bool:
 
 def _unname(place: Path) -> bool:
     intent = _with(place, ERASING)
-    for record in (_with(place, COMMITTED), _with(place, UNCOMMITTED)):
-        if os.path.lexists(record):
+    for record in (_with(place, UNCOMMITTED), _with(place, COMMITTED)):
+        with contextlib.suppress(FileNotFoundError):  # in this order: it may be settled meanwhile
             os.replace(record, intent)
     parts = [part for part in (place, intent) if os.path.lexists(part)]
     for part in parts:

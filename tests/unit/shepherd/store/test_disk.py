@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ShepherdState
-from chelonia.shepherd.store.blobs_files import FileBlobs
+from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
 from chelonia.shepherd.store.store_state import StateFile
 from chelonia.wire import records
 from tests.support.failing import fails
@@ -164,6 +165,33 @@ async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
             assert steps >= 2
             return
     raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("moment", range(6))
+async def test_an_erasure_takes_a_record_away_that_is_settled_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """It was taken for a failing disk, or a record without bytes stayed."""
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"abc")
+    [record] = tmp_path.rglob(f"{REF}{UNCOMMITTED}")
+    steps = list(range(6))
+
+    def settled_before(real: Any) -> Any:
+        def call(*args: Any) -> Any:
+            if steps and steps.pop(0) == moment:
+                with suppress(FileNotFoundError):
+                    record.rename(record.with_suffix(COMMITTED))
+            return real(*args)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", settled_before(os.replace))
+        patch.setattr(os.path, "lexists", settled_before(os.path.lexists))
+        assert await store.erase(REF)
+    store.close()
+    assert list(tmp_path.rglob(f"{REF}*")) == []
 
 
 def crash_before(patch: pytest.MonkeyPatch, steps: int) -> None:
