@@ -38,17 +38,13 @@ class Requester(Protocol):
     @property
     def writes(self) -> CallBatches[Change, Done | Failure] | None:
         """What sends small files; None: nothing does."""
-        ...
 
     @property
     def looks(self) -> CallBatches[Look, Looked | Failure] | None:
         """What asks for small files; None: nothing does."""
-        ...
 
     def new_call(self) -> Call:
         """The context of one request."""
-        ...
 
     async def settled(self, ask: Callable[[Call, tuple[R, ...]], Awaitable[tuple[A, ...]]], request: R) -> A:
         """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
-        ...

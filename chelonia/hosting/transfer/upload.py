@@ -97,11 +97,9 @@ class Aim(Protocol):
 
     async def start(self, size: int) -> BegunUpload:
         """Ask where they go. Raises: NO_SHEPHERD, and what a fresh start does not cure."""
-        ...
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
         """Say that they have arrived, with the receipts of those who hold them."""
-        ...
 
 
 async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> UploadResult:

@@ -53,19 +53,15 @@ class AdminView(Protocol):
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """All Shepherds."""
-        ...
 
     async def healing(self) -> HealStatus:
         """Healing as the leader sees it."""
-        ...
 
     async def drill(self) -> Drill:
         """The present or last drill."""
-        ...
 
     def jobs(self) -> tuple[JobView, ...]:
         """The background work of this process."""
-        ...
 
 
 @dataclass(slots=True)

@@ -61,7 +61,6 @@ class KeyRing(Protocol):
 
     async def find(self, key_id: str) -> IssuedKey | None:
         """A key with its secret, None where there is none in force."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
