@@ -58,7 +58,7 @@ from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
-from chelonia.librarian.recovery.rebuild.parts.act import Gathering
+from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
 from chelonia.wire.snapshots import (
     Manifest,
     PageLocation,
@@ -142,7 +142,7 @@ class Rebuilding:
         self._total = 0
         self._holes = False
         self._late = NOBODY
-        self._parts = Gathering(context, self._attempt)
+        self._parts = PartAssembly(context, self._attempt)
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}

@@ -23,7 +23,7 @@ Attempt = Callable[[Sequence[Element]], Awaitable[bool]]
 """Applies; False when it does not apply."""
 
 
-class Gathering:
+class PartAssembly:
     """The parts that a rebuild finds."""
 
     def __init__(self, context: LibrarianContext, attempt: Attempt) -> None:
