@@ -94,13 +94,15 @@ async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_a
         await poll_async(lambda: state_is(cluster, victim, "offline"), 40.0, tolerate=Away, what="it is called away")
         code, told = await admin(cluster, "node", "forget", victim)
         assert code == 5
-        assert sorted(loss["ln"] for loss in told["results"][0]["losses"]) == only
-        away = {places[only[0]]: "offline"}
-        await poll_async(lambda: located(client, only[0], away), 40.0, what="its copy is out of reach")
+        lost = sorted(loss["ln"] for loss in told["results"][0]["losses"])
+        assert lost
+        assert set(lost) <= set(only), "a put whose Shepherd was slow has a second copy elsewhere, which is found"
+        away = {places[lost[0]]: "offline"}
+        await poll_async(lambda: located(client, lost[0], away), 40.0, what="its copy is out of reach")
         code, told = await admin(cluster, "node", "forget", victim, "--accept-loss")
         assert (code, told["results"][0]["forgotten"]) == (0, True)
-        await poll_async(lambda: located(client, only[0], {}), 40.0, what="its copy is no more listed")
-        kept = sorted(set(places) - set(only))
+        await poll_async(lambda: located(client, lost[0], {}), 40.0, what="its copy is no more listed")
+        kept = sorted(set(places) - set(lost))
         assert all([await fetch(client, ln) == bytes([int(ln[1:])]) * 1000 for ln in kept])
 
 
