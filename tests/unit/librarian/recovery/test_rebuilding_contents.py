@@ -226,6 +226,19 @@ async def test_of_two_records_of_one_part_the_newer_is_taken_and_the_other_is_a_
         assert await _bytes(k, Guid(paths[f"/lost+found/{_content(upload)}.parts-1-2"])) == b"newersecond"
 
 
+def _break_off(monkeypatch: pytest.MonkeyPatch, decision: str) -> None:
+    """Have a rebuild break off at the second page that is decided so, once."""
+    real, pages = getattr(found_parts, decision), list[str]()
+
+    def once(*args: object) -> list[Element]:
+        pages.append(decision)
+        if len(pages) == 2:
+            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", "-", "broken off")
+        return list(real(*args))
+
+    monkeypatch.setattr(found_parts, decision, once)
+
+
 @virtual
 async def test_a_rebuild_that_breaks_off_goes_on_with_the_parts_that_it_has(  # type: ignore[no-untyped-def]
     monkeypatch: pytest.MonkeyPatch, expect_log
@@ -243,15 +256,7 @@ async def test_a_rebuild_that_breaks_off_goes_on_with_the_parts_that_it_has(  # 
     }
     for service, reference in away:
         del k.shepherd(service).disk[reference]
-    real, laid = found_parts.lay, list[str]()
-
-    def once(*args: object) -> list[Element]:
-        laid.append("page")
-        if len(laid) == 2:
-            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", "-", "broken off")
-        return real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(found_parts, "lay", once)
+    _break_off(monkeypatch, "lay")
     async with k.running(BEFORE, generation=2):
         await asyncio.sleep(20)
         assert "broken off" in (await _run(k)).cause
@@ -279,15 +284,7 @@ async def test_a_rebuild_that_breaks_off_while_it_forgets_parts_forgets_them_in_
     k = keepers()
     async with k.running(BEFORE):
         upload, _, _ = await _upload(k, "/f", b"first", b"second", b"third")
-    real, forgot = found_parts.forget, list[str]()
-
-    def once(*args: object) -> list[Element]:
-        forgot.append("page")
-        if len(forgot) == 2:
-            raise CheloniaError(Kind.UNAVAILABLE, "rebuild", "-", "broken off")
-        return real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(found_parts, "forget", once)
+    _break_off(monkeypatch, "forget")
     async with k.running(BEFORE, generation=2):
         await asyncio.sleep(20)
         assert "broken off" in (await _run(k)).cause
