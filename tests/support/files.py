@@ -22,6 +22,7 @@ from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent, laid
 from chelonia.core.contents.parts import (
+    NO_PART,
     PartPage,
     PartsUpload,
     UploadId,
@@ -71,6 +72,7 @@ from chelonia.core.ports.files import (
     Uploads,
     Want,
     Write,
+    placed_part,
 )
 from chelonia.core.rights.locks import Lock, check_beside, check_held, check_new
 from chelonia.core.rights.policy import Action, check_policy_rule, decide, with_rules
@@ -437,7 +439,7 @@ class MemoryFiles:
         ask, owner = self._placed.get(arrived.put, (None, Dn("")))
         if ask is None or owner != call.dn:
             raise CheloniaError(Kind.BAD_TICKET)
-        if ask.place != change.place or ask.piece is not piece or not ask.fits(change):
+        if ask.place != change.place or ask.piece is not piece or ask.part not in (NO_PART, placed_part(change)):
             raise CheloniaError(Kind.BAD_REQUEST)
         return ask
 

@@ -252,10 +252,6 @@ class Placing(msgspec.Struct, frozen=True):
     piece: bool = False
     part: PartPlace = NO_PART
 
-    def fits(self, change: object) -> bool:
-        """Whether the bytes may come with a change: those of a part only as what they were placed for."""
-        return self.part in (NO_PART, placed_part(change))
-
 
 class Placed(msgspec.Struct, frozen=True):
     """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
