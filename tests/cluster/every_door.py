@@ -589,8 +589,8 @@ def run(root: Path, seconds: float, threads: int, seed: int) -> int:
         fronts[0].create_bucket(Bucket=BUCKET)
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
-        entering = cluster.client("user", retry_ms=20_000).__aenter__()
-        client = asyncio.run_coroutine_threadsafe(entering, loop).result()
+        session = cluster.client("user", retry_ms=20_000)  # kept: what nobody holds any more is closed
+        client = asyncio.run_coroutine_threadsafe(session.__aenter__(), loop).result()
         if Path("/dev/fuse").exists():
             mounts = [Mount(cluster, TOP, root / f"mount{n}", root / f"cache{n}").start() for n in range(2)]
 
@@ -617,6 +617,7 @@ def run(root: Path, seconds: float, threads: int, seed: int) -> int:
                 findings.add(f"{each.name} does not end")
         asyncio.run(Trial(cluster, fronts).until_whole())
         judge(cluster, workers, racers, findings)
+        asyncio.run_coroutine_threadsafe(session.__aexit__(None, None, None), loop).result()
         for mount in mounts:
             mount.end()
     finally:
