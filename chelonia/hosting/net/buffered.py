@@ -42,6 +42,7 @@ class Buffered(asyncio.BufferedProtocol):
             transport.set_read_buffer_limits(len(view))  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None  # uvloop's holds `get_buffer`: a ring, and a megabyte until a full collection
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:

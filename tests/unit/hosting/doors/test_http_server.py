@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -186,6 +188,27 @@ def test_a_body_that_a_door_takes_is_read_in_large_steps(grid: Grid, monkeypatch
     steps = steps_of(monkeypatch)
     assert sent_over_tls(grid, echo, pieces(80)) == 200
     assert max(steps) > bounds.UNASKED_BYTES
+
+
+def test_of_a_closed_connection_nothing_waits_for_the_garbage_collector(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS has nearly a megabyte of each, and a full collection may be an hour away."""
+    born: list[weakref.ref[Buffered]] = []
+
+    class Born(Buffered):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            born.append(weakref.ref(self))
+            super().connection_made(transport)
+
+    monkeypatch.setattr(http_server, "Buffered", Born)
+    gc.collect()
+    gc.disable()
+    try:
+        assert sent_over_tls(grid, echo, pieces(80)) == 200
+        assert [each() for each in born] == [None]
+    finally:
+        gc.enable()
 
 
 def sent_over_tls(
