@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+import tomllib
 from collections.abc import Iterator
 
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.hosting.config import parse_config, render_config
+from chelonia.hosting.net.rpc_client import RetryLimits, remote_librarian
 from tests.cluster.conftest import started
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import Load, put
@@ -70,6 +73,23 @@ async def test_a_user_sees_his_own_writes_at_whichever_bartender(group: Cluster)
             channel = client.bartender.channel  # type: ignore[attr-defined]
             channel._current = turn % 2  # the next call goes to the other one
             assert await client.exists(f"/own/{turn}") == "collection"
+
+
+async def test_an_approved_librarian_that_a_shepherd_does_not_name_hears_of_it(group: Cluster) -> None:
+    path = group.root / "conf" / "shepherd1.toml"
+    config = tomllib.loads(path.read_text())
+    named, other = config["shepherd"]["librarians"]
+    config["shepherd"]["librarians"] = [named]
+    path.write_text(render_config(parse_config(config)))
+    await asyncio.to_thread(group.wait_restarted, "shepherd1", await asyncio.to_thread(group.kill, "shepherd1"))
+
+    async def heard() -> bool:
+        async with group.ports("admin") as ports:
+            nodes = await remote_librarian(ports.link, (other,), RetryLimits(retry_ms=0)).nodes(Call())
+        [node] = [node for node in nodes if node.shepherd == group.url("shepherd1")]
+        return node.state == "alive" and node.accepting and node.boot > 1
+
+    await poll_async(heard, 60.0, tolerate=Away, what="it knows how much room there is")
 
 
 async def test_a_writer_waits_a_second_or_two_when_the_master_dies(group: Cluster) -> None:

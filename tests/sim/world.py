@@ -613,7 +613,7 @@ class World:
             worker=InlineWorker(),
             clock=shepherd.clock,
             ids=self.ids,
-            each_librarian=tuple(each),
+            each_librarian=lambda: each,
         )
 
     def closed(self, node: Node) -> None:

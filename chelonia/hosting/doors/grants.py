@@ -113,6 +113,11 @@ class RoleRegistry:
                 self._grants[dn] = grant
         return NOTHING if dn == ANONYMOUS else grant
 
+    def registered(self, role: Role) -> tuple[ServiceId, ...]:
+        """The services that have a role, as last read."""
+        every = (record for records in self._records.values() for record in records if record.role is role)
+        return tuple(dict.fromkeys(record.service_id for record in every if record.service_id))
+
     def has_role(self, identity: Identity) -> bool:
         """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
         grant = self.known(identity.dn, issuer=identity.issuer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,11 +85,19 @@ class HostingNode:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
         return remote_librarian(replace(self.link, service_id=own_id), urls, RetryLimits(retry_ms=0, read_ms=10_000))
 
-    def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> tuple[Librarian, ...]:
-        """All Librarians, each by itself: the one in this process, and those that are named."""
+    def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> Callable[[], Sequence[Librarian]]:
+        """All Librarians, each by itself: the one in this process, those that are named, and those that are approved,
+        as the registry tells: any of them may lead repair. More come, and none goes until the process ends."""
         own = self.config.librarian
-        others = tuple(self.remote_librarians((url,), own_id) for url in urls if own is None or url != own.id)
-        return others if self.librarian is None else (self.librarian, *others)
+        known: dict[str, Librarian] = {own.id: self.librarian} if own is not None and self.librarian is not None else {}
+
+        def every_one() -> Sequence[Librarian]:
+            for url in (*urls, *self.registry.registered(Role.LIBRARIAN)):
+                if url not in known:
+                    known[url] = self.remote_librarians((url,), own_id)
+            return tuple(known.values())
+
+        return every_one
 
     def _registry_source(self) -> Source | None:
         config = self.config

@@ -259,8 +259,8 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
     librarian = url(name, home.port, "Librarian") if name not in home.hosts else ""
     if librarian:
         lines.append(
-            f"To have the Shepherds of the earlier hosts report to it too, add {librarian} to `librarians` in their "
-            f"{home.places.shepherd}, and restart them."
+            "The Shepherds of the earlier hosts report to it by themselves. So that they also find it when they start "
+            f"while the others are gone, add {librarian} to `librarians` in their {home.places.shepherd}."
         )
     others = home.other_cas
     if others:

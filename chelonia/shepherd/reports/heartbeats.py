@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -64,11 +64,13 @@ class Silence:
 
 
 class HeartbeatSender:
-    """The heartbeats of one Shepherd, `interval_ms` apart."""
+    """The heartbeats of one Shepherd, `interval_ms` apart, to the `librarians` of the moment: more may come, behind
+    those that were there."""
 
-    def __init__(self, librarians: Sequence[Librarian], clock: Clock, interval_ms: int) -> None:
-        assert librarians, "there is a Librarian"
-        self._librarians = librarians
+    def __init__(self, librarians: Callable[[], Sequence[Librarian]], clock: Clock, interval_ms: int) -> None:
+        self._each = librarians
+        self._librarians = librarians()
+        assert self._librarians, "there is a Librarian"
         self._clock = clock
         self._interval_ms = interval_ms
         self._running: dict[int, asyncio.Task[HeartbeatAnswer]] = {}
@@ -79,8 +81,7 @@ class HeartbeatSender:
 
         Raises: what the last of them raised; TIMEOUT when none has answered in an interval.
         """
-        for number in range(len(self._librarians)):
-            self._start(number, call, beat)
+        self._start_all(call, beat)
         error = CheloniaError(Kind.TIMEOUT, "heartbeat", cause="no Librarian has answered yet")
         until_ms = self._clock.monotonic_ms() + self._interval_ms
         for step in range(len(self._librarians)):
@@ -104,14 +105,19 @@ class HeartbeatSender:
     async def send_all(self, call: Call, beat: Heartbeat) -> None:
         """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""
         await self.stop()
-        for number in range(len(self._librarians)):
-            self._start(number, call, beat)
+        self._start_all(call, beat)
         await asyncio.wait(self._running.values())
 
     async def stop(self) -> None:
         """End those under way."""
         for task in self._running.values():
             await waiting.settled(task)
+
+    def _start_all(self, call: Call, beat: Heartbeat) -> None:
+        before, self._librarians = self._librarians, self._each()
+        assert before == self._librarians[: len(before)], "who was there keeps his number"
+        for number in range(len(self._librarians)):
+            self._start(number, call, beat)
 
     def _start(self, number: int, call: Call, beat: Heartbeat) -> None:
         before = self._running.get(number)

@@ -138,6 +138,15 @@ async def test_who_only_waits_for_approval_has_no_role() -> None:
     assert await registry.grant(NEW) == RoleGrant()
 
 
+async def test_the_services_of_a_role_are_those_configured_and_those_approved() -> None:
+    other = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l2/Librarian"), True)
+    waiting = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l3/Librarian"), False)
+    registry = RoleRegistry(CONFIGURED, Cluster(other, waiting, shepherd(NEW, FIRST)).read, HandClock(), PACE)
+    before = registry.registered(Role.LIBRARIAN)
+    await registry.refresh()
+    assert registry.registered(Role.LIBRARIAN) == (*before, other.service_id)
+
+
 async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
     cluster = Cluster(shepherd(HOST, FIRST))
     registry = RoleRegistry(CONFIGURED, cluster.read, HandClock(), PACE)

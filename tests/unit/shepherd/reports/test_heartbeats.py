@@ -35,7 +35,7 @@ class Ear:
 
 
 def beats(*ears: Ear) -> HeartbeatSender:
-    return HeartbeatSender(ears, LoopClock(), 250)  # type: ignore[arg-type]
+    return HeartbeatSender(lambda: ears, LoopClock(), 250)  # type: ignore[arg-type]
 
 
 @virtual
@@ -90,9 +90,10 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
     """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
     with pytest.raises(CheloniaError) as late:
-        await HeartbeatSender((Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
+        await HeartbeatSender(lambda: (Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
     assert late.value.kind is Kind.TIMEOUT
-    sent = HeartbeatSender((Ear(1, takes_s=60), Ear(2)), LoopClock(), 3_000)  # type: ignore[arg-type]
+    ears = Ear(1, takes_s=60), Ear(2)
+    sent = HeartbeatSender(lambda: ears, LoopClock(), 3_000)  # type: ignore[arg-type]
     assert (await sent.send(Call(), BEAT)).accepted == 2
 
 
@@ -101,3 +102,14 @@ async def test_a_goodbye_reaches_all_that_can_be_reached() -> None:
     one, two, three = Ear(1, fails=True), Ear(2), Ear(3, takes_s=3600)
     await beats(one, two, three).send_all(Call(), BEAT)
     assert [len(ear.heard) for ear in (one, two, three)] == [1, 1, 1]
+
+
+@virtual
+async def test_a_librarian_that_comes_later_hears_the_next_one() -> None:
+    known = [Ear(1)]
+    sent = HeartbeatSender(lambda: tuple(known), LoopClock(), 250)  # type: ignore[arg-type]
+    await sent.send(Call(), BEAT)
+    known.append(Ear(2))
+    assert (await sent.send(Call(), BEAT)).accepted == 1
+    await sent.stop()
+    assert [len(ear.heard) for ear in known] == [2, 1]
