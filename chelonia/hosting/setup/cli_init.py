@@ -216,7 +216,7 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
         cause = "who administers? Give the DN of somebody who has a certificate: --administrator /DC=org/.../CN=Name"
         raise CheloniaError(Kind.BAD_REQUEST, "init", cause=cause)
     ca, now = CertificateAuthority.load(places.grid), SystemClock().now_ms()
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # HOME itself may be missing, as a service account's
     issued = ca.issue_user(f"{base_of(ca)}/CN={wanted or 'Administrator'}", now, key=key_at(key, ca.kind))
     write_file(cert, chain_pem(issued.chain), 0o444)
     print(f"administrator {issued.dn}; {cert} and userkey.pem were made")

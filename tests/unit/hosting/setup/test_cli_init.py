@@ -142,6 +142,13 @@ def test_the_administrator_can_begin_at_once(tmp_path: Path) -> None:
     assert dn_of(home / ".globus" / "usercert.pem", home / ".globus" / "userkey.pem") in core.trust.administrators
 
 
+def test_a_home_that_is_not_there_yet_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "not" / "yet"
+    monkeypatch.setenv("HOME", str(home))
+    assert init(tmp_path) == 0
+    assert {path.name for path in (home / ".globus").iterdir()} == {"usercert.pem", "userkey.pem"}
+
+
 def test_an_interrupted_init_goes_on(tmp_path: Path) -> None:
     """What was made stays, the store too; the configuration of the core is the last. Killed anywhere:
     test_cli_init_killed.py."""
