@@ -221,6 +221,11 @@ class HealthTable:
         node = self._nodes.get(shepherd)
         return node.beat.boot if node is not None and node.beat is not None else 0
 
+    def compared(self, shepherd: ServiceId) -> int:
+        """The generation of the metadata with which a Shepherd said last that it agrees, 0 for none."""
+        node = self._nodes.get(shepherd)
+        return node.beat.compared if node is not None and node.beat is not None else 0
+
     def copies_at_once_max(self, shepherd: ServiceId) -> int:
         """How many repair copies a Shepherd sends and takes at once by its own configuration, 0 when it did not say."""
         node = self._nodes.get(shepherd)

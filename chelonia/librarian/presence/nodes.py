@@ -56,6 +56,11 @@ SERVICE_ID_BYTES_MAX = 1000
 ASK_RECONCILIATION = -1
 """`next_report_ms` that asks a Shepherd for its differences, as in the original."""
 
+OUTLIVED = (
+    "it has seen metadata of generation {seen}, and these are of generation {ours}: it erases nothing that they order; "
+    "raise the generation as docs/operate/all-metadata-lost.md says (step 3), unless newer metadata are still there"
+)
+
 Changed = Callable[[ServiceId], None]
 """Told of a Shepherd whose replicas must be planned again."""
 
@@ -93,9 +98,15 @@ class NodeTable:
         now, voices = self._world.clock.monotonic_ms(), self._voices
 
         def told(shepherd: ServiceId) -> RecordedHealth:
-            return RecordedHealth(voices.recorded(shepherd).store, voices.trouble(shepherd, now))
+            trouble = voices.trouble(shepherd, now) or self._disobeys(shepherd)
+            return RecordedHealth(voices.recorded(shepherd).store, trouble)
 
         return self.table.views(now, self._world.clock.now_ms(), told)
+
+    def _disobeys(self, shepherd: ServiceId) -> str:
+        """Why a Shepherd erases nothing that these metadata order, "" while it does."""
+        seen, ours = self.table.compared(shepherd), self._records.position.generation
+        return OUTLIVED.format(seen=seen, ours=ours) if seen > ours else ""
 
     # --- the registry -----------------------------------------------------------------------------------------------
 

@@ -200,6 +200,16 @@ async def test_the_first_store_heard_is_recorded_and_another_needs_an_administra
         assert (await b.stored(shepherd_object(shepherd))).value("node", "store") == "two"
 
 
+async def test_a_shepherd_that_has_seen_newer_metadata_is_told_to_obey_none_of_these() -> None:
+    """A word in `restored` that names too small a generation."""
+    async with bench() as b:
+        await b.beat(b.shepherds[0], compared=5)
+        await b.beat(b.shepherds[1], compared=1)
+        troubles = [view.trouble for view in (await b.service.nodes(ADMIN))[:2]]
+        assert "generation 5" in troubles[0]
+        assert troubles[1] == ""
+
+
 async def test_a_shepherd_without_its_disk_counts_as_away_and_says_why(expect_log: Callable[..., None]) -> None:
     async with bench() as b:
         expect_log("cannot tell anything of its replicas")
