@@ -44,6 +44,9 @@ from chelonia.librarian.namespace.parts import decide as parts
 from chelonia.librarian.namespace.quotas import decide as quotas
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.health import HealthTable
+from chelonia.librarian.recovery.rebuild import decide as rebuild
+from chelonia.librarian.recovery.rebuild.parts import decide as parts_found
+from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
 from chelonia.librarian.recovery.removal.act import NodeLife
 from chelonia.librarian.repair.plan import act as repairing
 from chelonia.librarian.repair.plan import decide as repair
@@ -93,6 +96,25 @@ def _first_owner_discards() -> Patches:
         return blobs.discard_blob(blob, reason, now) if owner in blobs.owners_of(blob) else []
 
     return tuple(patch.object(module, "leave_blob", gone) for module in (blobs, trash, contents, parts))
+
+
+def _mix_uploads() -> Patches:
+    def gathering(place: Any, owner: Any) -> Any:
+        return sole(replace(place, upload="one"), owner)
+
+    sole = parts_found.gathering
+    return (patch.object(parts_found, "gathering", gathering),)
+
+
+def _strew_parts() -> Patches:
+    async def nothing(self: Any) -> None:
+        del self
+
+    return (patch.object(PartAssembly, "take_known", nothing),)
+
+
+def _bring_back_the_dead() -> Patches:
+    return (patch.object(rebuild, "_long_before", lambda facts, begun_ms: False),)
 
 
 def _lay_beneath() -> Patches:
@@ -404,6 +426,9 @@ BUGS: dict[str, Bug] = {
     "alone": Bug("a change is acknowledged when the master alone has it", _alone_is_enough),
     "obey-the-past": Bug("an order of an older generation is obeyed", _obey_the_past),
     "first-owner": Bug("a shared blob goes with the first file that has it", _first_owner_discards, copying_swarm),
+    "mixed-parts": Bug("a rebuild puts the parts of all uploads of a user together", _mix_uploads),
+    "strewn-parts": Bug("a rebuild leaves parts that a snapshot knows by themselves", _strew_parts),
+    "back-again": Bug("a rebuild takes in what was deleted long before", _bring_back_the_dead),
     "lay-beneath": Bug("what is written in the middle is laid beneath what is there", _lay_beneath, copying_swarm),
     "uncounted": Bug("files count for no quota", _count_nothing, copying_swarm),
     "new-owner": Bug("whom the default quota binds begins with nothing", _begin_with_nothing, copying_swarm),

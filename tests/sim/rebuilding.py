@@ -32,6 +32,7 @@ from chelonia.librarian.recovery.rebuild.decide import is_over
 from tests.sim.chaos import Chaos
 from tests.sim.model import Violation
 from tests.sim.network import Channel
+from tests.sim.parted import PartsJudging
 from tests.sim.rebuilt import Judging, facts_held, loss
 from tests.sim.watch import Watch
 from tests.sim.world import ADMIN, Host, SimShepherd, World
@@ -49,17 +50,20 @@ PATIENCE_MS = 30_000
 """So long an administrator waits for Shepherds that are away."""
 ENOUGH = 7
 """With so many Shepherds alive he goes on before."""
-ELSEWHERE = ("entries", "summaries", "tally", "locations", "claims", "pending")
+ELSEWHERE = ("entries", "summaries", "tally", "locations", "claims", "pending", "uploads")
 """Sections that a rebuild makes up from other things, and the names that uploads under way have taken."""
 
 Since = Callable[[], Awaitable[None]]
 Kept = Mapping[ObjectId, Mapping[str, Mapping[str, str]]]
 
 
-async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since | None) -> None:
+async def rebuild(
+    world: World, watch: Watch, rng: random.Random, since: Since | None, unheard: SimShepherd | None = None
+) -> None:
     """Lose all metadata and rebuild them, perhaps while a Shepherd is away. Raises: Violation.
 
-    `since`: what users do when the snapshot has been taken; for what it changes they answer themselves.
+    `since`: what users do when the snapshot has been taken; for what it changes they answer themselves. `unheard`: a
+    Shepherd that is down, and starts when the metadata are lost.
     """
     await world.clock.sleep(3 * SNAPSHOT_MS)
     before = watch.known()
@@ -67,14 +71,18 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
         raise Violation("there is no snapshot of the namespace")
     if since is not None:
         await since()
-    told = _changed(_kept(before, world), _kept(watch.known(), world))
-    away = rng.choice(world.shepherds) if rng.random() < 0.5 else None
+    last = watch.known()
+    told = _changed(_kept(before, world), _kept(last, world))
+    away = rng.choice([each for each in world.shepherds if each is not unheard]) if rng.random() < 0.5 else None
     if away is not None:
         await world.crash(away)
     with watch.not_looking():
         await world.stop_core()
-        watch.loses(watch.known())
+        watch.loses(last)
+        was = loss(world, last, RECORD_KEY)
         host = await world.lose_metadata()
+        if unheard is not None:
+            await world.restart(unheard)
         await _alive(world, host, len(world.shepherds) - (away is not None))
         stored = {blob_object(facts.blob) for facts in facts_held(world) if facts.guid == SNAPSHOTS_OBJECT}
         under_way = stored - {blob.id for blob in before.blobs()}  # bytes of a snapshot that nothing names yet
@@ -83,6 +91,7 @@ async def rebuild(world: World, watch: Watch, rng: random.Random, since: Since |
     kept = _kept(before, world)
     back = set() if watch.steady_clocks else _dated_since(watch.known()) - {*kept}
     _compare(kept, _kept(watch.known(), world), {*told, *under_way, *back})
+    _compare_parts(PartsJudging(last, watch.known(), before.get, was.reach(away), was.written), watch)
     await world.open_doors()
     if away is not None:
         await world.restart(away)
@@ -186,6 +195,12 @@ def _compare(before: Kept, after: Kept, told: Collection[ObjectId]) -> None:
     for obj in _changed(before, after):
         if obj not in told and (obj in before or not _found(obj, after)):
             raise Violation(f"{obj} is {after.get(obj)} after the rebuild, and was {before.get(obj)}")
+
+
+def _compare_parts(judging: PartsJudging, watch: Watch) -> None:
+    begun_ms = int(watch.known().value(REBUILD_OBJECT, "rebuild", "snapshot_ms") or 0)
+    if found := [*judging.findings(), *(judging.gone(begun_ms) if watch.steady_clocks else ())]:
+        raise Violation("; ".join(found[:4]))
 
 
 # --- in the middle of trouble ---------------------------------------------------------------------------------------

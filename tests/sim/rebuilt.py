@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import ReplicaFacts
@@ -18,12 +18,14 @@ from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, Refe
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.timing.clock import stamp
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.wire.snapshots import decode_manifest, decode_page, parse_snapshot_name
 from tests.sim.disk import facts_now, run_now
 from tests.sim.model import NOTHING, File, Story, Tree, Violation
+from tests.sim.parted import PartsJudging, blobs_in
 from tests.sim.users import NAMES, Contents, dn_of
 from tests.sim.watch import references_on
 from tests.sim.world import ADMIN_DN, SimShepherd, World
@@ -58,6 +60,11 @@ class Loss:
     taken: Mapping[int, Taken]
     written: tuple[ReplicaFacts, ...]
 
+    def reach(self, away: SimShepherd | None) -> Callable[[BlobId], bool]:
+        """Whether good bytes of a blob were on any Shepherd but this."""
+        name = away.service_id if away is not None else ""
+        return lambda blob: any(service != name for service, _ in self.places.get(blob, ()))
+
 
 def loss(world: World, then: NamespaceSnapshot, record_key: str) -> Loss:
     """Look at every disk."""
@@ -87,7 +94,10 @@ def _read(blob: BlobId, number: int, bodies: Mapping[BlobId, bytes], record_key:
         decode_page(bodies[manifest.segments[p.segment]][p.offset : p.offset + p.length], p.digest)
         for p in manifest.pages
     )
-    objects = {obj.id: obj for page in pages for obj in page}
+    objects = dict[ObjectId, StoredObject]()
+    for obj in (obj for page in pages for obj in page):  # a content comes in parts
+        before = objects[obj.id].sections if obj.id in objects else {}
+        objects[obj.id] = replace(obj, sections={**before, **obj.sections})
     return Taken(number, manifest.begun_ms, objects, (blob, *manifest.segments))
 
 
@@ -127,6 +137,7 @@ class Judging:
             yield from self._as_in(self._used)
             yield from self._since(self._used)
             yield from self._sheltered(self._used)
+            yield from self._parts(self._used)
 
     def _within_reach(self, blob: BlobId) -> tuple[SimShepherd, ...]:
         """The Shepherds that the report does not name, with good bytes of this blob then and now."""
@@ -225,16 +236,27 @@ class Judging:
 
     def _sheltered(self, used: Taken) -> Iterator[str]:
         """In `/lost+found` is only what the snapshot does not know, or newer bytes replaced; for administrators."""
+        known = NamespaceSnapshot(used.objects.values())
         for entry in self._now.entries():
             if not self._in_lost_found(entry) or entry.id in used.objects:
                 continue
             if entry.value("entry", "owner") != ADMIN_DN or entry.sections.get("policy"):
                 yield f"{entry.id} in /lost+found is {entry.sections.get('entry')}, {entry.sections.get('policy')}"
-            for blob in blobs_of(entry):
+            for blob in blobs_in(self._now, entry) or blobs_of(entry):
                 file = ObjectId(used.objects.get(blob_object(blob), _NOTHING).value("blob", "file"))
                 replaced = self._newest(file) > facts_of(used.objects.get(blob_object(blob), _NOTHING)).created_ms
-                if type_of(used.objects.get(file, _NOTHING)) == TYPE_FILE and not replaced:
+                was = known.get(file)
+                has_it = blob in (blobs_in(known, was) or blobs_of(was))
+                if type_of(was) == TYPE_FILE and has_it and not replaced:
                     yield f"{blob} is in /lost+found, and the snapshot knows it as the bytes of {file}"
+
+    def _parts(self, used: Taken) -> Iterator[str]:
+        def knew(obj: ObjectId) -> StoredObject:
+            return used.objects.get(obj, _NOTHING)
+
+        written = [facts for facts in self._was.written if facts.blob not in self._world.harmed]
+        judging = PartsJudging(self._was.then, self._now, knew, lambda blob: bool(self._within_reach(blob)), written)
+        yield from (*judging.findings(), *judging.gone(used.begun_ms))
 
     def _in_lost_found(self, entry: StoredObject) -> bool:
         return entry.id == LOST_FOUND or any(parent == LOST_FOUND for parent, _ in names_of(entry))

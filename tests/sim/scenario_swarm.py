@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import nullcontext
+from unittest.mock import patch
 
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import ReferenceId, ServiceId, blob_object
+from chelonia.core.ids import BlobId, ReferenceId, ServiceId, blob_object
 from chelonia.core.values import replace
+from chelonia.librarian.recovery.rebuild import decide
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
 from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
@@ -22,6 +24,7 @@ from tests.sim.front_ends import front_ends
 from tests.sim.laying import Laying
 from tests.sim.model import Op, Story, Violation
 from tests.sim.objects import Objects
+from tests.sim.parted import LONG_MS, Parted
 from tests.sim.quotas import Quotas
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
@@ -89,6 +92,9 @@ REBUILDS_GROUP = 0.05
 LOSES_ALL = 0.05
 """The share of those without any of these and without a trash that is kept, in which all metadata are lost and rebuilt
 in the middle of trouble."""
+PARTED = 0.7
+"""Of the seeds that lose all metadata, the share in which users upload files in parts."""
+PART_ROUNDS = 6
 LOSS_LOOK = 4
 """After so many looks at the earliest, and when there is a snapshot."""
 ASIDE_MS = 150_000
@@ -129,8 +135,13 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
     if versions and not run.loses_all:  # what a rebuild makes of uploads that are open nobody judges
         run.buckets.append(Objects(run.world, run.users, random.Random(f"objects {seed}")))
     run.users.contents.large = None if versions else run.users.contents.large
+    if (parts := random.Random(f"parts {seed}")).random() < PARTED and run.rebuilds_ever and not versions:
+        run.parted = Parted(run.world, run.users, parts)
+        run.buckets.append(run.parted)
+    doors = front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext()
+    is_dated = run.parted is not None and run.chaos.mix.steady_clocks
     try:
-        with slower(), front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext():
+        with slower(), doors, patch.object(decide, "UPLOAD_MS", LONG_MS) if is_dated else nullcontext():
             await run.prepare()
             await run.trouble()
             return await run.recovery()
@@ -194,10 +205,12 @@ class Swarm:
             mix = with_loss(mix, self._burning)
         mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
         self.chaos = Chaos(self.world, breaking, mix)
-        self.buckets: list[Versioned | Objects] = []
+        self.buckets: list[Versioned | Objects | Parted] = []
+        self.parted: Parted | None = None
         self.quotas: Quotas | None = None
         self.watch = Watch(self.world, steady_clocks=mix.steady_clocks)
-        if self.rebuilds or self.loses_all:
+        self.rebuilds_ever = self.rebuilds or self.loses_all
+        if self.rebuilds_ever:
             self.world.librarian_settings = replace(
                 self.world.librarian_settings, record_key=RECORD_KEY, snapshot_interval_ms=SNAPSHOT_MS
             )
@@ -357,7 +370,8 @@ class Swarm:
             for number, colleague in colleagues(USERS)
         ]
         for bucket in self.buckets:
-            working += [asyncio.ensure_future(bucket.work(each, VERSION_ROUNDS)) for each in self.people]
+            rounds = PART_ROUNDS if bucket is self.parted else VERSION_ROUNDS
+            working += [asyncio.ensure_future(bucket.work(each, rounds)) for each in self.people]
         quotas = self.quotas and asyncio.ensure_future(self.quotas.run(self.watch.known()))
         looks = 0
         while not all(task.done() for task in working):
@@ -406,6 +420,8 @@ class Swarm:
         users.held = asyncio.Event()
         for group in self.groups:
             group.story.unjudged()
+        if self.parted is not None:
+            self.parted.check_sealed(self.watch.known())
         self._unjudged()
         if self._acting is not None:
             self._acting.cancel()
@@ -522,7 +538,17 @@ class Swarm:
     async def _rebuild(self) -> None:
         """Nothing is different afterwards but what administrators had asked for, and ask for anew."""
         since = self._put_since if self.chaos.mix.steady_clocks and self._losing.random() < 0.5 else None
-        await rebuild(self.world, self.watch, self._losing, since)
+        unheard, gone = None, set[BlobId]()
+        if self.parted is not None:
+            self.parted.check_sealed(self.watch.known())
+        if self.parted is not None and self.chaos.mix.steady_clocks and not self.undeletes:
+            unheard = self._losing.choice(self.world.shepherds)
+            gone = await self.parted.go_unheard(self.people[0], unheard)
+            await self.world.clock.sleep(LONG_MS)
+            await self.parted.since(self.people[0])  # while nothing is different no new snapshot is taken
+        await rebuild(self.world, self.watch, self._losing, since, unheard)
+        if back := [blob for blob in sorted(gone) if self.watch.known().get(blob_object(blob)).exists]:
+            raise Violation(f"{back} went long before, and have come back")
         since_ms = self.world.clock.monotonic_ms()
         if self.acts is not None:
             self.acts.forgotten()
@@ -540,6 +566,8 @@ class Swarm:
         told = await self.users.act(self.groups[user.number // 2], user, op)
         if told not in ("done", "refused denied", "refused quota" if self.quotas else ""):
             raise Violation(f"an upload while all is well: {told}")
+        if self.parted is not None:
+            await self.parted.since(user)
         await self.world.clock.sleep(5_000)
 
     async def _until_whole(self, since_ms: int) -> None:

@@ -21,6 +21,7 @@ QUICK = {
     "unlink-file": (27, 28),
     "note-early": (2, 5),
     "first-owner": (1, 2),
+    "mixed-parts": (36,),
     "forgets-upload": (2, 1),
 }
 """Which seeds show it: tried before the others, among which some need thirty."""
