@@ -737,8 +737,8 @@ def _remove(part: Path) -> None:
 
 
 def _move_aside(source: Path, target: Path) -> None:
-    for suffix in ("", COMMITTED, UNCOMMITTED):
-        if _with(source, suffix).exists():
+    for suffix in ("", UNCOMMITTED, COMMITTED):  # in this order: it may be settled meanwhile
+        with contextlib.suppress(FileNotFoundError):
             os.replace(_with(source, suffix), _with(target, suffix))
     _fsync_directory(target.parent)
     _fsync_directory(source.parent)

@@ -174,10 +174,35 @@ async def test_an_erasure_takes_a_record_away_that_is_settled_meanwhile(
     """It was taken for a failing disk, or a record without bytes stayed."""
     store = FileBlobs(tmp_path)
     await write(store, REF, b"abc")
-    [record] = tmp_path.rglob(f"{REF}{UNCOMMITTED}")
-    steps = list(range(6))
+    with monkeypatch.context() as patch:
+        settled_before(tmp_path, patch, moment)
+        assert await store.erase(REF)
+    store.close()
+    assert list(tmp_path.rglob(f"{REF}*")) == []
 
-    def settled_before(real: Any) -> Any:
+
+@pytest.mark.parametrize("moment", range(3))
+async def test_what_is_set_aside_takes_its_record_along_that_is_settled_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Likewise."""
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"abc")
+    with monkeypatch.context() as patch:
+        settled_before(tmp_path, patch, moment)
+        await store.quarantine(REF)
+    [aside] = await store.quarantined()
+    assert aside.facts is not None
+    store.close()
+    assert {path.parent.name for path in tmp_path.rglob(f"{REF}*")} == {"quarantine"}
+
+
+def settled_before(root: Path, patch: pytest.MonkeyPatch, moment: int) -> None:
+    """Have another thread settle the replica before one of the steps of what is done to it."""
+    [record] = root.rglob(f"{REF}{UNCOMMITTED}")
+    steps = list(range(moment + 1))
+
+    def stepping(real: Any) -> Any:
         def call(*args: Any) -> Any:
             if steps and steps.pop(0) == moment:
                 with suppress(FileNotFoundError):
@@ -186,12 +211,8 @@ async def test_an_erasure_takes_a_record_away_that_is_settled_meanwhile(
 
         return call
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", settled_before(os.replace))
-        patch.setattr(os.path, "lexists", settled_before(os.path.lexists))
-        assert await store.erase(REF)
-    store.close()
-    assert list(tmp_path.rglob(f"{REF}*")) == []
+    patch.setattr(os, "replace", stepping(os.replace))
+    patch.setattr(os.path, "lexists", stepping(os.path.lexists))
 
 
 def crash_before(patch: pytest.MonkeyPatch, steps: int) -> None:
