@@ -33,6 +33,10 @@ PROTOCOL: Final = "chelonia-compact/1"
 SOAP_ALONE: Final = frozenset({"heartbeat"})
 """Methods that are not spoken here: a Librarian takes the end of the HTTP connection for the Shepherd's."""
 LENGTH_BYTES: Final = 4
+HEAD_BYTES: Final = 10
+"""As far the number of a call reaches in its frame: the first byte of the array, and at most nine of the number."""
+_SHORT_ARRAY: Final = 0x9
+_SHORT_NUMBER_MAX: Final = 0x7F
 EVERY_CALL: Final = 0
 """The number of a failure that ends a connection on which no call has begun; askers count from 1."""
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
@@ -92,15 +96,28 @@ ANSWER_BYTES_MAX: Final = 4 * bounds.SOAP_BODY_BYTES_MAX
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames of at most `bytes_max`, which may change between two of them."""
+    """Cuts a stream of bytes into frames of at most `bytes_max`, which may change between two of them. Larger ones, of
+    at most `passed_max`, are passed over."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, passed_max: int = 0) -> None:
         self.bytes_max = bytes_max
+        self.passed: list[int] = []
+        """The numbers of the calls whose frames are passed over; who refuses them takes them out."""
+        self.passed_max = passed_max
+        self._passing = 0
         self.kept = bytearray()
         """Of a frame that has begun and is not whole."""
 
+    @property
+    def amid(self) -> bool:
+        """Whether a frame has begun and is not whole."""
+        return bool(self.kept or self._passing)
+
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """The frames that are whole now. Raises, now or on the way: TOO_LARGE; the connection is then of no use."""
+        """The frames that are whole now. Raises, now or on the way: TOO_LARGE, BAD_REQUEST (what is passed over is no
+        call); the connection is then of no use."""
+        if self._passing:
+            data, self._passing = data[self._passing :], max(0, self._passing - len(data))
         if not self.kept and int.from_bytes(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES <= self.bytes_max:
             return (data[LENGTH_BYTES:],)  # mostly one frame comes, and whole
         return self._frames(data)
@@ -115,20 +132,33 @@ class Splitter:
         at = 0
         try:
             while (end := self._end(data, at)) is not None:
-                yield data[at + LENGTH_BYTES : end]
+                if end - at - LENGTH_BYTES > self.bytes_max:
+                    self.passed.append(_number_of(data[at + LENGTH_BYTES : at + LENGTH_BYTES + HEAD_BYTES]))
+                    self._passing = max(0, end - len(data))
+                else:
+                    yield data[at + LENGTH_BYTES : end]
                 at = end
         finally:
             self.kept += data[at:]
 
     def _end(self, data: bytes | bytearray, at: int) -> int | None:
-        """Where the frame ends that begins `at`; None: it is not whole."""
-        have = len(data) - at
-        if have < LENGTH_BYTES:
+        """Where the frame ends that begins `at`; None: it is not whole, and not known to be passed over."""
+        have = len(data) - at - LENGTH_BYTES
+        if have < 0:
             return None
         size = int.from_bytes(data[at : at + LENGTH_BYTES])
-        if size > self.bytes_max:
+        if size > max(self.bytes_max, self.passed_max):
             raise CheloniaError(Kind.TOO_LARGE, "compact", cause=f"a frame has at most {self.bytes_max} bytes")
-        return at + LENGTH_BYTES + size if have >= LENGTH_BYTES + size else None
+        enough = HEAD_BYTES if size > self.bytes_max else size
+        return at + LENGTH_BYTES + size if have >= min(enough, size) else None
+
+
+def _number_of(head: bytes) -> int:
+    """The number of a call of which only the beginning is read. Raises: BAD_REQUEST where it is not written shortly."""
+    width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(head[1], 0)
+    if head[0] >> 4 != _SHORT_ARRAY or (not width and head[1] > _SHORT_NUMBER_MAX):
+        raise CheloniaError(Kind.BAD_REQUEST, "compact", cause="this is not a call")
+    return int.from_bytes(head[2 : 2 + width]) if width else head[1]
 
 
 class TaggedUnion:

@@ -48,14 +48,16 @@ LOOK_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How many bytes one call may have, and how many calls of one connection may be in flight."""
+    """How many bytes one call may have, and how many calls of one connection may be in flight. A longer one is refused
+    in words up to `passed_max` bytes, which are read past; beyond, the connection is cut."""
 
     bytes_max: int
     calls_max: int
+    passed_max: int = 0
 
 
 SERVICES: Final = CallLimits(compact.CALL_BYTES_MAX, bounds.COMPACT_CALLS_MAX)
-USERS: Final = CallLimits(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
+USERS: Final = CallLimits(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX, compact.CALL_BYTES_MAX)
 STRANGERS: Final = CallLimits(bounds.COMPACT_STRANGER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
 
 Observe = Callable[[str, str, str, float], None]
@@ -236,13 +238,18 @@ class CompactConnection(asyncio.Protocol):
         self._heard_s = time.monotonic()
         arrived = self._arrived
         goes_on = len(arrived)
-        if not self._splitter.kept:
+        if not self._splitter.amid:
             self._begun_s = self._heard_s
         try:
             arrived.extend(self._splitter.feed(data))
         except CheloniaError as error:
             self._door.notes.met("bytes of one call", self._who.dn, "the connection was cut")
             self._cut(str(error))
+        while self._splitter.passed:
+            self._door.notes.met("bytes of one call", self._who.dn, "it was refused")
+            cause = f"one call has at most {self._room.bytes_max} bytes; send less in each"
+            refusal = CheloniaError(Kind.TOO_LARGE, "compact", cause=cause)
+            self._send(compact.encode_failure(self._splitter.passed.pop(), refusal, None))
         if len(arrived) > goes_on:
             self._begun_s = self._heard_s
         if not goes_on:
@@ -296,7 +303,7 @@ class CompactConnection(asyncio.Protocol):
     def _look_again(self) -> None:
         """Cut a connection that does not finish a frame, or says nothing, for too long."""
         now_s = time.monotonic()
-        slow = bool(self._splitter.kept) and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
+        slow = self._splitter.amid and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
         idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
         if slow or idle:
             self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
@@ -334,7 +341,7 @@ class CompactConnection(asyncio.Protocol):
             self._room = await self._door.room(self._who)
         except CheloniaError as error:
             return error
-        self._splitter.bytes_max = self._room.bytes_max
+        self._splitter.bytes_max, self._splitter.passed_max = self._room.bytes_max, self._room.passed_max
         self._known_s = now_s
         return None
 

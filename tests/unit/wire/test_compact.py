@@ -80,6 +80,20 @@ def test_a_frame_beyond_the_bound_is_refused_before_it_has_arrived() -> None:
         list(compact.Splitter(100).feed((101).to_bytes(4)))
 
 
+@given(st.integers(1, 2**64 - 1), st.integers(50, 90), st.lists(st.integers(1, 30), max_size=30))
+def test_a_call_beyond_what_its_caller_may_is_passed_over_and_its_number_told(
+    number: int, size: int, cuts: list[int]
+) -> None:
+    large = msgspec.msgpack.encode([number, "x" * size])
+    stream = b"".join(len(part).to_bytes(4) + part for part in (b"one", large, large, b"two"))
+    splitter, found = compact.Splitter(40, 200), []
+    for cut in cuts:
+        found += splitter.feed(stream[:cut])
+        stream = stream[cut:]
+    found += splitter.feed(stream)
+    assert (found, splitter.passed, splitter.amid) == ([b"one", b"two"], [number, number], False)
+
+
 DEEP = b"\x91" * 100_000
 
 

@@ -329,8 +329,20 @@ async def test_one_call_of_a_user_is_small_and_of_a_stranger_smaller(
         assert await bartender.stat(Call(), (NameRequest("0", "x" * (most - 1000)),))
         with pytest.raises(CheloniaError) as caught:
             await bartender.stat(Call(), (NameRequest("0", "x" * most),))
-        assert caught.value.kind is Kind.NETWORK
+        assert caught.value.kind is (Kind.TOO_LARGE if who else Kind.NETWORK)
     assert "limit='bytes of one call'" in caplog.text
+
+
+async def test_too_large_a_call_of_a_user_is_refused_and_those_beside_it_are_not(grid: Grid) -> None:
+    store = grid.client(grid.user(JANE))
+    async with for_users(grid, Names()) as server, bartender_at(grid, server, store) as bartender:
+        assert await bartender.stat(Call(), (NameRequest("0", "/a"),))
+        large = asyncio.create_task(bartender.stat(Call(), (NameRequest("0", "x" * 7_000_000),)))
+        await asyncio.sleep(0)
+        assert await bartender.stat(Call(), (NameRequest("0", "/beside"),))
+        with pytest.raises(CheloniaError, match=f"at most {USERS.bytes_max} bytes"):
+            await large
+        assert server.connections == 1, "the connection was not broken"
 
 
 async def test_a_user_has_fewer_calls_in_flight(grid: Grid, caplog: pytest.LogCaptureFixture) -> None:
