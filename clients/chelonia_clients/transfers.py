@@ -56,6 +56,7 @@ class TreeOptions(msgspec.Struct, frozen=True):
         choice: what of a tree is meant.
         checksum: compare what is there by its bytes, whatever its time says.
         dry_run: move nothing, only say what would be moved.
+        listed: pass over what may not be looked into: whoever compares knows nothing of it.
     """
 
     parallel: int = PARALLEL
@@ -65,6 +66,7 @@ class TreeOptions(msgspec.Struct, frozen=True):
     choice: Choice = EVERYTHING
     checksum: bool = False
     dry_run: bool = False
+    listed: bool = False
 
     @property
     def wanted(self) -> int:
@@ -213,9 +215,11 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
     while waiting:
         directory, collection, names = waiting.pop()
         try:
-            there = await _entries(client, collection, make=not options.dry_run)
+            there = await _entries(client, collection, options)
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
+            if options.listed and isinstance(error, CheloniaError) and error.kind is Kind.DENIED:
+                continue
             told = _told(error, "walk", directory)
             yield known(TransferResult("collection", printable(str(directory)), collection, error=told))
             continue
@@ -241,16 +245,17 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
         waiting.extend(reversed(below))
 
 
-async def _entries(client: Client, ln: str, *, make: bool) -> dict[str, DirectoryEntry]:
-    """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`."""
+async def _entries(client: Client, ln: str, options: TreeOptions) -> dict[str, DirectoryEntry]:
+    """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`; DENIED, where
+    only what is `listed` counts."""
     try:
         return {entry.name: entry async for entry in client.names(ln)}
     except CheloniaError as error:
         if error.kind is Kind.NOT_A_COLLECTION:
             raise CheloniaError(error.kind, "put", ln, f"{error.cause}; {_CURE}") from error
-        if error.kind not in (Kind.NOT_FOUND, Kind.DENIED):
+        if error.kind not in (Kind.NOT_FOUND, Kind.DENIED) or (error.kind is Kind.DENIED and options.listed):
             raise
-        if make:  # of one that may not be looked into, the files say what may be done with them
+        if not options.dry_run:  # of one that may not be looked into, the files say what may be done with them
             await _ensure_collection(client, ln)
         return {}
 

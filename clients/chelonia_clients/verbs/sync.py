@@ -123,7 +123,9 @@ async def diff(session: Session, arguments: Arguments) -> None:
     local, ln = local_path(arguments.operands[0]), session.ln(arguments.operands[1]).rstrip("/") or "/"
     await _check_directory("diff", local)
     await _check_collection("diff", session, ln)
-    options = TreeOptions(replace=True, choice=choice_of(arguments), checksum=arguments.has("--checksum"), dry_run=True)
+    options = TreeOptions(
+        replace=True, choice=choice_of(arguments), checksum=arguments.has("--checksum"), dry_run=True, listed=True
+    )
     differing = 0
     async for done in sync_up(session.client(), local, ln, options, delete=True):
         if done.error is not None:

@@ -183,6 +183,12 @@ def test_diff_and_removals_tell_what_may_not_be_looked_into(chelonia: Command, f
         told = chelonia(*words)
         assert (told.code, "'/d/secret': you may not read it" in told.err) == (4, True), words
     assert chelonia("diff", "--exclude", "secret/", "d", "/d").code == 0
+    Path("d/secret").mkdir()
+    Path("d/secret/f").write_bytes(b"one")
+    told = chelonia("diff", "d", "/d")
+    assert (told.code, told.lines, told.err.count("you may not read it")) == (4, [], 1), (
+        "nobody knows whether it differs"
+    )
 
 
 def test_a_collection_is_not_copied_into_itself_by_whatever_name(chelonia: Command, fake: FakeBartender) -> None:
