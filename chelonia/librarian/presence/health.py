@@ -295,6 +295,12 @@ class HealthTable:
             and self.word(shepherd, now, margin_ms) in (HealingWord.SILENT, HealingWord.GONE)
         )
 
+    def unsure(self, now: Ms) -> tuple[ServiceId, ...]:
+        """Who is stored as alive, and was not heard within the lease, as far as is known: it is still to be listened
+        for, or to be written down as away. Ordered by service id."""
+        stored = ((s, node) for s, node in self._nodes.items() if node.stored.state == NODE_ALIVE)
+        return tuple(s for s, node in stored if node.stored.approved and not self._fresh(s, node, now))
+
     def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
         """Who is away as far as this Librarian hears: somebody may hear it again. Ordered by service id."""
         return tuple(s for s in self.shepherds() if self.word(s, now) in (HealingWord.SILENT, HealingWord.GONE))

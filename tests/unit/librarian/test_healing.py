@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.healing import HealStatus
+from chelonia.core.cluster.healing_words import is_whole
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -554,6 +556,34 @@ async def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
         assert (await other.health(ADMIN)).is_leader
         assert not (await p.b.service.health(ADMIN)).is_leader
         assert all(node.state == "alive" for node in await other.nodes(BARTENDER))
+        await other.stop()
+        await running
+
+
+@virtual
+async def test_a_new_leader_does_not_call_whole_what_it_has_not_heard_of() -> None:
+    """The leader and a Shepherd are lost together: until the next has listened for a lease, it counts as there."""
+    async with paper(shepherds=3) as p:
+        await p.upload("f", copies=3)
+        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+        other = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
+        await other.start()
+        running = asyncio.create_task(other.run())
+
+        async def looks(count: int, *shepherds: ServiceId) -> list[HealStatus]:
+            told = []
+            for _ in range(count):
+                for shepherd in shepherds:
+                    await other.heartbeat(shepherd_call(shepherd), heartbeat(shepherd))
+                await asyncio.sleep(0.2)
+                told.append(await other.heal_status(ADMIN))
+            return told
+
+        await looks(10, *p.b.shepherds)
+        await p.b.service.stop()
+        told = await looks(40, *p.b.shepherds[1:])
+        assert told[-1].exposed, "it is away"
+        assert not any(is_whole(each) for each in told[p.b.settings.lease_ms // 200 :])
         await other.stop()
         await running
 

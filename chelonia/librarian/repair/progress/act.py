@@ -75,8 +75,9 @@ class HealingProgress:
 
     @property
     def cursors(self) -> tuple[NodeCursor, ...]:
-        """Of every Shepherd that is being gone through."""
-        return self._work.rounds()
+        """Of every Shepherd that is being gone through; one that has still to be listened for may be."""
+        rounds, unsure = self._work.rounds(), self._on.nodes.table.unsure(self._on.now)
+        return (*rounds, *(NodeCursor(shepherd, "", False) for shepherd in unsure))
 
     def status(self) -> HealStatus:
         """The whole picture, as far as this Librarian has it."""
@@ -99,7 +100,7 @@ class HealingProgress:
             bytes_per_s=per_s,
             forecast_ms=self._forecast_ms(),
             queue=self._work.endangered(bounds.HEAL_QUEUE_SHOWN),
-            cursors=self._work.rounds(),
+            cursors=self.cursors,
             waits_for=self._leading.waits_for,
             nodes=self._copies.loads(),
             lost=self._tally.lost,
