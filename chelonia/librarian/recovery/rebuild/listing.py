@@ -17,9 +17,10 @@ from typing import Any, Final, TypeVar
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.ids import Ms, ServiceId, is_uuid
 from chelonia.core.ports.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
 from chelonia.core.timing.clock import within
+from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 
 _LOG = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Recounts:
             for _ in range(2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE):
                 page = await self._answer(shepherd, partial(_records, call=call, after=after))
                 self.answering.add(shepherd)
-                await look(shepherd, page.items)
+                await look(shepherd, [_readable(item) for item in page.items])
                 if not page.after:
                     return ""
                 if shepherd not in self._on.nodes.table.shepherds():
@@ -134,6 +135,13 @@ class _SilentError(Exception):
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
         self.cause = cause
+
+
+def _readable(item: ReplicaRecord) -> ReplicaRecord:
+    """A record as it is told, without its facts where they can be none's: what is listed so would harm its blob."""
+    facts = item.facts
+    named = is_uuid(item.reference) and facts is not None and is_uuid(facts.blob)
+    return item if facts is None or (named and 0 <= facts.size <= bounds.FILE_BYTES_MAX) else replace(item, facts=None)
 
 
 def _records(port: Shepherd, *, call: Call, after: str) -> Coroutine[Any, Any, RecordPage]:

@@ -11,7 +11,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ObjectId, ServiceId
+from chelonia.core.ids import BlobId, ObjectId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ShepherdStatus
 from chelonia.core.values import replace
@@ -21,8 +21,17 @@ from chelonia.librarian.recovery.rebuild import listing as recounts
 from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, EVE, SequentialIds
-from tests.unit.librarian.keepers import Keeper, Keepers, keepers
-from tests.unit.librarian.recovery.test_rebuilding import BEFORE, NO_SNAPSHOTS, over, written
+from tests.unit.librarian.keepers import Keeper, Keepers, Kept, keepers
+from tests.unit.librarian.recovery.test_rebuilding import (
+    BEFORE,
+    NO_SNAPSHOTS,
+    facts_data,
+    held,
+    next_snapshot,
+    over,
+    rebuilt,
+    written,
+)
 from tests.unit.librarian.recovery.test_rebuilding_snapshot import without_the_snapshot
 from tests.unit.librarian.test_healing import LoopClock
 
@@ -269,3 +278,23 @@ async def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
         status = await ended(k)
         assert (status.stage, {"/f", "/alone"} <= set(await k.paths())) == ("done", True)
         assert any("was withdrawn" in note for note in status.notes)
+
+
+@virtual
+async def test_a_shepherd_that_tells_what_can_be_no_replica_harms_no_file() -> None:
+    """A location with such a reference would make its blob unreadable, a blob with such an id an object of the
+    system."""
+    k = keepers()
+    async with k.running(BEFORE):
+        _, blob = await k.upload("/mine")
+        await next_snapshot(k)
+        facts = held(k, blob)[0].facts
+    liar, data = list(k.shepherds.values())[3], facts_data(k, blob)
+    liar.disk[ReferenceId("two words")] = Kept(facts, data)
+    liar.plant(1, replace(facts, blob=BlobId("sys:mine")), data)
+    liar.plant(2, replace(facts, blob=BlobId(f"00000000-0000-4000-9000-b{1:011d}"), size=-7), data)
+    async with rebuilt(k) as (k, status):
+        assert set(await k.paths()) == {"/mine"}
+        assert len(await k.bench.locations(blob)) == 2
+        assert not (await k.bench.stored("sys:mine")).exists
+        assert status.counts["damaged replicas or records"] == 3
