@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chelonia.core import bounds
@@ -49,8 +49,8 @@ TOLD_TOGETHER = 30
 @dataclass(frozen=True, slots=True)
 class ShepherdPorts:
     """What a Shepherd needs from the world. `librarians`: one port that fails over among several; `each_librarian`: all
-    of them, each by itself, for heartbeats, of whom more may come (None: there is but that one port); `moved`: counts
-    bytes of small files, "in" or "out"."""
+    of the moment, each by itself and by name, for heartbeats (None: there is but that one port); `moved`: counts bytes
+    of small files, "in" or "out"."""
 
     blobs: BlobStore
     state_file: ShepherdStateFile
@@ -60,7 +60,7 @@ class ShepherdPorts:
     worker: Worker
     clock: Clock
     ids: Ids
-    each_librarian: Callable[[], Sequence[Librarian]] | None = None
+    each_librarian: Callable[[], Mapping[str, Librarian]] | None = None
     limits: LimitCounts = field(default_factory=LimitCounts)
     moved: Callable[[str, int], None] = lambda direction, size: None
 

@@ -613,7 +613,7 @@ class World:
             worker=InlineWorker(),
             clock=shepherd.clock,
             ids=self.ids,
-            each_librarian=lambda: each,
+            each_librarian=lambda: {str(number): librarian for number, librarian in enumerate(each)},
         )
 
     def closed(self, node: Node) -> None:

@@ -79,6 +79,7 @@ class RoleRegistry:
         self._reachable, self._waiting = True, False
         self._reading: asyncio.Task[bool] | None = None
         self._strangers: dict[Dn, int] = {}
+        self._last_read: list[ServiceRecord] = []
         self._know(self._configured)
 
     def _know(self, records: Iterable[ServiceRecord]) -> None:
@@ -114,9 +115,9 @@ class RoleRegistry:
         return NOTHING if dn == ANONYMOUS else grant
 
     def registered(self, role: Role) -> tuple[ServiceId, ...]:
-        """The services that have a role, as last read."""
-        every = (record for records in self._records.values() for record in records if record.role is role)
-        return tuple(dict.fromkeys(record.service_id for record in every if record.service_id))
+        """The services of a role, as the registry said when it was last read, however long ago."""
+        every = (record for record in (*self._configured, *self._last_read) if record.role is role)
+        return tuple(dict.fromkeys(record.service_id for record in every if record.approved and record.service_id))
 
     def has_role(self, identity: Identity) -> bool:
         """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
@@ -162,6 +163,7 @@ class RoleRegistry:
             return False
         self._reachable, self._waiting = True, False
         self._read_at = self._clock.monotonic_ms()
+        self._last_read = read
         self._know((*self._configured, *read))
         return True
 

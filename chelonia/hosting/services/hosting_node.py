@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,19 +86,13 @@ class HostingNode:
         """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
         return remote_librarian(replace(self.link, service_id=own_id), urls, RetryLimits(retry_ms=0, read_ms=10_000))
 
-    def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> Callable[[], Sequence[Librarian]]:
-        """All Librarians, each by itself: the one in this process, those that are named, and those that are approved,
-        as the registry tells: any of them may lead repair. More come, and none goes until the process ends."""
+    def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> Callable[[], Mapping[str, Librarian]]:
+        """All Librarians of the moment, each by itself: the one in this process, those that are named, and those that
+        are approved, as the registry tells: any of them may lead repair."""
         own = self.config.librarian
-        known: dict[str, Librarian] = {own.id: self.librarian} if own is not None and self.librarian is not None else {}
-
-        def every_one() -> Sequence[Librarian]:
-            for url in (*urls, *self.registry.registered(Role.LIBRARIAN)):
-                if url not in known:
-                    known[url] = self.remote_librarians((url,), own_id)
-            return tuple(known.values())
-
-        return every_one
+        here = {own.id: self.librarian} if own is not None and self.librarian is not None else {}
+        stub = lru_cache(lambda url: self.remote_librarians((url,), own_id))
+        return lambda: {url: stub(url) for url in (*urls, *self.registry.registered(Role.LIBRARIAN))} | here
 
     def _registry_source(self) -> Source | None:
         config = self.config

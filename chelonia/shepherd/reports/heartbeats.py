@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -64,38 +64,35 @@ class Silence:
 
 
 class HeartbeatSender:
-    """The heartbeats of one Shepherd, `interval_ms` apart, to the `librarians` of the moment: more may come, behind
-    those that were there."""
+    """The heartbeats of one Shepherd, `interval_ms` apart, to the `librarians` of the moment, by name."""
 
-    def __init__(self, librarians: Callable[[], Sequence[Librarian]], clock: Clock, interval_ms: int) -> None:
-        self._each = librarians
-        self._librarians = librarians()
-        assert self._librarians, "there is a Librarian"
+    def __init__(self, librarians: Callable[[], Mapping[str, Librarian]], clock: Clock, interval_ms: int) -> None:
+        self._librarians = librarians
         self._clock = clock
         self._interval_ms = interval_ms
-        self._running: dict[int, asyncio.Task[HeartbeatAnswer]] = {}
-        self._current = 0
+        self._running: dict[str, asyncio.Task[HeartbeatAnswer]] = {}
+        self._current = ""
 
     async def send(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Send one to each Librarian that does not still have one, and return what one of them answers.
 
         Raises: what the last of them raised; TIMEOUT when none has answered in an interval.
         """
-        self._start_all(call, beat)
+        names = self._start_all(call, beat)
+        at = names.index(self._current) if self._current in names else 0
         error = CheloniaError(Kind.TIMEOUT, "heartbeat", cause="no Librarian has answered yet")
         until_ms = self._clock.monotonic_ms() + self._interval_ms
-        for step in range(len(self._librarians)):
-            number = (self._current + step) % len(self._librarians)
+        for name in (*names[at:], *names[:at]):
             left_ms = max(0, until_ms - self._clock.monotonic_ms())
-            ended = await done_within(self._clock, self._running[number], left_ms)
-            if not ended or self._running[number].cancelled():  # given up
+            ended = await done_within(self._clock, self._running[name], left_ms)
+            if not ended or self._running[name].cancelled():  # given up
                 continue
             try:
-                answer = self._running[number].result()
+                answer = self._running[name].result()
             except CheloniaError as failed:
                 error = failed.with_traceback(None)  # else it holds this frame, which holds it
                 continue
-            self._current = number
+            self._current = name
             return answer
         try:
             raise error
@@ -113,18 +110,18 @@ class HeartbeatSender:
         for task in self._running.values():
             await waiting.settled(task)
 
-    def _start_all(self, call: Call, beat: Heartbeat) -> None:
-        before, self._librarians = self._librarians, self._each()
-        assert before == self._librarians[: len(before)], "who was there keeps his number"
-        for number in range(len(self._librarians)):
-            self._start(number, call, beat)
-
-    def _start(self, number: int, call: Call, beat: Heartbeat) -> None:
-        before = self._running.get(number)
-        if before is None or before.done():
-            limit_ms = max(self._interval_ms, GIVE_UP_MS)
-            task = self._running[number] = asyncio.create_task(self._librarians[number].heartbeat(call, beat))
-            task.add_done_callback(partial(_ended, self._clock.call_later(limit_ms, task.cancel)))
+    def _start_all(self, call: Call, beat: Heartbeat) -> list[str]:
+        """Returns: to whom, in order."""
+        each = self._librarians()
+        assert each, "there is a Librarian"
+        self._running = {name: task for name, task in self._running.items() if name in each or not task.done()}
+        for name, librarian in each.items():
+            before = self._running.get(name)
+            if before is None or before.done():
+                limit_ms = max(self._interval_ms, GIVE_UP_MS)
+                task = self._running[name] = asyncio.create_task(librarian.heartbeat(call, beat))
+                task.add_done_callback(partial(_ended, self._clock.call_later(limit_ms, task.cancel)))
+        return list(each)
 
 
 def _ended(timer: Timer, task: asyncio.Task[HeartbeatAnswer]) -> None:

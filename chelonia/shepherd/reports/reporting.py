@@ -73,7 +73,7 @@ class Reporting:
         self._leaving = False
         self.lease_ms = 0
         self._answered_ms: int | None = None  # the last heartbeat (monotonic)
-        each = node.ports.each_librarian or (lambda: (node.ports.librarians,))
+        each = node.ports.each_librarian or (lambda: {"": node.ports.librarians})
         self._beats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
         self._silence = Silence()
 

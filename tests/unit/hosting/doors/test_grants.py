@@ -138,13 +138,22 @@ async def test_who_only_waits_for_approval_has_no_role() -> None:
     assert await registry.grant(NEW) == RoleGrant()
 
 
-async def test_the_services_of_a_role_are_those_configured_and_those_approved() -> None:
+async def test_the_services_of_a_role_are_those_configured_and_those_approved(expect_log) -> None:  # type: ignore[no-untyped-def]
+    expect_log("registry unreachable")
     other = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l2/Librarian"), True)
     waiting = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l3/Librarian"), False)
-    registry = RoleRegistry(CONFIGURED, Cluster(other, waiting, shepherd(NEW, FIRST)).read, HandClock(), PACE)
-    before = registry.registered(Role.LIBRARIAN)
+    cluster, clock = Cluster(other, waiting, shepherd(NEW, FIRST)), HandClock()
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
+    assert registry.registered(Role.LIBRARIAN) == ()
     await registry.refresh()
-    assert registry.registered(Role.LIBRARIAN) == (*before, other.service_id)
+    assert registry.registered(Role.LIBRARIAN) == (other.service_id,)
+    cluster.reachable = False
+    clock.ms += 2 * PACE.keep_ms
+    await registry.step()
+    assert registry.registered(Role.LIBRARIAN) == (other.service_id,), "it may be the only one that is left"
+    cluster.reachable, cluster.records = True, ()
+    await registry.refresh()
+    assert registry.registered(Role.LIBRARIAN) == ()
 
 
 async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:

@@ -35,7 +35,7 @@ class Ear:
 
 
 def beats(*ears: Ear) -> HeartbeatSender:
-    return HeartbeatSender(lambda: ears, LoopClock(), 250)  # type: ignore[arg-type]
+    return HeartbeatSender(lambda: {str(ear.number): ear for ear in ears}, LoopClock(), 250)  # type: ignore[arg-type,misc]
 
 
 @virtual
@@ -90,9 +90,9 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
     """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
     with pytest.raises(CheloniaError) as late:
-        await HeartbeatSender(lambda: (Ear(1, takes_s=60),), LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type]
+        await HeartbeatSender(lambda: {"1": Ear(1, takes_s=60)}, LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type,dict-item]
     assert late.value.kind is Kind.TIMEOUT
-    ears = Ear(1, takes_s=60), Ear(2)
+    ears = {"1": Ear(1, takes_s=60), "2": Ear(2)}
     sent = HeartbeatSender(lambda: ears, LoopClock(), 3_000)  # type: ignore[arg-type]
     assert (await sent.send(Call(), BEAT)).accepted == 2
 
@@ -105,11 +105,14 @@ async def test_a_goodbye_reaches_all_that_can_be_reached() -> None:
 
 
 @virtual
-async def test_a_librarian_that_comes_later_hears_the_next_one() -> None:
-    known = [Ear(1)]
-    sent = HeartbeatSender(lambda: tuple(known), LoopClock(), 250)  # type: ignore[arg-type]
+async def test_librarians_come_and_go_between_two_heartbeats() -> None:
+    one, two, known = Ear(1), Ear(2), dict[str, Ear]()
+    sent = HeartbeatSender(lambda: known, LoopClock(), 250)  # type: ignore[arg-type,return-value]
+    known["1"] = one
     await sent.send(Call(), BEAT)
-    known.append(Ear(2))
+    known["2"] = two
     assert (await sent.send(Call(), BEAT)).accepted == 1
+    del known["1"]
+    assert (await sent.send(Call(), BEAT)).accepted == 2
     await sent.stop()
-    assert [len(ear.heard) for ear in known] == [2, 1]
+    assert [len(one.heard), len(two.heard)] == [2, 2]
