@@ -567,7 +567,7 @@ class Swarm:
         if told not in ("done", "refused denied", "refused quota" if self.quotas else ""):
             raise Violation(f"an upload while all is well: {told}")
         if self.parted is not None:
-            await self.parted.since(user)
+            await self.parted.since(self.people[0])  # an upload is its opener's
         await self.world.clock.sleep(5_000)
 
     async def _until_whole(self, since_ms: int) -> None:
