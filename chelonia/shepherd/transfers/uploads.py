@@ -586,7 +586,7 @@ def _check_open(pending: ShepherdUpload) -> None:
 
 def wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
     """The refusal of bytes that are others than announced."""
-    for name in ("sha256", "md5", "adler32"):
+    for name in Checksums.__struct_fields__:
         want, got = getattr(expected, name), getattr(measured, name)
         if want and want != got:
             cause = f"{name} of what arrived is {got}, announced was {want}; send it again"
