@@ -34,7 +34,7 @@ def _http_date(seconds: int) -> str:
 def when_of(headers: Mapping[str, str]) -> When:
     """What a change must hold by `If-Match`, `If-None-Match` and `If-Unmodified-Since`. Raises: BAD_REQUEST."""
     match, none = headers.get("If-Match", ""), headers.get("If-None-Match", "")
-    tags, not_tags = _tags(match), _tags(none)
+    tags, not_tags = _tags(match, weak=False), _tags(none)
     since = headers.get("If-Unmodified-Since", "")
     return When(
         absent="*" in not_tags,
@@ -60,9 +60,11 @@ def ranges_count(headers: Mapping[str, str], there: Attributes) -> bool:
     return not condition or condition in (quoted(there.etag), http_date(there.modified_ns))
 
 
-def _tags(field: str) -> tuple[str, ...]:
-    """The opaque tags of a field, weak ones too: what we give is strong, so equal text is equal bytes."""
-    tags = tuple(tag.strip().removeprefix("W/").strip('"') for tag in field.split(",") if tag.strip())
+def _tags(field: str, *, weak: bool = True) -> tuple[str, ...]:
+    """The opaque tags of a field; unless `weak`, a weak one keeps its mark, so that it is none of ours (RFC 9110,
+    section 13.1.1)."""
+    mark = "W/" if weak else ""
+    tags = tuple(tag.strip().removeprefix(mark).strip('"') for tag in field.split(",") if tag.strip())
     if len(tags) > TAGS_MAX:
         raise CheloniaError(Kind.BAD_REQUEST, cause=f"at most {TAGS_MAX} etags in one field")
     return tags

@@ -57,7 +57,7 @@ async def mkcol(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if exchange.request.length:
         return text_answer(415, "MKCOL takes no body\n")
     try:
-        await apply(parts, exchange.call, Make(exchange.place, TYPE_COLLECTION, when=exchange.free))
+        await apply(parts, exchange.call, Make(exchange.place, TYPE_COLLECTION, when=exchange.when))
     except CheloniaError as error:
         if error.kind is Kind.EXISTS:
             return text_answer(405, "there is an entry of this name\n")
@@ -103,10 +103,13 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         return await third_party.push(parts, exchange)
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
+    if (depth := exchange.header("Depth").strip().lower()) not in ("", "0", "infinity"):
+        raise CheloniaError(Kind.BAD_REQUEST, "COPY", str(source), "Depth is 0 or infinity")
+    there = await look(parts, exchange.call, source, Want.USER)
+    exchange.when.require(source, there.attributes)
     made = await seen(parts, exchange.call, target) is None
     await _cleared(parts, exchange, source, target)
-    there = await look(parts, exchange.call, source, Want.USER)
-    await _copy_tree(parts, exchange, there, (source, target), deep=exchange.header("Depth") != "0")
+    await _copy_tree(parts, exchange, there, (source, target), deep=depth != "0")
     return HttpResponse(201 if made else 204)
 
 

@@ -160,10 +160,10 @@ async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Se
         digest=exchange.header("Digest"),
         repr_digest=exchange.header("Repr-Digest"),
     )
-    if announced.crc32c:
-        body = measuring.agreeing(exchange.request.body, announced.crc32c)
+    if announced != announced.noted:
+        body = measuring.agreeing(exchange.request.body, announced)
         exchange = replace(exchange, request=replace(exchange.request, body=body))
-    placing = Placing(exchange.place, exchange.request.length, replace(announced, crc32c=""), copies)
+    placing = Placing(exchange.place, exchange.request.length, announced.noted, copies)
     arrived, inline = await for_write(parts, exchange, placing)
     return await apply(parts, exchange.call, Write(exchange.place, arrived, setting, when=when, inline=inline))
 

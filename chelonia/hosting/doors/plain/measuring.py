@@ -1,5 +1,5 @@
 """Checksums that a client asks for: told by who has measured them, or else read and summed here, within bounds; and
-one that a client sends and no Shepherd is told of."""
+CRCs that are sent and no Shepherd is told of."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
 """A file that is read for its checksum alone: a second of this node."""
+CRCS: Final = ("crc32c", "crc64nvme")
+"""Those of which no Shepherd is told."""
 
 
 async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Checksums:
@@ -51,15 +53,19 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     return replace(known, **measured)
 
 
-async def agreeing(body: AsyncIterator[bytes], crc32c: str) -> AsyncIterator[bytes]:
-    """The body, whose last piece comes when all of it has this CRC32C. Raises: CHECKSUM."""
-    crc, held = Crc("crc32c"), b""
+async def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
+    """The body, whose last piece comes when all of it has the CRCs that are told. Raises: CHECKSUM."""
+    wanted = {name: crc for name in CRCS if (crc := getattr(told, name))}
+    crcs, held = {name: Crc(name) for name in wanted}, b""
     async for chunk in body:
-        crc.update(chunk)
+        for crc in crcs.values():
+            crc.update(chunk)
         if held:
             yield held
         held = chunk
-    if (measured := crc.digest().hex()) != crc32c:
-        raise CheloniaError(Kind.CHECKSUM, "PUT", cause=f"crc32c is {measured}, announced was {crc32c}; send it again")
+    for name, crc in crcs.items():
+        if (measured := crc.digest().hex()) != wanted[name]:
+            cause = f"{name} is {measured}, announced was {wanted[name]}; send it again"
+            raise CheloniaError(Kind.CHECKSUM, "PUT", cause=cause)
     if held:
         yield held

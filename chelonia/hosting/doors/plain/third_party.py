@@ -24,6 +24,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.files import Placing, Want, Write
 from chelonia.core.values import replace
+from chelonia.hosting.doors.plain import measuring
 from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
 from chelonia.hosting.doors.plain.redirects import COPIER
@@ -89,14 +90,14 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             told = parse_digests(
                 digest=answer.headers.get("Digest", ""), repr_digest=answer.headers.get("Repr-Digest", "")
             )
-            told = replace(told, crc32c="")  # of which nothing is compared here
             if other.verified and told == Checksums():
                 cause = "the other server tells no checksum of it, and RequireChecksumVerification wants one"
                 raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
             copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-            placing = Placing(place, answer.length, told, copies)
+            placing = Placing(place, answer.length, told.noted, copies)
             (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
-            arrived = await parts.bytes.put(good(placed, "COPY"), moved.counted(answer.chunks()), answer.length)
+            body = moved.counted(measuring.agreeing(answer.chunks(), told))
+            arrived = await parts.bytes.put(good(placed, "COPY"), body, answer.length)
         if told.adler32 and told.adler32 != f"{moved.adler:08x}":
             raise CheloniaError(
                 Kind.CHECKSUM, "COPY", cause=f"adler32 is {moved.adler:08x}, was told as {told.adler32}"

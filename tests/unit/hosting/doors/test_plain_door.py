@@ -240,15 +240,31 @@ def test_conditions(bench: Bench) -> None:
     assert bench.ask("PUT", "/f", b"2", If_None_Match="*").status == 412
     assert bench.ask("PUT", "/f", b"2", If_Match='"other"').status == 412
     assert bench.ask("PUT", "/g", b"2", If_Match="*").status == 412
+    assert bench.ask("PUT", "/f", b"2", If_Match=f"W/{etag}").status == 412, "RFC 9110 section 13.1.1"
     assert bench.ask("PUT", "/f", b"2", If_Match=etag).status == 204
     assert bench.ask("DELETE", "/f", If_Match=etag).status == 412
     assert bench.ask("GET", "/f").body == b"2"
 
 
+@pytest.mark.parametrize("method", ["COPY", "MOVE"])
+def test_conditions_of_a_copy_or_move_are_about_its_source(bench: Bench, method: str) -> None:
+    etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
+    bench.ask("PUT", "/g", b"2")
+    for refused in ({"If_Match": '"other"'}, {"If_None_Match": etag}):
+        assert bench.ask(method, "/f", Destination="/g", **refused).status == 412, refused
+        assert bench.ask("GET", "/g").body == b"2", "nothing has made way for it"
+    assert bench.ask(method, "/f", Destination="/g", If_Match=etag).status == 204
+
+
 def test_a_crc_that_is_sent_is_compared(bench: Bench) -> None:
-    assert bench.ask("PUT", "/f", b"hello", Digest="crc32c=9a71bb4d").status == 400
-    assert bench.ask("GET", "/f").status == 404
-    assert bench.ask("PUT", "/f", b"hello", Digest="crc32c=9a71bb4c").status == 201
+    for wrong, right in (
+        ({"Digest": "crc32c=9a71bb4d"}, {"Digest": "crc32c=9a71bb4c"}),
+        ({"Repr_Digest": "crc64nvme=:M3eFcAZSQlY=:"}, {"Repr_Digest": "crc64nvme=:M3eFcAZSQlc=:"}),
+    ):
+        assert bench.ask("PUT", "/f", b"hello", **wrong).text.startswith("checksum: "), wrong
+        assert bench.ask("GET", "/f").status == 404
+        assert bench.ask("PUT", "/f", b"hello", **right).status == 201
+        bench.ask("DELETE", "/f")
 
 
 def test_checksums_that_are_asked_for_are_measured(bench: Bench) -> None:
@@ -465,8 +481,10 @@ async def test_a_copy_goes_over_nothing_that_has_come_meanwhile(bench: Bench, mo
 def test_what_mkcol_refuses(bench: Bench) -> None:
     assert bench.ask("MKCOL", "/a/b").status == 409
     assert bench.ask("MKCOL", "/a", b"<x/>").status == 415
+    assert bench.ask("MKCOL", "/a", If_Match="*").status == 412
     bench.ask("MKCOL", "/a")
     assert bench.ask("MKCOL", "/a").status == 405
+    assert bench.ask("COPY", "/a", Destination="/b", Depth="1").status == 400
 
 
 @pytest.mark.parametrize("target", ["", "https://other:1/b", "https://se:1/b?x=1", "/%ff", "/../b"])
