@@ -1,7 +1,7 @@
 """The page of the cluster, for administrators: Shepherds, files in danger, healing, the last drill, jobs.
 
-Rendered here and read again by the browser every few seconds: no script, and nothing to do but to look. Only who shows
-an administrator's certificate sees it; a token never does.
+Rendered here and read again by the browser every few seconds, unless the reader holds it still: no script, and nothing
+to do but to look. Only who shows an administrator's certificate sees it; a token never does.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
 """Between two looks of the browser."""
 REFRESH: Final = f'<meta http-equiv="refresh" content="{AGAIN_S}">'
+STILL: Final = "still"
+"""`/?cluster&still`: not read again, for who reads slowly, listens, or walks it by keyboard (WCAG 2.2.2)."""
 STYLE: Final = f"""{frame.TABLES}
 caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{margin:1rem 0}}
-.bad{{color:#c30;font-weight:bold}}
+.bad{{color:#c30;font-weight:bold}}@media(prefers-color-scheme:dark){{.bad{{color:#f76}}}}
 """
 POLICY: Final = frame.policy(STYLE)
 
@@ -49,19 +51,25 @@ async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if parts.cluster is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
     nodes, healing, drill = await parts.cluster.nodes(), await parts.cluster.healing(), await parts.cluster.drill()
-    told = page(nodes, healing, parts.cluster.jobs(), exchange.call.dn, drill)
-    return frame.answer(exchange, frame.headers(POLICY), told)
+    told, is_still = page(nodes, healing, parts.cluster.jobs(), drill), STILL in exchange.request.query
+    return frame.answer(exchange, frame.headers(POLICY), _whole(told, exchange.call.dn, is_still=is_still))
 
 
-def page(
-    nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], reader: str, drill: Drill = NO_DRILL
-) -> str:
-    """The whole page."""
+def page(nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], drill: Drill = NO_DRILL) -> str:
+    """What the page tells."""
     return (
-        f'{frame.head("The cluster", STYLE, REFRESH)}<nav aria-label="path"><a href="/">Chelonia</a></nav>'
         f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
         f"{_drill(drill)}{_jobs(jobs)}</main>"
-        f"<footer>{html.escape(reader)}; read again every {AGAIN_S} s</footer></body></html>\n"
+    )
+
+
+def _whole(told: str, reader: str, *, is_still: bool) -> str:
+    again = f'<a href="/?{CLUSTER}">read it again by itself</a>'
+    if not is_still:
+        again = f'read again every {AGAIN_S} s; <a href="/?{CLUSTER}&amp;{STILL}">hold it still</a>'
+    return (
+        f'{frame.head("The cluster", STYLE, "" if is_still else REFRESH)}<nav aria-label="path">'
+        f'<a href="/">Chelonia</a></nav>{told}<footer>{html.escape(reader)}; {again}</footer></body></html>\n'
     )
 
 

@@ -27,7 +27,7 @@ nav{font-size:1.2rem;overflow-wrap:anywhere}nav a{text-decoration:none}
 table{border-collapse:collapse;width:100%;margin-top:1rem}
 th,td{text-align:left;padding:.35rem .75rem;border-bottom:1px solid #8884}
 th.n,td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-footer{margin-top:2rem;color:#888;font-size:.85rem}
+footer{margin-top:2rem;opacity:.75;font-size:.85rem}
 .aloud{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 """
 

@@ -96,9 +96,17 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert "noticed after 3.5 s" in figure.findtext("desc"), "who does not see it hears it"
     assert {band.get("fill") for band in figure.iter("polygon")} == {curve.WHOLE, *curve.COLOURS[1:3]}
     assert not figure.xpath(".//@style"), "the page's policy would refuse it"
-    assert "The last drill" not in page(NODES, WHOLE, (), "joe")
+    assert "The last drill" not in page(NODES, WHOLE, ())
     root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
     assert "/?cluster" in {link.get("href") for link in root.iter("a")}
+
+
+def test_who_reads_slowly_holds_it_still(bench: Bench) -> None:
+    moving = html.fromstring(bench.ask("GET", "/?cluster", Accept="text/html").text)
+    (hold,) = moving.xpath("//footer/a/@href")
+    still = html.fromstring(bench.ask("GET", hold, Accept="text/html").text)
+    assert not still.xpath("//meta[@http-equiv='refresh']")
+    assert still.xpath("//footer/a/@href") == ["/?cluster"]
 
 
 def test_nobody_else_does(bench: Bench) -> None:
@@ -112,12 +120,12 @@ def test_nobody_else_does(bench: Bench) -> None:
 
 
 def test_it_is_no_rosier_than_what_is_known() -> None:
-    assert text("All whole in", page(NODES, WHOLE, (), "joe")) == "it is whole"
+    assert text("All whole in", page(NODES, WHOLE, ())) == "it is whole"
     leaderless = replace(WHOLE, leader="", is_leader=False)
-    assert "nobody leads repair" in text("All whole in", page(NODES, leaderless, (), "joe"))
-    assert text("Too few copies", page(NODES, leaderless, (), "joe")) == "not known"
+    assert "nobody leads repair" in text("All whole in", page(NODES, leaderless, ()))
+    assert text("Too few copies", page(NODES, leaderless, ())) == "not known"
     paused = replace(WORSE, control=HealControl(0, 2, "/CN=anna", Ms(1)))
-    assert text("All whole in", page(NODES, paused, (), "joe")) == "never, while it is paused"
+    assert text("All whole in", page(NODES, paused, ())) == "never, while it is paused"
     lost = replace(WORSE, lost=1, lost_named=(Endangered(BlobId("b"), "/gone", 0, 3, 1, Ms(1)),))
-    assert text("Lost", page(NODES, lost, (), "joe")) == "1: /gone"
-    assert msgspec.structs.asdict(JOBS[0])["state"] in page((), WHOLE, JOBS, "joe")
+    assert text("Lost", page(NODES, lost, ())) == "1: /gone"
+    assert msgspec.structs.asdict(JOBS[0])["state"] in page((), WHOLE, JOBS)
