@@ -75,7 +75,7 @@ conform: .venv/.installed-test ## run clients of others at the plain door, write
 mounted: .venv/.installed-test ## run suites and programs of others on a mount, some while nodes die; as root (PJDFSTEST, FSX: see the module; ARGS: names --minutes 10 --entries 100000)
 	$(PY) -m tests.conform.mounted $(ARGS)
 
-browser: .venv/.installed-test ## look at the page by share links in a real Chromium (chromium, chromium-driver)
+browser: .venv/.installed-test ## look at the page by share links and certificates in a real Chromium (chromium, chromium-driver, libnss3-tools)
 	$(PY) -m tests.conform.browser
 
 conform-s3: .venv/.installed-test ## run ceph/s3-tests (S3_TESTS: a checkout) against a cluster; what passed once must pass (ARGS: --all)

@@ -180,8 +180,11 @@ class Shepherds:
         """Ask one Shepherd for a write ticket. Returns: the TURL, or "" when it gives none."""
         return (await self._ask(shepherd, lambda: self._directory.shepherd(shepherd).put(call, (request,)))).turl
 
-    async def read_turls(self, call: Call, locations: Sequence[Location], dn: Dn) -> tuple[TurlOutcome, ...]:
-        """Get read tickets for replicas, nearest first, bound to `dn` (not for `ANONYMOUS`).
+    async def read_turls(
+        self, call: Call, locations: Sequence[Location], dn: Dn, *, ranges: bool = False
+    ) -> tuple[TurlOutcome, ...]:
+        """Get read tickets for replicas, nearest first, bound to `dn` (not for `ANONYMOUS`, whose are for one full body
+        unless `ranges`).
 
         Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
         Raises: NO_REPLICA when no Shepherd gives one.
@@ -189,7 +192,7 @@ class Shepherds:
         order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
         talking = sum(not self.is_silent(location.shepherd) for location in order)
-        reads = [partial(self._read, call, location, dn) for location in order]
+        reads = [partial(self._read, call, location, dn, ranges=ranges) for location in order]
         answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
         if answers:
             return answers[:width]
@@ -250,13 +253,14 @@ class Shepherds:
             lifetime_ms=self._settings.put_lifetime_ms,
         )
 
-    async def _read(self, call: Call, location: Location, dn: Dn) -> TurlOutcome:
+    async def _read(self, call: Call, location: Location, dn: Dn, *, ranges: bool) -> TurlOutcome:
         request = GetRequest(
             request_id="get",
             reference=location.reference,
             protocols=(PROTOCOL_HTTP,),
             dn="" if dn == ANONYMOUS else dn,
             lifetime_ms=self._settings.get_lifetime_ms,
+            ranges=ranges,
         )
         return await self._ask(
             location.shepherd, lambda: self._directory.shepherd(location.shepherd).get(call, (request,))

@@ -42,7 +42,8 @@ class Call(msgspec.Struct, frozen=True):
         is_first: nothing has been asked under this request key before; never from a message.
         read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
         strong: what is read for this call is the newest acknowledged, whatever replica is asked.
-        carrier: who moves the bytes for this caller: the node of a door that carries them itself; never from a message.
+        carrier: who moves the bytes for this caller: the node of a door that carries them itself, or `ANONYMOUS`:
+            whoever has the ticket; never from a message.
         scopes: what a token leaves of the caller's rights; empty: all of them. Never from a message.
         credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
             message.

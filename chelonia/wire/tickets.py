@@ -23,6 +23,8 @@ from chelonia.wire.records import Format
 
 MAC_BYTES: Final = 32
 TURL_PATH: Final = "/turl/"
+NAME: Final = "name"
+"""In the query of a TURL, whoever wrote it: what a browser is to call the file that it saves."""
 METHODS: Final = ("GET", "PUT")
 
 

@@ -98,6 +98,18 @@ def test_a_large_upload_goes_to_a_shepherd_and_a_lock_keeps_it_here(
     assert sent() == b"201 1"
 
 
+def test_who_has_a_token_reads_ranges_at_a_shepherd(cluster: Cluster, place: str) -> None:
+    assert cluster.request("PUT", f"{place}/file", body=DATA).status == 201
+    kind, asked = {"Content-Type": "application/macaroon-request"}, b'{"caveats": ["activity:DOWNLOAD"]}'
+    token = json.loads(cluster.request("POST", f"{place}/file", body=asked, headers=kind).body)["macaroon"]
+    shown = {"Authorization": f"Bearer {token}", "User-Agent": "libdavix/0.8"}
+    sent = cluster.request("GET", f"{place}/file", "anonymous", headers=shown)
+    assert sent.status == 307
+    for first in (0, 1_000_000):
+        part = cluster.request("GET", sent.headers["location"], "anonymous", headers={"Range": f"bytes={first}-"})
+        assert (part.status, part.body) == (206, DATA[first:])
+
+
 @pytest.mark.parametrize("rotten", [1, 3])
 @pytest.mark.parametrize("by", ["door", "node"])
 async def test_rot_is_never_told(cluster: Cluster, place: str, rotten: int, by: str) -> None:

@@ -1,5 +1,6 @@
-"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused; and buckets, as
-pages of other sites may use them. `make browser` runs it.
+"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused; with a client
+certificate: download, bring back, the page of the cluster; and buckets, as pages of other sites may use them.
+`make browser` runs it.
 
 Speaks WebDriver (W3C) to `chromedriver` by plain HTTP. What the browser says on its console, such as a violation of the
 page's Content-Security-Policy, fails it.
@@ -25,7 +26,7 @@ import requests
 
 from chelonia.hosting.net.rpc_client import remote_files
 from chelonia_clients.client import Client
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Cluster, Files
 from tests.cluster.s3_faults import fronts_of
 from tests.support.polling import poll
 
@@ -39,9 +40,13 @@ class Browser:
     """One window."""
 
     def __init__(self, driver: str, profile: Path, *, scripts: bool = True) -> None:
-        chrome: dict[str, Any] = {"args": [*OPTIONS, f"--user-data-dir={profile}"]}
+        prefs: dict[str, Any] = {
+            "profile.managed_auto_select_certificate_for_urls": ['{"pattern": "*", "filter": {}}'],
+            "download.default_directory": str(profile / "saved"),
+        }
         if not scripts:
-            chrome["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
+            prefs["profile.managed_default_content_settings.javascript"] = 2
+        chrome: dict[str, Any] = {"args": [*OPTIONS, f"--user-data-dir={profile}"], "prefs": prefs}
         asked = {"browserName": "chrome", "goog:chromeOptions": chrome, "goog:loggingPrefs": {"browser": "ALL"}}
         self._session = driver + "/session"
         told = self._ask("", {"capabilities": {"alwaysMatch": asked}})
@@ -70,7 +75,8 @@ class Browser:
 
     def press(self, xpath: str) -> None:
         """Follow a link, or press a button, as the keyboard does."""
-        (found,) = self._ask("/elements", {"using": "xpath", "value": xpath})
+        asked = {"using": "xpath", "value": xpath}
+        (found,) = poll(lambda: self._ask("/elements", asked), WAIT_S, what=f"{xpath} is on the page")
         self._ask(f"/element/{found[ELEMENT]}/value", {"text": "\ue007"})
 
     def _get(self, what: str) -> Any:
@@ -102,8 +108,9 @@ class Browser:
 
 @contextmanager
 def browser(scratch: Path, *, scripts: bool = True) -> Iterator[Browser]:
-    """A window of a browser that knows nobody."""
-    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+    """A window of a browser whose home is `scratch`: it knows nobody, but what `with_certificate` has put there."""
+    home = {**os.environ, "HOME": str(scratch)}
+    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True, env=home) as process:
         assert process.stdout is not None
         try:
             line = next(line for line in process.stdout if "successfully on port" in line)
@@ -203,6 +210,49 @@ def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
         assert refused == [], refused
 
 
+def with_certificate(home: Path, who: Files) -> Path:
+    """Make a home whose browser has somebody's certificate."""
+    (home / ".pki/nssdb").mkdir(parents=True)
+    store, bundle = f"sql:{home}/.pki/nssdb", str(home / "own.p12")
+    made = ["openssl", "pkcs12", "-export", "-in", str(who.cert), "-inkey", str(who.key), "-out", bundle]
+    for argv in (
+        [*made, "-passout", "pass:", "-name", "own"],
+        ["certutil", "-d", store, "-N", "--empty-password"],
+        ["pk12util", "-d", store, "-i", bundle, "-W", ""],
+    ):
+        subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    return home
+
+
+def look_by_certificate(cluster: Cluster, scratch: Path) -> None:
+    """Do what an owner and an administrator do."""
+    data, name = os.urandom(3_000_000), "large & \u00fc.html"
+    made(cluster, "MKCOL", "/mine")
+    made(cluster, "PUT", f"/mine/{quote(name)}", data)
+    made(cluster, "PUT", "/mine/gone", b"gone")
+    with browser(with_certificate(scratch / "owner", cluster.files("user"))) as window:
+        window.open(f"{cluster.files_url}/mine/")
+        assert "/CN=Jane Doe" in window.texts("//footer")[0]
+        window.press(f"//td/a[.='{name}']")
+        saved = scratch / "owner/profile-True/saved" / name
+        poll(lambda: saved.exists() and saved.read_bytes() == data, WAIT_S, what="it is saved by its name")
+        assert cluster.request("DELETE", f"{cluster.files_url}/mine/gone").status == 204  # kept for 10 s here
+        window.press("//footer/a[.='deleted from here']")
+        window.press("//button[@aria-label='Bring back gone']")
+        poll(lambda: window.texts("//td//bdi") == ["gone", name], WAIT_S, what="it is back")
+        window.press("//form[@id='share']//button")
+        poll(lambda: "?authz=" in "".join(window.texts("//main//a")), WAIT_S, what="the link is shown")
+        assert window.texts("//a[.='the cluster']") == []
+        assert window.complaints() == []
+    with browser(with_certificate(scratch / "administrator", cluster.files("admin"))) as window:
+        window.open(f"{cluster.files_url}/")
+        window.press("//footer/a[.='the cluster']")
+        window.press("//footer/a[.='hold it still']")
+        assert window.texts("//caption")[:2] == ["Healing", "Shepherds"]
+        assert window.texts("//table[caption='Shepherds']//td[2]") == ["alive"] * 3
+        assert window.complaints() == []
+
+
 class _Blank(BaseHTTPRequestHandler):
     """A page of another site."""
 
@@ -246,9 +296,10 @@ def look_across(cluster: Cluster, scratch: Path) -> None:
 
 
 def main() -> int:
-    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
+    needed = ("chromium", "chromedriver", "certutil", "pk12util")
+    missing = [name for name in needed if not shutil.which(name)]
     if missing:
-        print(f"not installed: {', '.join(missing)} (apt-get install chromium chromium-driver)")
+        print(f"not installed: {', '.join(missing)} (apt-get install chromium chromium-driver libnss3-tools)")
         return 1
     with tempfile.TemporaryDirectory() as place:
         scratch = Path(place)
@@ -257,6 +308,7 @@ def main() -> int:
         try:
             look(cluster, scratch)
             look_without_scripts(cluster, scratch)
+            look_by_certificate(cluster, scratch)
             look_across(cluster, scratch)
         finally:
             cluster.stop()

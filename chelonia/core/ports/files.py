@@ -44,7 +44,8 @@ class Want(enum.Flag):
     POLICY = enum.auto()
     CHECKSUMS = enum.auto()
     SOURCES = enum.auto()
-    """TURLs to read a file from, bound to `Call.carrier` or else to the caller."""
+    """TURLs to read a file from, in any ranges, bound to `Call.carrier` (unless that is `ANONYMOUS`) or else to the
+    caller, who has one full body of each if he is `ANONYMOUS`."""
     EXTENTS = enum.auto()
     """Which bytes of which blobs a file is."""
     LOCKS = enum.auto()

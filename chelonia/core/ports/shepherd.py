@@ -33,7 +33,8 @@ class Purpose(enum.Enum):
 
 
 class GetRequest(msgspec.Struct, frozen=True):
-    """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body."""
+    """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body, or with
+    `ranges` as often as he likes until it expires."""
 
     request_id: str
     reference: ReferenceId
@@ -41,6 +42,7 @@ class GetRequest(msgspec.Struct, frozen=True):
     dn: str = ""
     address: str = ""
     lifetime_ms: int = 0
+    ranges: bool = False
 
 
 class PutRequest(msgspec.Struct, frozen=True):

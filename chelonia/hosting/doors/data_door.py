@@ -2,8 +2,8 @@
 
 Tickets are judged by the Shepherd; this door speaks HTTP. A PUT answers 201 with `Chelonia-Receipts` when the upload is
 complete, 308 with `Chelonia-Offset` when bytes are kept and more is to come (`Content-Range`). HEAD on a PUT ticket
-tells `Chelonia-Offset`: where to continue, -1 when it is complete. GET knows Range (one or several), If-Range, ETag; an
-unbound ticket is good for one whole body, so ranges do not apply to it.
+tells `Chelonia-Offset`: where to continue, -1 when it is complete. GET knows Range (one or several), If-Range, ETag; a
+ticket for a single use is good for one whole body, so ranges do not apply to it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from email.utils import formatdate
 from typing import Final
+from urllib.parse import quote
 
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -24,6 +25,7 @@ from chelonia.hosting.doors.ranged import Headers, Parts, ranged
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, nothing, text_answer
 from chelonia.wire import receipts
+from chelonia.wire.tickets import NAME
 from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.web.ranges import parse_content_range, parse_range, unsatisfied_range
@@ -237,7 +239,9 @@ def _stored(done: Uploaded) -> Headers:
 
 
 async def _describe(request: HttpRequest, download: Download) -> Headers:
-    fixed = (("Accept-Ranges", "bytes"), ("ETag", _etag(download)), ("Last-Modified", _modified(download)))
+    fixed: Headers = (("Accept-Ranges", "bytes"), ("ETag", _etag(download)), ("Last-Modified", _modified(download)))
+    if name := request.query.get(NAME, ""):
+        fixed = (*fixed, ("Content-Disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}"))
     sums = download.checksums
     if any(not getattr(sums, name) for name in wanted("", request.headers.get("Want-Repr-Digest", ""))):
         sums = await download.reader.checksums()

@@ -117,9 +117,7 @@ class Downloads:
             node.doubt(request.reference)
             return TurlOutcome(request.request_id, error="file is not alive", kind=Kind.NOT_ALIVE.value)
         expires_ms = Ms(node.ports.clock.now_ms() + gate.lifetime_ms(node, request.lifetime_ms))
-        ticket = gate.read_ticket(
-            node, request.reference, dn=request.dn, address=request.address, expires_ms=expires_ms
-        )
+        ticket = gate.read_ticket(node, request, expires_ms)
         name, value = checksum_of(held)
         turl = gate.turl(node, ticket)
         return TurlOutcome(request.request_id, turl, PROTOCOL_HTTP, held.reference, value, name)

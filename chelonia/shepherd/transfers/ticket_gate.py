@@ -1,7 +1,7 @@
 """Tickets at this Shepherd's door: issuing them in TURLs, and judging those that come back.
 
-A PUT ticket is of this boot, because the table of open uploads is in memory; a GET ticket bound to a user outlives a
-restart; an unbound GET ticket is good for one full body, so it is of this boot too.
+A PUT ticket is of this boot, because the table of open uploads is in memory; a GET ticket bound to a user, or one for
+ranges, outlives a restart; any other GET ticket is good for one full body, so it is of this boot too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
-from chelonia.core.ports.shepherd import Turl
+from chelonia.core.ports.shepherd import GetRequest, Turl
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.wire import tickets
 from chelonia.wire.tickets import Ticket, Use
@@ -42,23 +42,23 @@ def admit(node: ShepherdNode, call: Call, shown: Turl, method: str) -> Ticket:
     return tickets.verify(node.state.ticket_secret, shown.ticket, node.ports.clock.now_ms(), use)
 
 
-def read_ticket(node: ShepherdNode, reference: ReferenceId, *, dn: str, address: str, expires_ms: Ms) -> Ticket:
-    """A ticket to read the replica `reference`; without a `dn` for one full body."""
-    held = node.index.get(reference)
+def read_ticket(node: ShepherdNode, request: GetRequest, expires_ms: Ms) -> Ticket:
+    """A ticket to read a replica; without a DN for one full body, unless ranges are asked for."""
+    held = node.index.get(request.reference)
     assert held is not None
     return Ticket(
         method=GET,
-        reference=reference,
+        reference=request.reference,
         blob=held.blob,
         boot=node.state.boot,
         size=held.size,
         sha256=held.checksums.sha256,
         md5=held.checksums.md5,
         adler32=held.checksums.adler32,
-        dn=Dn(dn),
-        address=address,
+        dn=Dn(request.dn),
+        address=request.address,
         purpose="",
-        single_use=not dn,
+        single_use=not (request.dn or request.ranges),
         expires_ms=expires_ms,
         nonce=node.ports.ids.token(8).hex(),
     )

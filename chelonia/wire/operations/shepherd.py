@@ -123,6 +123,7 @@ _GET: Final = (
     _Property("dn", "dn"),
     _Property("address", "address"),
     _Property("lifetimeMs", "lifetime_ms", INT, 0),
+    _Property("ranges", "ranges", BOOL, False),
 )
 _SIZE: Final = _Property("size", "facts.size", INT, -1, always=True)
 _PUT: Final = (

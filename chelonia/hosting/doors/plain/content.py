@@ -67,9 +67,8 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
     if request.method == "HEAD":
         return HttpResponse(200, (*headers, ("Content-Type", type_of(exchange.place.name))), b"", known.size)
-    if there.sources and redirects.download(exchange, known):
-        (source, *_) = (await look(parts, exchange.call, exchange.place, Want.SOURCES)).sources
-        return redirects.sent_to(source)
+    if there.sources and (elsewhere := await redirects.download(parts, exchange, known)):
+        return elsewhere
     return _content(parts, exchange, there, headers)
 
 

@@ -1,14 +1,19 @@
 """Which bytes go straight between a client and a Shepherd (307), so that they do not pass this node.
 
-Only large ones, of clients that show a certificate and no token: the ticket is bound to the certificate. A GET is
-redirected unless the client is known not to follow, a PUT only where it is known to follow, or says so (`?redirect`),
-and waits for `100 Continue`: who does not follow a PUT has lost it. `?proxy` keeps either here. A redirected PUT is
-committed by the Shepherd before its 201; so it goes only where nothing but the absence of the name has to hold then.
+Only large ones. Who shows a certificate and no token has a ticket bound to it, and a GET of his is redirected unless
+his client is known not to follow. A ticket for anybody else is good for whoever has it, and his GET is redirected where
+his client is known to follow, or says so (`?redirect`): browsers do not know the CAs of Shepherds. A PUT is redirected
+for certificates alone, where the client is known to follow and waits for `100 Continue`: who does not follow a PUT has
+lost it. `?proxy` keeps all here. A redirected PUT is committed by the Shepherd before its 201; so it goes only where
+nothing but the absence of the name has to hold then.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
+
+import msgspec
 
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP
 from chelonia.core.ids import ANONYMOUS
@@ -17,6 +22,7 @@ from chelonia.core.ports.bartender import PutFileRequest
 from chelonia.core.ports.files import Attributes, Looked, Want
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, look
 from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.wire.tickets import NAME
 
 REDIRECTED_BYTES_MIN: Final = 256 * 1024
 """A file this large is worth a second connection."""
@@ -24,15 +30,20 @@ COPIER: Final = "Chelonia-copy"
 """Another cluster that fetches a file for a user: it does not show his proxy to a Shepherd."""
 STAY_HERE: Final = (COPIER, "curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
 """Clients (`User-Agent`) that do not follow a redirect unless told to, or follow it without a certificate."""
-FOLLOW_PUT: Final = ("ARC", "libdavix/", "davix/", "gfal2")
-"""Clients that send a PUT again where they are sent to."""
+FOLLOW: Final = ("ARC", "libdavix/", "davix/", "gfal2")
+"""Clients that ask again where they are sent to, also with a PUT."""
 _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 
 
-def download(exchange: Exchange, known: Attributes) -> bool:
-    """Whether a GET is sent to a Shepherd."""
-    stays = exchange.header("User-Agent").startswith(STAY_HERE) and "redirect" not in exchange.request.query
-    return known.size >= REDIRECTED_BYTES_MIN and _may(exchange) and not stays
+async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse | None:
+    """The 307 for a GET of a file of one blob, None where it is served here."""
+    agent, query, call = exchange.header("User-Agent"), exchange.request.query, exchange.call
+    follows = not agent.startswith(STAY_HERE) if _is_bound(exchange) else agent.startswith(FOLLOW)
+    if known.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
+        return None
+    call = call if _is_bound(exchange) else msgspec.structs.replace(call, carrier=ANONYMOUS)
+    (source, *_) = (await look(parts, call, exchange.place, Want.SOURCES)).sources
+    return sent_to(f"{source}&{NAME}={quote(exchange.place.name, safe='')}")
 
 
 async def upload(
@@ -40,7 +51,7 @@ async def upload(
 ) -> HttpResponse | None:
     """The 307 for a PUT, None where its bytes are taken here."""
     request = exchange.request
-    follows = exchange.header("User-Agent").startswith(FOLLOW_PUT) or "redirect" in request.query
+    follows = exchange.header("User-Agent").startswith(FOLLOW) or "redirect" in request.query
     waits = "100-continue" in exchange.header("Expect").lower()
     stays = any(exchange.header(name) for name in _CONDITIONS) or (
         there is not None and bool(exchange.header("If-None-Match"))
@@ -48,7 +59,8 @@ async def upload(
     if (
         parts.bartender is None
         or request.length < REDIRECTED_BYTES_MIN
-        or not (_may(exchange) and follows and waits)
+        or "proxy" in request.query
+        or not (_is_bound(exchange) and follows and waits)
         or stays
     ):
         return None
@@ -75,5 +87,6 @@ def sent_to(turl: str) -> HttpResponse:
     return HttpResponse(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
 
 
-def _may(exchange: Exchange) -> bool:
-    return exchange.call.dn != ANONYMOUS and not exchange.call.via and "proxy" not in exchange.request.query
+def _is_bound(exchange: Exchange) -> bool:
+    """Whether a ticket can be bound to who asks: by a certificate, which he shows to a Shepherd as well."""
+    return exchange.call.dn != ANONYMOUS and not exchange.call.via

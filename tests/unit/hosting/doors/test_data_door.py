@@ -117,6 +117,14 @@ async def served(replica: Replica | None = None) -> AsyncIterator[World]:
 # --- GET -----------------------------------------------------------------------------------------------------------
 
 
+async def test_a_browser_that_was_sent_here_saves_a_file_by_its_name() -> None:
+    async with served() as world:
+        assert "Content-Disposition" not in (await world.get()).headers
+        answer = await world.get("get&name=a%0d%0a%22t%C3%A4.txt")
+        saved = "attachment; filename*=UTF-8''a%0D%0A%22t%C3%A4.txt"
+        assert (answer.headers["Content-Disposition"], answer.body) == (saved, CONTENT)
+
+
 async def test_a_whole_download_tells_what_it_is() -> None:
     async with served() as world:
         answer = await world.get()

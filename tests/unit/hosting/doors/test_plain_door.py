@@ -22,7 +22,19 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
-from chelonia.core.ports.files import Arrived, Attributes, Listed, Listing, Move, Named, Over, Placed
+from chelonia.core.ports.files import (
+    Arrived,
+    Attributes,
+    Failure,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Move,
+    Named,
+    Over,
+    Placed,
+)
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import changes, properties
@@ -332,10 +344,23 @@ def test_small_files_need_no_connection_of_their_own(bench: Bench) -> None:
     assert bench.bytes.broken == 1
 
 
-def test_large_files_go_straight_to_who_shows_a_certificate_and_follows(bench: Bench) -> None:
+def test_large_files_go_straight_to_who_follows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.ask("PUT", "/big", b"x" * 300_000)
     bench.files.nodes[next(g for g, n in bench.files.nodes.items() if n.data)].policy["ANONYMOUS"] = "+read"
+    asked, look = list[tuple[Dn, Dn]](), bench.files.look
+
+    async def looked(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        asked.append((call.dn, call.carrier))
+        return await look(call, asks)
+
+    monkeypatch.setattr(bench.files, "look", looked)
     assert bench.ask("GET", "/big").status == 307
+    assert asked[-1] == (JOE, ""), "the ticket is bound to his certificate"
+    for path, agent in (("/big", "libdavix/0.8"), ("/big?redirect", "curl/8")):
+        sent = bench.ask("GET", path, dn=ANONYMOUS, User_Agent=agent)
+        assert (sent.status, sent.headers["Location"].endswith("&name=big")) == (307, True)
+        assert asked[-1] == (ANONYMOUS, ANONYMOUS), "it is good for whoever has it"
+    assert bench.ask("GET", "/big?proxy", dn=ANONYMOUS, User_Agent="libdavix/0.8").status == 200
     assert bench.ask("GET", "/big", User_Agent="curl/8").status == 200
     assert bench.ask("GET", "/big", User_Agent=COPIER).status == 200
     assert bench.ask("GET", "/big?proxy").status == 200

@@ -77,6 +77,20 @@ async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_r
 
 
 @virtual
+async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well() -> None:
+    world = await World().start()
+    ticket = await ticket_of(world, await world.store(DATA), ranges=True, lifetime_ms=5000)
+    for caller in (EVE, JOE):
+        download = await world.service.open(caller, ticket)
+        assert not download.single_use
+        assert b"".join([c async for c in download.reader.read(ByteRange(4, 5))]) == DATA[4:9]
+    await world.restart()
+    assert await read_all(world, ticket) == DATA
+    await world.pass_ms(5000)
+    assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
+
+
+@virtual
 async def test_a_ticket_is_checked_once_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await World().start()
     ticket = await ticket_of(world, await world.store(DATA), dn=JOE.dn)
