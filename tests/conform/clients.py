@@ -25,6 +25,7 @@ from cryptography import x509
 
 from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
+from tests.conform import browser
 from tests.support.polling import poll
 
 PYTHON = os.environ.get("CHELONIA_CONFORM_PYTHON", "python3")
@@ -36,6 +37,7 @@ HEAD = """\
 
 Unmodified clients against a real cluster, with a proxy certificate (uproot: a token); `make conform` writes this table.
 A step counts when the client says that it went well and the bytes or names are what they should be.
+The steps of litmus are its suites, of 103 tests in all; those of Chromium are of `make browser`.
 
 | client | version | steps passed | what failed |
 |---|---|---|---|
@@ -409,6 +411,22 @@ def uproot(bench: Bench) -> list[Step]:
     ]
 
 
+def chromium(bench: Bench) -> list[Step]:
+    """By share links, with and without scripts, and by certificates: an owner's and an administrator's."""
+    home = bench.scratch / "chromium"
+    home.mkdir()
+
+    def looked(look: Callable[[Cluster, Path], None]) -> bool:
+        look(bench.cluster, home)
+        return True
+
+    return [
+        ("by a link", lambda: looked(browser.look)),
+        ("without scripts", lambda: looked(browser.look_without_scripts)),
+        ("by certificate", lambda: looked(browser.look_by_certificate)),
+    ]
+
+
 def third_party(bench: Bench) -> list[Step]:
     base = (
         "curl",
@@ -513,6 +531,7 @@ CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
     "davfs2": (davfs2, ("mount.davfs", "--version")),
     "webdav4": (webdav4, (PYTHON, "-c", "import importlib.metadata as m; print(m.version('webdav4'))")),
     "uproot": (uproot, (PYTHON, "-c", "import uproot; print(uproot.__version__)")),
+    "Chromium": (chromium, ("chromium", "--version")),
     "third-party": (third_party, ("curl", "--version")),
 }
 

@@ -249,6 +249,7 @@ def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: 
 def test_conditions(bench: Bench) -> None:
     etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
     assert bench.ask("GET", "/f", If_None_Match=etag).status == 304
+    assert bench.ask("GET", "/f", If_Match='"other"').status == 412
     assert bench.ask("PUT", "/f", b"2", If_None_Match="*").status == 412
     assert bench.ask("PUT", "/f", b"2", If_Match='"other"').status == 412
     assert bench.ask("PUT", "/g", b"2", If_Match="*").status == 412

@@ -75,6 +75,16 @@ def test_a_lock_of_a_tree(bench: Bench) -> None:
     assert bench.ask("DELETE", "/d").status == 204
 
 
+def test_a_lock_of_a_tree_looks_at_so_many_entries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LOCKED_BELOW_MAX", 2)
+    for path in ("/d", "/d/a", "/d/a/b"):
+        bench.ask("MKCOL", path)
+    unlock(bench, "/d", lock(bench, "/d"))
+    bench.ask("MKCOL", "/d/a/b/c")
+    assert bench.ask("LOCK", "/d", INFO % b"exclusive").status == 413
+    lock(bench, "/d", Depth="0")
+
+
 def test_conditions_of_if(bench: Bench) -> None:
     etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
     bench.ask("PUT", "/g", b"1")

@@ -228,6 +228,16 @@ def test_who_comes_by_a_link_is_led_to_nothing_that_it_does_not_open(bench: Benc
     assert page(bench, "/d/").xpath("//nav/a/@href")[0] == "/"
 
 
+@pytest.mark.parametrize("path", ["/d/", "/d/?trash", "/d/f.txt?view", "/d/none"])
+def test_no_page_is_framed_sniffed_or_tells_others_where_its_readers_come_from(bench: Bench, path: str) -> None:
+    bench.ask("PUT", "/d/f.txt", b"x")
+    told = bench.ask("GET", path, Accept="text/html").headers
+    rules = told["Content-Security-Policy"].split("; ")
+    assert {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'"} <= set(rules)
+    assert (told["X-Content-Type-Options"], told["Referrer-Policy"]) == ("nosniff", "same-origin")
+    assert "Set-Cookie" not in told
+
+
 def test_a_large_collection_comes_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "ROWS_MAX", 2)
     names = ["a", "b & c", "d#", "e+", "f"]

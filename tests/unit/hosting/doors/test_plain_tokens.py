@@ -9,11 +9,14 @@ import pytest
 from lxml import html
 from msgspec import structs
 
-from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.caller import Call, Role
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.access_keys import AccessKey, SealedKey
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
 from chelonia.core.values import replace
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.shares import ShareToken, issue, kept_of, password_of
@@ -162,6 +165,20 @@ def test_a_token_that_does_not_hold_is_refused_by_name(bench: Bench) -> None:
         answer = bench.ask("GET", "/lab/run1/f", dn=JOE, **by(token))
         assert (answer.status, why in answer.text) == (401, True), (token, answer)
         assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+
+
+def test_a_token_of_an_issuer_takes_nothing_from_the_certificate_beside_it(bench: Bench) -> None:
+    seen = list[Call]()
+
+    async def other(token: str, call: Call) -> Call:
+        seen.append(call)
+        return structs.replace(call, scopes=(Scope(READING, ("lab",)),), via="token")
+
+    registry = RoleRegistry((ServiceRecord(Role.ADMINISTRATOR, JOE, ServiceId(""), True),), None, bench.clock)
+    bench.door = PlainDoor(bench.parts, replace(bench.bearers, registry=registry, other=other).call_of, Metrics())
+    bench.ask("GET", "/lab/run1/f", dn=JOE, **by("a.b.c"))
+    (call,) = seen
+    assert (call.roles, call.attributes, call.credential) == ((), (), "")
 
 
 def signing_in(password: str, name: str = "jane") -> dict[str, str]:

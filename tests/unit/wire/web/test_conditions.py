@@ -1,0 +1,58 @@
+"""HTTP's conditional header fields: what a change must hold, what a reader has already, whether a range counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.ports.files import Attributes
+from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, ranges_count, when_of
+
+AT = 1_700_000_000
+THERE = Attributes(Guid("g"), "file", 1, Dn("/CN=joe"), 5, "tag", AT * NS_PER_S + 7)
+BEFORE, SAME, AFTER = (http_date((AT + seconds) * NS_PER_S) for seconds in (-1, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "holds"),
+    [
+        ({}, True),
+        ({"If-Match": '"other", "tag"'}, True),
+        ({"If-Match": '"other"'}, False),
+        ({"If-Match": 'W/"tag"'}, False),
+        ({"If-Match": "*"}, True),
+        ({"If-None-Match": '"other"'}, True),
+        ({"If-None-Match": '"other", W/"tag"'}, False),
+        ({"If-None-Match": "*"}, False),
+        ({"If-Unmodified-Since": BEFORE}, False),
+        ({"If-Unmodified-Since": SAME}, True),
+        ({"If-Unmodified-Since": "no date"}, True),
+        ({"If-Unmodified-Since": BEFORE, "If-Match": '"tag"'}, True),
+    ],
+)
+def test_what_a_change_must_hold(fields: dict[str, str], holds: bool) -> None:
+    assert (when_of(fields).refusal(THERE) == "") is holds
+
+
+@pytest.mark.parametrize(
+    ("fields", "fresh"),
+    [
+        ({}, False),
+        ({"If-None-Match": 'W/"tag"'}, True),
+        ({"If-None-Match": '"other"', "If-Modified-Since": AFTER}, False),
+        ({"If-Modified-Since": BEFORE}, False),
+        ({"If-Modified-Since": SAME}, True),
+        ({"If-Modified-Since": AFTER}, True),
+        ({"If-Modified-Since": "no date"}, False),
+    ],
+)
+def test_what_a_reader_has_already(fields: dict[str, str], fresh: bool) -> None:
+    assert is_fresh(fields, THERE) is fresh
+
+
+@pytest.mark.parametrize(
+    ("condition", "counts"),
+    [("", True), ('"tag"', True), ('W/"tag"', False), ('"other"', False), (SAME, True), (AFTER, False)],
+)
+def test_whether_a_range_counts(condition: str, counts: bool) -> None:
+    assert ranges_count({"If-Range": condition}, THERE) is counts
