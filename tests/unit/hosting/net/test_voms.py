@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from chelonia.core.ids import Ms
 from chelonia.core.values import replace
 from chelonia.hosting.net import voms
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_key
@@ -153,6 +154,16 @@ def test_a_revoked_signer_is_nobody(scene: Scene) -> None:
     told = scene.says(scene.ac())
     assert told.attributes == ()
     assert "revoked" in told.reasons[0]
+
+
+def test_a_signer_that_is_over_is_a_ca_or_is_another_than_the_ac_says_is_nobody(scene: Scene) -> None:
+    grid, ca = scene.grid, scene.grid.ca.issued
+    over = grid.ca.issue_host(SIGNER, ["voms.example"], Ms(grid.now - 9 * 86_400_000), lifetime_s=86_400)
+    assert "expired" in scene.says(scene.ac(signer=over)).reasons[0]
+    other = grid.ca.issue_host("/O=Grid/CN=other.example", ["other.example"], grid.now)
+    assert "its issuer is not whose" in scene.says(scene.ac(issuer=other.certificate)).reasons[0]
+    scene.lsc.write_text(f"{ca.dn}\n{ca.dn}\n")
+    assert scene.says(scene.ac(signer=ca)).reasons[0] == "its signer is no host or service"
 
 
 def test_a_user_signs_no_groups_for_himself(scene: Scene) -> None:
