@@ -163,6 +163,11 @@ def part(bench: Bench) -> bool:
 def davix(bench: Bench) -> list[Step]:
     who = ("--capath", str(bench.cluster.ca_dir), "--cert", bench.proxy)
     url = f"{bench.https}/davix"
+
+    def tester(*commands: str) -> bool:
+        own = ("davix-tester", "--auth", "proxy", "--cert", bench.proxy, "--uri", f"{url}/tester", "--command")
+        return all(told(bench, *own, each, check=lambda said: "FAIL" not in said) for each in commands)
+
     return [
         ("mkdir", lambda: told(bench, "davix-mkdir", *who, url)),
         ("put", lambda: told(bench, "davix-put", *who, str(bench.source), f"{url}/f") and bench.holds("/davix/f")),
@@ -170,6 +175,7 @@ def davix(bench: Bench) -> list[Step]:
         ("ls", lambda: told(bench, "davix-ls", "-l", *who, url, check=lambda said: str(SIZE) in said)),
         ("mv", lambda: bench.run("davix-mv", *who, f"{url}/f", f"{url}/g") != () and bench.gone("/davix/f")),
         ("rm", lambda: told(bench, "davix-rm", *who, f"{url}/g") and bench.gone("/davix/g")),
+        ("davix-tester", lambda: tester("makeCollection", "populate 5", "listing 5", "statdir", "putMoveDelete")),
     ]
 
 
