@@ -485,8 +485,8 @@ async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Ca
     watch = SessionWatch()
     pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
     flags = set(pyfuse3.default_options) | {"fsname=chelonia", "subtype=chelonia"}
-    flags |= {"ro"} if options.read_only else set()
-    flags |= {"allow_other"} if options.allow_other else set()
+    wished = {"ro": options.read_only, "allow_other": options.allow_other, "noexec": options.noexec}
+    flags |= {name for name, is_wished in wished.items() if is_wished}
     pyfuse3.init(binding, mountpoint, flags)
     try:
         mounted()

@@ -12,7 +12,7 @@ INODES, INODES_MIN = 16_000, 1_000
 """Of 1 KiB each. Enough for a directory of so many entries to be read and then looked through."""
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
-                             "nodev", "suid", "nosuid", "exec", "noexec", "relatime", "noatime", "async"})  # fmt: skip
+                             "nodev", "suid", "nosuid", "relatime", "noatime", "async"})  # fmt: skip
 """What `mount` and fstab say to others, or what is so anyhow."""
 
 
@@ -26,6 +26,7 @@ class Options:
         inodes: so many entries are known before the kernel is asked to let go of the oldest files. By itself it does so
             only when the machine's memory is short.
         cache: directory of staged and cached bytes, "" for one below the user's; `cache_bytes`: of what is only cached.
+        noexec: no program that lies there is run.
         strict: a file is closed only once it is committed, however long the network is away.
     """
 
@@ -38,6 +39,7 @@ class Options:
     cache_bytes: int = CACHE_BYTES
     strict: bool = False
     allow_other: bool = False
+    noexec: bool = False
     debug: bool = False
 
 
@@ -49,12 +51,14 @@ def parse(text: str) -> Options:
         name, given, value = word.partition("=")
         if name in _IGNORED or name.startswith("x-"):
             continue
-        if name in ("ro", "strict", "allow_other", "debug") and not given:
+        if name in ("ro", "strict", "allow_other", "noexec", "debug") and not given:
             flags.add(name)
+        elif word == "exec":  # as for mount(8) the last one counts: `user` brings `noexec` along
+            flags.discard("noexec")
         elif name in ("uid", "gid", "umask", "inodes", "cache", "cache_size"):
             said[name] = value
         else:
-            known = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other debug"
+            known = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other noexec debug"
             raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {known}")
     return Options(
         read_only="ro" in flags,
@@ -66,6 +70,7 @@ def parse(text: str) -> Options:
         cache_bytes=_size(said.get("cache_size", "")),
         strict="strict" in flags,
         allow_other="allow_other" in flags,
+        noexec="noexec" in flags,
         debug="debug" in flags,
     )
 

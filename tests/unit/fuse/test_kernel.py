@@ -15,6 +15,7 @@ import uvloop
 
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.ports.files import Attributes
+from chelonia_fuse.options import parse
 from tests.support.polling import poll_async
 
 pyfuse3 = pytest.importorskip("pyfuse3")
@@ -74,6 +75,15 @@ def test_an_end_while_nobody_waits_is_found() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ended())
+
+
+async def test_the_kernel_is_told_what_a_mount_is_not_to_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(binding: object, mountpoint: str, flags: set[str]) -> None:
+        raise RuntimeError(" ".join(sorted(flags - pyfuse3.default_options)))
+
+    monkeypatch.setattr(pyfuse3, "init", told)
+    with pytest.raises(RuntimeError, match=r"^fsname=chelonia noexec ro subtype=chelonia$"):
+        await kernel.serve(None, "/m", parse("ro,noexec"), list)
 
 
 async def test_who_waits_gives_up_when_the_session_ends(watch: Any, pipe: tuple[int, int]) -> None:

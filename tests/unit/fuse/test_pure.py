@@ -313,6 +313,7 @@ def test_what_nobody_set_is_chosen_and_what_is_set_is_kept() -> None:
 def test_options_are_read_and_what_is_no_option_is_told() -> None:
     options = parse("ro,uid=5,umask=027,cache=/x,cache_size=2G,strict,_netdev,x-systemd.automount")
     assert options == Options(read_only=True, uid=5, umask=0o27, cache="/x", cache_bytes=2 << 30, strict=True)
+    assert [parse(text).noexec for text in ("users,noexec", "noexec,exec", "exec,noexec")] == [True, False, True]
     assert (parse("inodes=50000").inodes, parse("inodes=7").inodes) == (50_000, INODES_MIN)
     for bad in ("sync_read", "uid=me", "inodes=few", "cache_size=much", "ro=1"):
         with pytest.raises(CheloniaError, match=bad.split("=")[0]):
