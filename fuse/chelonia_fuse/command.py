@@ -141,8 +141,15 @@ def _is_mounted(directory: str) -> bool:
     return os.path.join(os.path.realpath(above), name) in known or os.path.realpath(directory) in known
 
 
+def _expect_mounted(mountpoint: str, op: str) -> None:
+    if not _is_mounted(mountpoint):
+        cause = "nothing of Chelonia is mounted there; `chelonia mount --status` shows what is"
+        raise CheloniaError(Kind.NOT_FOUND, op, mountpoint, cause)
+
+
 async def status(mountpoint: str) -> dict[str, object]:
-    """What a mount tells of itself. Raises: TIMEOUT, NETWORK when it does not answer."""
+    """What a mount tells of itself. Raises: NOT_FOUND; TIMEOUT, NETWORK when it does not answer."""
+    _expect_mounted(mountpoint, "mount")
     asking = Future[bytes]()
 
     def ask() -> None:
@@ -167,9 +174,7 @@ async def status(mountpoint: str) -> dict[str, object]:
 async def umount(mountpoint: str, *, lazy: bool = False) -> str:
     """Unmount, and return when its process has ended: what was closed is committed, or the log says why not. Returns:
     what a person is to know where that was not waited for. Raises: BUSY, NOT_FOUND."""
-    if not _is_mounted(mountpoint):
-        cause = "nothing of Chelonia is mounted there; `chelonia mount --status` shows what is"
-        raise CheloniaError(Kind.NOT_FOUND, "umount", mountpoint, cause)
+    _expect_mounted(mountpoint, "umount")
     process, said = -1, ""
     try:
         process = _process(int(str((await status(mountpoint))["pid"])))

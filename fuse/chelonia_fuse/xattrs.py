@@ -21,11 +21,13 @@ from chelonia_fuse.inodes import ROOT, Inode
 
 USER: Final = "user."
 STORED: Final = "x:"
-CHECKSUM, LOCATIONS, HEALTH, STATUS = "chelonia.checksum", "chelonia.locations", "chelonia.health", "chelonia.status"
+CHECKSUM, LOCATIONS, HEALTH = "chelonia.checksum", "chelonia.locations", "chelonia.health"
+STATUS: Final = "system.chelonia"
+"""The kernel asks for the attributes of what has any other, to judge who may read it: while the cluster is away too."""
 
 
 class Xattrs:
-    """Extended attributes of one mount. `status`: what `chelonia.status` of its root tells."""
+    """Extended attributes of one mount. `status`: what `STATUS` of its root tells."""
 
     def __init__(self, cluster: MountedCluster, status: Callable[[], Mapping[str, object]]) -> None:
         self._cluster = cluster

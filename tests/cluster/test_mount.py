@@ -13,6 +13,7 @@ import os
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from chelonia.core import bounds
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Content, Done, Splice, When
 from chelonia_clients.client import new_call
+from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.options import INODES_MIN
+from chelonia_fuse.xattrs import STATUS
 from tests.cluster.harness import Cluster
 from tests.cluster.mounts import Mount
 from tests.support.polling import patience, poll
@@ -287,8 +290,9 @@ def test_what_is_said_of_what_is_mounted_already_not_there_or_not_mounted(cluste
     code, _, trouble = said(*begin, mount.place)
     assert (code, "mounted there already" in trouble) == (2, True)
     assert said("umount")[0] == 0
-    code, _, trouble = said("umount")
-    assert (code, "nothing of Chelonia is mounted there" in trouble) == (3, True)
+    for words in (("umount",), ("mount", "--status")):
+        code, _, trouble = said(*words)
+        assert (code, "nothing of Chelonia is mounted there" in trouble) == (3, True)
 
 
 async def test_what_a_mount_knows_is_bounded_by_its_setting(cluster: Cluster, tmp_path: Path) -> None:
@@ -318,7 +322,7 @@ def _empty(number: int) -> Splice:
 
 
 def _known(mount: Mount) -> int:
-    return int(json.loads(os.getxattr(mount.path, "chelonia.status"))["inodes"])
+    return int(json.loads(os.getxattr(mount.path, STATUS))["inodes"])
 
 
 def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path: Path) -> None:
@@ -337,6 +341,31 @@ def test_a_mount_that_stands_still_is_told_and_ended(cluster: Cluster, tmp_path:
     finally:
         mount.process.send_signal(signal.SIGCONT)
         mount.abandon()
+
+
+def test_a_mount_tells_of_itself_while_the_cluster_is_away(cluster: Cluster, tmp_path: Path) -> None:
+    mount = Mount(cluster, "/", tmp_path / "m", tmp_path / "cache").start()
+    try:
+        time.sleep(VALID_S)  # the kernel knows no attributes any more
+        with stopped(cluster, *cluster.core_names):
+            argv = mount.chelonia("mount", "--status", str(mount.path))
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
+            assert (done.returncode, str(mount.path) in done.stdout) == (0, True), done.stderr
+        mount.end()
+    finally:
+        mount.abandon()
+
+
+@contextlib.contextmanager
+def stopped(cluster: Cluster, *names: str) -> Iterator[None]:
+    """Processes of a cluster stand still."""
+    for name in names:
+        cluster.signal(name, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for name in names:
+            cluster.signal(name, signal.SIGCONT)
 
 
 def test_what_was_closed_or_synced_survives_the_death_of_the_mount(cluster: Cluster, tmp_path: Path) -> None:
