@@ -234,9 +234,9 @@ class FileCommitter:
             try:
                 known = (await self._cluster.look(LogicalName(guid, ()))).attributes
             except CheloniaError as error:
-                if error.kind is not Kind.NOT_FOUND:
+                if error.kind in AGAIN:
                     raise
-                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)
+                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not to be seen: its commit tells
             inode = self._inodes.seen(known)
             inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
@@ -332,7 +332,7 @@ class FileCommitter:
 
     def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
         copy.staged.committed(plan, attributes.etag)
-        copy.modified_ns, copy.source, copy.setting = 0, None, LEAVE
+        copy.modified_ns, copy.source, copy.setting = None, None, LEAVE
         inode.learn(attributes)
         inode.shown = attributes.etag
 

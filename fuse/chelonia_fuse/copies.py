@@ -66,7 +66,7 @@ class CachedCopy:
     """A file's bytes here. `lock`: held by whoever commits or changes what is staged.
 
     Args:
-        modified_ns: when it was last written here, or what a program set; 0: neither.
+        modified_ns: when it was last written here, or what a program set; None: neither.
         written_ns: when it was last written here.
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: where to read the base from, looked up at `source_ms`.
@@ -81,7 +81,7 @@ class CachedCopy:
 
     path: Path
     staged: Staged
-    modified_ns: int = 0
+    modified_ns: int | None = None
     written_ns: int = 0
     setting: Setting = LEAVE
     source: Looked | None = None
@@ -178,12 +178,12 @@ class CachedCopy:
 
     def settled(self) -> Setting:
         """The attributes to commit."""
-        return replace(self.setting, modified_ns=self.modified_ns or None)
+        return replace(self.setting, modified_ns=self.modified_ns)
 
     def restart(self, staged: Staged) -> None:
         """Let go of all that is here, for another version."""
         self._cut(0)
-        self.staged, self.source, self.modified_ns, self.setting = staged, None, 0, LEAVE
+        self.staged, self.source, self.modified_ns, self.setting = staged, None, None, LEAVE
 
     def shed(self) -> None:
         """Let go of what was read but is not near to where it is read now, nor on its way: when that is much of it.

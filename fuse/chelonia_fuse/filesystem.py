@@ -59,10 +59,6 @@ class Handle:
     at: int = 0
     run: int = 0
 
-    @property
-    def writes(self) -> bool:
-        return self.flags & os.O_ACCMODE != os.O_RDONLY
-
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -327,11 +323,16 @@ class FileSystem:
         """Cut a file, or lengthen it by zeros; by name: as it is in the cluster now, and committed at once."""
         if by_name and not inode.gone:
             await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
+        await self._resize(inode, size)
+        if by_name:
+            await self.committer.commit(inode)
+
+    async def _resize(self, inode: Inode, size: int) -> None:
         copy = self.cache.of(inode)
         async with copy.lock:
             copy.resize(size)
-        if by_name:
-            await self.committer.commit(inode)
+        if not copy.staged.changed:  # then nothing is committed that takes the time along
+            await self.set(inode, Setting(modified_ns=copy.modified_ns))
 
     # --- open files -------------------------------------------------------------------------------------------------
 
@@ -353,12 +354,9 @@ class FileSystem:
         """Open a file, as it is in the cluster now."""
         if not inode.gone:
             await self._look_anew(inode, flags)
-        handle = self._opened(inode, flags)
-        if flags & os.O_TRUNC and handle.writes:
-            copy = self.cache.of(inode)
-            async with copy.lock:
-                copy.resize(0)
-        return handle
+        if flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
+            await self._resize(inode, 0)
+        return self._opened(inode, flags)
 
     def _opened(self, inode: Inode, flags: int) -> Handle:
         inode.opens += 1

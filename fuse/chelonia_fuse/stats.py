@@ -46,7 +46,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
         kept = {name: getattr(own, name) for name in ("mode", "uid", "gid", "accessed_ns")}
         known = msgspec.structs.replace(known, **{name: value for name, value in kept.items() if value is not None})
         size = copy.staged.size
-        modified = copy.modified_ns or modified
+        modified = modified if copy.modified_ns is None else copy.modified_ns
         changed = max(changed, copy.written_ns)
     return Shown(
         inode.number,

@@ -18,13 +18,15 @@ from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Failure
 from chelonia_fuse import journal
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
+from tests.support import files
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import Trial, mounted
-from tests.unit.fuse.test_behind import NEW, held, mount, quick, slow_disk
+from tests.unit.fuse.test_behind import NEW, held, mount, other, quick, slow_disk
 
-__all__ = ["mount", "quick"]
+__all__ = ["mount", "other", "quick"]
 
 RECORD = JournalRecord("6d4a", "/lab/f", "6d4a-0", 0, 5, 0, False, ((0, 5),), ((0, 5),), {"mode": 420}, "e1")
 TEXT = (
@@ -337,3 +339,27 @@ async def test_of_bytes_that_are_gone_no_zeros_are_committed(mount: Trial, twin:
     again = await mounted(twin, tmp_path / "one")
     await again.committer.work_off()
     assert await again.read("f") == b"bytes"
+
+
+@pytest.mark.expect_log("closed here and cannot be committed: .*denied|is committed now")
+async def test_what_the_user_may_not_see_any_more_keeps_nothing_else_from_being_mounted(
+    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("taken", "free"):
+        mount.system._cluster.away_until_s = time.monotonic() + 60
+        await mount.write(name, b"bytes")
+    taken, tried = (await mount.find("taken")).guid, files._tried
+
+    def refused(act: Any, call: Any, asked: Any) -> Any:
+        if str(taken) in (asked.place.start, getattr(getattr(asked, "when", None), "guid", "")):
+            return Failure(Kind.DENIED, str(asked.place), "his right was taken away")
+        return tried(act, call, asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_tried", refused)
+        again = await mounted(twin, tmp_path / "one")
+        await again.committer.work_off()
+    assert (await other.read("free"), await other.read("taken")) == (b"bytes", b"")
+    again = await mounted(twin, tmp_path / "one")
+    await again.committer.work_off()
+    assert await other.read("taken") == b"bytes"

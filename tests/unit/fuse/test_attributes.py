@@ -1,0 +1,42 @@
+"""Times that programs set: also the first second of 1970, and those of files that stay empty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.ports.files import Setting
+from chelonia_fuse.options import Options
+from chelonia_fuse.stats import shown
+from tests.support.files import MemoryFiles
+from tests.unit.fuse.mounts import Trial, mounted
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_a_time_of_1970_is_kept_although_the_bytes_are_still_to_come(
+    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path
+) -> None:
+    for name in ("sent", "waits"):
+        handle = await mount.open(name, os.O_RDWR | os.O_CREAT)
+        await mount.system.write(handle, 0, b"x")
+        await mount.system.set(handle.inode, Setting(modified_ns=0))
+        assert shown(handle.inode, Options(), uid=0, gid=0).modified_ns == 0
+        mount.network.away = name == "waits"
+        await mount.close(handle)
+    again = await mounted(twin, tmp_path / "one")  # the first one was killed
+    await again.committer.work_off()
+    assert [(await other.find(name)).attributes.modified_ns for name in ("sent", "waits")] == [0, 0]
+
+
+async def test_cutting_what_is_empty_already_changes_its_time(mount: Trial, other: Trial) -> None:
+    for cut in (os.O_WRONLY | os.O_TRUNC, os.O_WRONLY):
+        await mount.write("stamp", b"")
+        await mount.system.set(await mount.find("stamp"), Setting(modified_ns=7))
+        handle = await mount.open("stamp", cut)
+        if not cut & os.O_TRUNC:
+            await mount.system.resize(handle.inode, 0, by_name=False)
+        assert shown(handle.inode, Options(), uid=0, gid=0).modified_ns > 7
+        await mount.close(handle)
+        assert (await other.find("stamp")).attributes.modified_ns > 7
