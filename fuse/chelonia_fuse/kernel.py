@@ -53,6 +53,10 @@ _OF_INODES: Final = frozenset(
 """Requests about an entry that was there: when it is gone the kernel is to look its name up anew (ESTALE)."""
 _OF_NAMES: Final = frozenset({"create", "mknod", "mkdir", "symlink", "link", "rename", "unlink", "rmdir"})
 """And requests about names in directories that were there."""
+_OF_DISK: Final = {errno.ENOSPC: errno.ENOSPC, errno.EDQUOT: errno.EDQUOT} | dict.fromkeys(
+    (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE), errno.EIO
+)
+"""Troubles of this machine, and what they are to programs: of what is mounted none of the last is true."""
 _LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -80,9 +84,13 @@ def _answering(
                 self._doubt(args[0], *names)
             raise pyfuse3.FUSEError(errno.ESTALE if gone else errno_of(error)) from None
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, None):
-                _LOG.error("%s: the cache directory: %s (make room, or choose another by -o cache=)", op, error)
-            raise pyfuse3.FUSEError(error.errno or errno.EIO) from None
+            number = error.errno or errno.EIO
+            if number in _OF_DISK:
+                path = self.path(args[0] if args else 0)
+                _LOG.error(
+                    "%s %s: the cache directory: %s (make room, or choose another by -o cache=)", op, path, error
+                )
+            raise pyfuse3.FUSEError(_OF_DISK.get(number, number)) from None
         except KeyError:
             raise pyfuse3.FUSEError(errno.ESTALE) from None
         except pyfuse3.FUSEError:

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.staging import Staged
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import Trial, mounted
+from tests.unit.fuse.test_filesystem import bound
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 SMALL, LARGE = b"a few bytes", bytes(range(256)) * 256
@@ -32,6 +34,19 @@ async def test_a_small_file_needs_no_file_of_the_cache(mount: Trial, tmp_path: P
     assert await mount.read("f") == SMALL[:3] + LARGE
     (path,) = (tmp_path / "data").iterdir()
     assert path.read_bytes() == SMALL[:3] + LARGE
+
+
+@pytest.mark.expect_log("cache directory: .*Read-only")
+async def test_a_disk_that_became_read_only_is_told_with_the_file_and_is_no_answer_about_the_mount(
+    mount: Trial, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyfuse3, binding = pytest.importorskip("pyfuse3"), bound(mount)
+    opened = binding._opened(await mount.open("f", NEW))
+    monkeypatch.setattr(CachedCopy, "file", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await binding.write(opened.fh, 0, LARGE)
+    assert caught.value.errno == errno.EIO
+    assert "write /f: the cache directory: " in caplog.text
 
 
 async def test_a_copy_has_its_bytes_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
