@@ -366,10 +366,8 @@ class FileSystem:
     async def _look_anew(self, inode: Inode, flags: int) -> None:
         copy = inode.copy
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
-        reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
-        want = Want.NOTHING if here or flags & os.O_TRUNC else reads
         try:
-            there = await self._looked_written(inode, want, spare=here)
+            there = await self._looked_written(inode, _wanted(flags, here=here), spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
@@ -474,6 +472,13 @@ _PAUSE_S: Final = 0.03
 """Between two looks at a file whose bytes are to come."""
 _LOOKS_MAX: Final = round(AWAITED_S / _PAUSE_S)
 """So many of them at most: this machine's clock may be slow, and no bytes may come."""
+
+
+def _wanted(flags: int, *, here: bool) -> Want:
+    """What to ask of a file that is opened: also whether it may be written, as few programs read what `close` says."""
+    reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
+    want = Want.NOTHING if here or flags & os.O_TRUNC else reads
+    return want if flags & os.O_ACCMODE == os.O_RDONLY else want | Want.WRITE
 
 
 def _is_awaited(inode: Inode, known: Attributes) -> bool:

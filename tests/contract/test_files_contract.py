@@ -693,6 +693,17 @@ async def test_a_listing_of_everything_does_not_tell_what_may_not_be_read(world:
 
 
 @played
+async def test_who_looks_at_a_file_to_write_it_hears_whether_he_may(world: World) -> None:
+    await write(world, "/f", b"bytes")
+    for rule, may in (("+read", False), ("+read +delete", True)):
+        await done(world, Set(at("/f"), policy={EVE.dn: rule}))
+        assert isinstance(await looked(world, "/f", EVE), Looked)
+        assert isinstance(await looked(world, "/f", EVE, Want.WRITE), Looked) is may
+        assert (await write(world, "/f", b"hers", EVE) is Kind.DENIED) is not may
+    assert isinstance(await looked(world, "/f", JOE, Want.WRITE), Looked)
+
+
+@played
 async def test_who_may_not_is_refused_and_changes_nothing(world: World) -> None:
     await collection(world, "/d")
     await write(world, "/d/f")

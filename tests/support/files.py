@@ -178,6 +178,8 @@ class MemoryFiles:
     def _look(self, call: Call, ask: Look) -> Looked:
         node = self._existing(ask.place)
         _require(call, Action.READ, node, ask.place)
+        if Want.WRITE in ask.want:
+            _require(call, Action.DELETE, node, ask.place)
         blobs = {BlobId(node.attributes.etag): Extent(0, len(node.data), BlobId(node.attributes.etag))}
         sources: tuple[str, ...] = ()
         if Want.SOURCES in ask.want and node.type == TYPE_FILE and node.extents is None:

@@ -1,7 +1,7 @@
 """Looking at entries and listing collections, for the port `Files`.
 
-A look needs `read` on the entry. A listing needs `read` on the collection; a child that the caller may not read shows
-its type, size and times only, as in the Bartender's own `list`.
+A look needs `read` on the entry, one before a write `delete` as well. A listing needs `read` on the collection; a
+child that the caller may not read shows its type, size and times only, as in the Bartender's own `list`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class _LookPlan:
     checksums: bool
     locks: bool
     measured: bool
+    write: bool
     bytes: bool
     sources: bool
     extents: bool
@@ -71,7 +72,10 @@ async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal 
     if walked is None:
         (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
     found = existing(ask.place, walked)
-    Judge(turn.user, "look").require(Action.READ, found)
+    judge = Judge(turn.user, "look")
+    judge.require(Action.READ, found)
+    if want.write:
+        judge.require(Action.DELETE, found)
     user = dict(found.section("metadata")) if want.user else {}
     turn.room.take(1, user_triples(user))
     attributes, is_file = attributes_of(found.object), found.type == TYPE_FILE
@@ -166,6 +170,7 @@ def _asked(want: Want) -> _LookPlan:
         checksums=Want.CHECKSUMS in want,
         locks=Want.LOCKS in want,
         measured=Want.MEASURED in want,
+        write=Want.WRITE in want,
         bytes=Want.BYTES in want,
         sources=Want.SOURCES in want,
         extents=Want.EXTENTS in want,

@@ -54,6 +54,8 @@ class Want(enum.Flag):
     """Of a look: all bytes of a small file, in place of what SOURCES and EXTENTS would tell of it."""
     MEASURED = enum.auto()
     """Of a look: checksums as with CHECKSUMS, and those that Shepherds keep beside the bytes, who are asked."""
+    WRITE = enum.auto()
+    """Of a look: who may not replace the bytes is refused."""
 
 
 class Attributes(msgspec.Struct, frozen=True, gc=False):

@@ -40,10 +40,11 @@ OWNER = Owner(1000, 100)
 class Network:
     """The port and the bytes of a twin, as one user reaches them; `away`: nothing does; `late`: the next answer of a
     method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB. Of what
-    was sent, `inline_bytes` came in messages."""
+    was sent, `inline_bytes` came in messages. `who` asks."""
 
     def __init__(self, twin: MemoryFiles) -> None:
         self.twin = twin
+        self.who = WHO
         self.away = False
         self.reads = self.read_bytes = self.sent_bytes = self.inline_bytes = 0
         self.asked: list[str] = []
@@ -64,7 +65,7 @@ class Network:
                 act()
             if method == "apply":
                 self.inline_bytes += sum(map(inline_bytes, args[0]))
-            answer = await getattr(self.twin, method)(Call(dn=WHO), *args)
+            answer = await getattr(self.twin, method)(Call(dn=self.who), *args)
             if method in self.late:
                 await self.late.pop(method).wait()
             return _summarised(answer) if isinstance(answer, Listed) else answer

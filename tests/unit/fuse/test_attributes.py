@@ -1,4 +1,4 @@
-"""Times that programs set: also the first second of 1970, and those of files that stay empty."""
+"""Times that programs set: also the first second of 1970, and those of files that stay empty. Who may write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.ports.files import Setting
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError
+from chelonia.core.ids import Dn
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Done, Set, Setting
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
 from tests.support.files import MemoryFiles
-from tests.unit.fuse.mounts import Trial, mounted
+from tests.unit.fuse.mounts import WHO, Trial, mounted
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
@@ -40,3 +44,16 @@ async def test_cutting_what_is_empty_already_changes_its_time(mount: Trial, othe
         assert shown(handle.inode, Options(), uid=0, gid=0).modified_ns > 7
         await mount.close(handle)
         assert (await other.find("stamp")).attributes.modified_ns > 7
+
+
+async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, twin: MemoryFiles) -> None:
+    """Few programs, and no shell, read what `close` says."""
+    await mount.write("f", b"bytes")
+    for name in ("/", "/f"):
+        (done,) = await twin.apply(Call(dn=WHO), (Set(parse_ln(name), policy={"ALL": "+read +addEntry"}),))
+        assert isinstance(done, Done)
+    mount.network.who = Dn("/CN=eve")
+    assert await mount.read("f") == b"bytes"
+    for flags in (os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_CREAT):
+        with pytest.raises(CheloniaError, match="denied"):
+            await mount.open("f", flags)
