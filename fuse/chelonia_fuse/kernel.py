@@ -31,6 +31,7 @@ from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode, number_of
+from chelonia_fuse.interrupts import RequestWatch
 from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import BLOCK, Shown, mode_of, shown
@@ -53,6 +54,8 @@ _OF_INODES: Final = frozenset(
 """Requests about an entry that was there: when it is gone the kernel is to look its name up anew (ESTALE)."""
 _OF_NAMES: Final = frozenset({"create", "mknod", "mkdir", "symlink", "link", "rename", "unlink", "rmdir"})
 """And requests about names in directories that were there."""
+_UNAWAITED: Final = frozenset({"release", "releasedir"})
+"""What a program does not wait for, and what its bytes depend on: it is not given up."""
 _OF_DISK: Final = {errno.ENOSPC: errno.ENOSPC, errno.EDQUOT: errno.EDQUOT} | dict.fromkeys(
     (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE), errno.EIO
 )
@@ -72,8 +75,13 @@ def _answering(
     @wraps(act)
     async def answer(self: Binding, /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.counts[op] += 1
+        self.requests.begin(0 if op in _UNAWAITED else self._pid(args[0], args[-1]))
         try:
             return await act(self, *args, **kwargs)
+        except asyncio.CancelledError:
+            if not self.requests.is_given_up():
+                raise
+            raise pyfuse3.FUSEError(errno.EINTR) from None
         except CheloniaError as error:
             line = line_of(error, op, self.path(args[0] if args else 0))
             if line:
@@ -98,6 +106,8 @@ def _answering(
         except Exception:
             _LOG.exception("%s: an error of this program, please report it", op)
             raise pyfuse3.FUSEError(errno.EIO) from None
+        finally:
+            self.requests.end()
 
     return answer
 
@@ -116,7 +126,9 @@ class Binding(pyfuse3.Operations):
         self._uid, self._gid = os.getuid(), os.getgid()
         self._files: dict[int, Handle] = {}
         self._directories: dict[int, OpenDirectory] = {}
+        self._pids: dict[int, int] = {}
         self._next = 1
+        self.requests = RequestWatch()
         self.counts = Counter[str]()
         self.read_bytes = self.written_bytes = 0
 
@@ -163,7 +175,12 @@ class Binding(pyfuse3.Operations):
     def _handle(self, store: dict[int, Any], value: object) -> int:
         self._next += 1
         store[self._next] = value
+        self._pids[self._next] = self.requests.pid
         return self._next
+
+    def _pid(self, at: Any, told: object) -> int:
+        """Who asks, or has opened what a request is about."""
+        return int(told.pid) if isinstance(told, pyfuse3.RequestContext) else self._pids.get(at, 0)
 
     # --- names ---
 
@@ -342,6 +359,7 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def release(self, fh: int) -> None:
+        self._pids.pop(fh, None)
         try:
             await self._system.release(self._files[fh])
         finally:
@@ -374,6 +392,7 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def releasedir(self, fh: int) -> None:
+        self._pids.pop(fh, None)
         self._directories.pop(fh).close()
 
     @_answering

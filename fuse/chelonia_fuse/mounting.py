@@ -93,7 +93,7 @@ class Mount:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, kernel.stop)
-        working = [asyncio.create_task(self._committer.work())]
+        working = [asyncio.create_task(each) for each in (self._committer.work(), self._binding.requests.watch())]
         if tell is not None:
             working.append(asyncio.create_task(self._tell(tell)))
         try:

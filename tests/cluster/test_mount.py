@@ -24,6 +24,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Content, Done, Splice, When
 from chelonia_clients.client import new_call
 from chelonia_fuse.lookups import VALID_S
+from chelonia_fuse.mounting import READ_MS
 from chelonia_fuse.options import INODES_MIN
 from chelonia_fuse.xattrs import STATUS
 from tests.cluster.harness import Cluster
@@ -354,6 +355,18 @@ def test_a_mount_tells_of_itself_while_the_cluster_is_away(cluster: Cluster, tmp
         mount.end()
     finally:
         mount.abandon()
+
+
+def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Mount, Mount], cluster: Cluster) -> None:
+    mount, other = two
+    (other.path / "cold").write_bytes(b"x")
+    argv = ["cat", str(mount.path / "cold")]
+    with stopped(cluster, *cluster.core_names), subprocess.Popen(argv, stdout=subprocess.DEVNULL) as reader:
+        doing = Path(f"/proc/{reader.pid}/wchan")
+        poll(lambda: doing.read_text() == "request_wait_answer", what="it waits for the mount")
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(READ_MS / 2000) == -signal.SIGINT
+    poll(lambda: (mount.path / "cold").read_bytes() == b"x", what="the cluster is back")
 
 
 @contextlib.contextmanager
