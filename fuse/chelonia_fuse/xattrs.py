@@ -67,11 +67,13 @@ class Xattrs:
         return [USER + name.removeprefix(STORED) for name in sorted(user) if name.startswith(STORED)]
 
     async def set(self, inode: Inode, name: str, value: bytes | None) -> None:
-        """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM, E2BIG."""
+        """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM, EINVAL, E2BIG."""
         if name.startswith("chelonia."):
             raise OSError(errno.EPERM, "the cluster says it; it cannot be set")
         if not name.startswith(USER):
             raise OSError(errno.ENOTSUP, name)
+        if name == USER:
+            raise OSError(errno.EINVAL, "it has no name")
         if value is None:
             await self.get(inode, name)
         stored = None if value is None else encoded(value)

@@ -14,6 +14,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Done, Set, Setting
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
+from chelonia_fuse.xattrs import Xattrs
 from tests.support.files import MemoryFiles
 from tests.unit.fuse.mounts import WHO, Trial, mounted
 
@@ -57,3 +58,11 @@ async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, 
     for flags in (os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_CREAT):
         with pytest.raises(CheloniaError, match="denied"):
             await mount.open("f", flags)
+
+
+async def test_an_extended_attribute_has_a_name(mount: Trial) -> None:
+    await mount.write("f", b"")
+    xattrs, inode = Xattrs(mount.system._cluster, dict), await mount.find("f")
+    with pytest.raises(OSError, match="Errno 22"):
+        await xattrs.set(inode, "user.", b"x")
+    assert await xattrs.names(inode) == []

@@ -8,6 +8,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError
 from chelonia_fuse import command
+from chelonia_fuse.mounting import _locked
 
 
 def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
@@ -34,3 +35,12 @@ def test_a_unit_is_told_once_the_directory_can_be_used(tmp_path: Path, monkeypat
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         command.tell_systemd()
         assert systemd.recv(100) == b"READY=1"
+
+
+def test_a_second_mount_keeps_off_the_cache_directory_of_the_first(tmp_path: Path) -> None:
+    first = tmp_path / "mount-1"
+    told = pytest.raises(CheloniaError, match="another mount uses this cache directory")
+    with _locked(first), _locked(tmp_path / "mount-2"), told, _locked(first):
+        raise AssertionError("both have it")
+    with _locked(first):
+        pass  # the first one has ended
