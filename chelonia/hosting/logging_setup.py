@@ -1,4 +1,4 @@
-"""Logs: one line per event, `key=value` or JSON, to stderr; the audit log to its own file.
+"""Logs: one line per event, `key=value` or JSON, to stderr; the audit log and the access log to files of their own.
 
 A last line of defence stands here: whatever a message says, the value of a `ticket=` parameter is never written.
 """
@@ -22,6 +22,7 @@ from chelonia.core.timing.clock import iso_second
 log = logging.getLogger("chelonia.log")
 
 AUDIT_LOGGER = "chelonia.audit"
+ACCESS_LOGGER = "chelonia.http.access"
 _UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What could begin a line of its own, drive a terminal, or not be written at all."""
 _TICKET = re.compile(r"(ticket=)[^&\s\"'>]+", re.IGNORECASE)
@@ -35,11 +36,13 @@ class LogSettings:
         level: DEBUG, INFO, WARNING or ERROR.
         format: `text` (key=value) or `json`.
         audit_file: where decisions about users are logged; empty: with the rest.
+        access_file: where each HTTP request has a line; empty: with the rest, at DEBUG.
     """
 
     level: str = "INFO"
     format: str = "text"
     audit_file: str = ""
+    access_file: str = ""
 
 
 def configure(settings: LogSettings, node: str, root: logging.Logger | None = None) -> None:
@@ -56,16 +59,18 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     logging.setLogRecordFactory(LineRecord)
-    audit = logging.getLogger(AUDIT_LOGGER)
-    for old in list(audit.handlers):
-        audit.removeHandler(old)
-    audit.setLevel(logging.INFO)
-    audit.propagate = not settings.audit_file
-    if settings.audit_file:
-        # Reopened when rotated away by others: WatchedFileHandler looks before each line.
-        file = LinesTogether(Path(settings.audit_file), encoding="utf-8")
-        file.setFormatter(formatter)
-        audit.addHandler(file)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
+    logging.getLogger(ACCESS_LOGGER).setLevel(logging.DEBUG if settings.access_file else logging.NOTSET)
+    for name, path in ((AUDIT_LOGGER, settings.audit_file), (ACCESS_LOGGER, settings.access_file)):
+        apart = logging.getLogger(name)
+        for old in list(apart.handlers):
+            apart.removeHandler(old)
+        apart.propagate = not path
+        if path:
+            # Reopened when rotated away by others: WatchedFileHandler looks before each line.
+            file = LinesTogether(Path(path), encoding="utf-8")
+            file.setFormatter(formatter)
+            apart.addHandler(file)
 
 
 _NOWHERE: Final = {

@@ -47,8 +47,8 @@ _BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadErro
 """What a body ends with that does not come whole."""
 Identify = Callable[[TlsObject | None], Identity]
 """Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
-Observe = Callable[[HttpRequest, int, int, int], None]
-"""Told after each request: the request, status, bytes sent, milliseconds taken."""
+Observe = Callable[[HttpRequest, HttpResponse, int, int], None]
+"""Told after each request: the request, its answer, bytes sent (-1: the client went away), milliseconds taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ServerParts:
     clock: Clock
     ids: Ids
     identify: Identify
-    observe: Observe = lambda request, status, sent, ms: None
+    observe: Observe = lambda request, answer, sent, ms: None
     compact: CompactDoor | None = None
     """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
     guarded: Guarded | None = None
@@ -285,12 +285,15 @@ class HttpServer:
             log.exception("door failed request=%s method=%s path=%r", request.request_id, request.method, request.path)
             cause = f"an internal failure; the log has it under request {request.request_id}"
             answer = error_answer(CheloniaError(Kind.INTERNAL, cause=cause))
-        response, sent = await self._send(raw, request, answer)
-        now = self._parts.clock.monotonic_ms()
-        self._parts.observe(request, answer.status, sent, now - started)
-        if self._parts.guarded is not None:
-            self._parts.guarded.served(now)
-        return response
+        sent = -1
+        try:
+            response, sent = await self._send(raw, request, answer)
+            return response
+        finally:
+            now = self._parts.clock.monotonic_ms()
+            self._parts.observe(request, answer, sent, now - started)
+            if self._parts.guarded is not None:
+                self._parts.guarded.served(now)
 
     def _request(self, raw: web.BaseRequest, peer: Peer) -> HttpRequest:
         length = raw.content_length

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
+from chelonia.hosting.logging_setup import ACCESS_LOGGER
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
-from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import Account, Door, HttpRequest, HttpResponse, text_answer
 
-log = logging.getLogger("chelonia.http.access")
+log = logging.getLogger(ACCESS_LOGGER)
 
 Check = Callable[[], Awaitable[None]]
 """Returns when a part can serve. Raises: CheloniaError saying why not."""
@@ -83,15 +84,20 @@ class Routes:
         return text_answer(404, f"nothing is served here; this listener has: {here} /healthz /readyz\n")
 
 
-def observer(metrics: Metrics) -> Callable[[HttpRequest, int, int, int], None]:
+def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int], None]:
     """Count answers, and leave an access line at DEBUG; queries (they may hold tickets) are in neither."""
 
-    def observe(request: HttpRequest, status: int, sent: int, took_ms: int) -> None:
-        metrics.answered(status)
+    def observe(request: HttpRequest, answer: HttpResponse, sent: int, took_ms: int) -> None:
+        if sent >= 0:
+            metrics.answered(answer.status)
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        known = answer.account or Account(request.peer.dn, request.method)
         log.debug(
-            "%s %r status=%d sent=%d ms=%d request=%s who=%r from=%s",
-            request.method, request.path, status, sent, took_ms, request.request_id, request.peer.dn,
-            request.peer.address,
+            "%s %r status=%d body=%d sent=%d ms=%d request=%s who=%r from=%s agent=%r operation=%s%s",
+            request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, known.who,
+            request.peer.address, request.headers.get("User-Agent", ""), known.operation,
+            f" error={known.error}" if known.error else "",
         )  # fmt: skip
 
     return observe

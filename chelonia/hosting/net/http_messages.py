@@ -69,6 +69,15 @@ class HttpRequest(Struct, frozen=True):
     target: str = ""
 
 
+class Account(Struct, frozen=True):
+    """What only its door knows of a request, for the access log: as whom it was served, which operation it was, and
+    which error it ended with, "": none."""
+
+    who: Dn
+    operation: str
+    error: str = ""
+
+
 class HttpResponse(Struct, frozen=True):
     """One answer. A streamed `body` with `length` -1 is sent chunked; `close` ends the connection after it."""
 
@@ -77,6 +86,7 @@ class HttpResponse(Struct, frozen=True):
     body: bytes | AsyncIterator[bytes] = b""
     length: int = -1
     close: bool = False
+    account: Account | None = None
 
 
 Door = Callable[[HttpRequest], Awaitable[HttpResponse]]

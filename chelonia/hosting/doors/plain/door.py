@@ -19,7 +19,7 @@ from chelonia.hosting.doors.plain import changes, content, delegation, frame, lo
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, requested
 from chelonia.hosting.doors.tokens.bearer import signs_in, token_of
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
+from chelonia.hosting.net.http_messages import Account, HttpRequest, HttpResponse, error_answer, text_answer
 
 log = logging.getLogger("chelonia.plain")
 
@@ -72,30 +72,34 @@ class PlainDoor:
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        started, kind = time.perf_counter(), ""
+        started, kind, who = time.perf_counter(), "", request.peer.dn
+        handler = METHODS.get(request.method)
         try:
-            return await self._answer(request)
+            if handler is None:
+                answer = _no_entrys(request)
+            else:
+                call = await self._who(request)
+                who, place = call.dn, requested(request)
+                tokens = await locks.submitted(self._parts, request, call, place)
+                answer = await handler(self._parts, Exchange(request, call, place, tokens))
         except CheloniaError as error:
             kind = error.kind.value
             log.info(
                 "refused %s path=%r request=%s who=%r error=%s",
-                request.method, request.path, request.request_id, request.peer.dn, error,
+                request.method, request.path, request.request_id, who, error,
             )  # fmt: skip
-            return frame.refused(request, _refusal(request, error), request.peer.dn)
+            answer = frame.refused(request, _refusal(request, error), request.peer.dn)
         finally:
-            method = request.method if request.method in METHODS else "other"
+            method = "other" if handler is None else request.method
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
+        return replace(answer, account=Account(who, request.method, kind))
 
-    async def _answer(self, request: HttpRequest) -> HttpResponse:
-        if request.method == "OPTIONS":
-            return HttpResponse(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
-        handler = METHODS.get(request.method)
-        if handler is None:
-            return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
-        call = await self._who(request)
-        place = requested(request)
-        tokens = await locks.submitted(self._parts, request, call, place)
-        return await handler(self._parts, Exchange(request, call, place, tokens))
+
+def _no_entrys(request: HttpRequest) -> HttpResponse:
+    """The answer to a method that is about no entry, or that no door of ours takes."""
+    if request.method == "OPTIONS":
+        return HttpResponse(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
+    return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
 
 
 def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:

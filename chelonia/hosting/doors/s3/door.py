@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
 from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, object_parts, objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
 from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
+from chelonia.hosting.net.http_messages import Account, HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
@@ -85,7 +86,7 @@ class S3Door:
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer a request; a refusal is an answer too."""
-        started, kind, operation, bucket = time.perf_counter(), "", OTHER, ""
+        started, kind, operation, bucket, who, code = time.perf_counter(), "", OTHER, "", ANONYMOUS, ""
         ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
         try:
             signable = signable_of(request)
@@ -102,6 +103,7 @@ class S3Door:
             if "versionId" in query and not is_id(query["versionId"]):
                 raise S3Error("InvalidArgument", "Invalid version id specified")
             ask = await self._ask(request, signable, target, query, (name, subresource))
+            who = ask.exchange.call.dn
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             check_promises(request.headers)
@@ -110,11 +112,12 @@ class S3Door:
             answer = await handler(self._parts, ask)
             answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
-            kind = error.kind.value
+            kind, code = error.kind.value, errors.code_of(error)
             log.info("refused %s path=%r request=%s error=%s", request.method, request.path, request.request_id, error)
             answer = self._refusal(request, error, ids)
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
+        answer = replace(answer, account=answer.account or Account(who, operation, code))
         return await cors.across(self._parts, request, bucket, answer) if "Origin" in request.headers else answer
 
     async def _ask(

@@ -47,9 +47,9 @@ class Overloaded(MemoryFiles):
         raise CheloniaError(Kind.BUSY, cause="more to do than it can")
 
 
-def door_of(files: MemoryFiles) -> S3Door:
+def door_of(files: MemoryFiles, metrics: Metrics | None = None) -> S3Door:
     plain = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
-    return S3Door(S3Parts(plain, OneKey(), SystemClock(), LogicalName(ROOT, ())), Metrics())
+    return S3Door(S3Parts(plain, OneKey(), SystemClock(), LogicalName(ROOT, ())), metrics or Metrics())
 
 
 async def test_boto3_goes_on_at_another_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
