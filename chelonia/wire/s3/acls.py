@@ -8,12 +8,14 @@ Source: "Access control list (ACL) overview", Amazon S3 User Guide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.rights.policy import ALL
 from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import is_text
 
 EVERYBODY: Final = "http://acs.amazonaws.com/groups/global/AllUsers"
 AUTHENTICATED: Final = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers"
@@ -36,6 +38,41 @@ _CANNED: Final[Mapping[str, tuple[Grant, ...]]] = {
     "bucket-owner-read": ((BUCKET_OWNER, "READ"),),
     "bucket-owner-full-control": ((BUCKET_OWNER, "FULL_CONTROL"),),
 }
+ACL: Final = "x-amz-acl"
+GRANTS_MAX: Final = 100
+"""Grants of one list: as many as rules of a policy."""
+_FIELDS: Final = {f"x-amz-grant-{name.lower().replace('_', '-')}": name for name in _ACTIONS}
+_GRANTEE: Final = re.compile(r'\s*(id|uri|emailAddress)\s*=\s*(?:"([^"]*)"|([^",]*))\s*(?:,|\Z)')
+
+
+def granted(field: Callable[[str], str | None]) -> tuple[Grant, ...] | None:
+    """The grants that header fields give, by a canned list or by grantee; None: they give none. Raises: S3Error."""
+    name, told = field(ACL), {each: text for each in _FIELDS if (text := field(each))}
+    if name and told:
+        raise S3Error("InvalidRequest", "Specifying both Canned ACLs and Header Grants is not allowed")
+    grants = [(who, _FIELDS[each]) for each, text in told.items() for who in _grantees(each, text)]
+    if len(grants) > GRANTS_MAX:
+        raise S3Error("InvalidArgument", f"a list has at most {GRANTS_MAX} grants")
+    return canned(name) if name else tuple(grants) if told else None
+
+
+def _grantees(name: str, text: str) -> list[str]:
+    found, at = list[str](), 0
+    while at < len(text) and is_text((text,)):
+        each = _GRANTEE.match(text, at)
+        if each is None:
+            break
+        if each[1] == "emailAddress":
+            raise by_address()
+        found, at = [*found, (each[2] or each[3] or "").strip()], each.end()
+    if not found or at < len(text):
+        raise S3Error("InvalidArgument", f'{name} is id="<DN>" or uri="<group>", and more behind commas')
+    return found
+
+
+def by_address() -> S3Error:
+    """The refusal of who is named by his address."""
+    return S3Error("UnresolvableGrantByEmailAddress", "persons are known by their DN alone: give it as ID")
 
 
 def canned(name: str) -> tuple[Grant, ...]:

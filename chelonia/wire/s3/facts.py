@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
     the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
     bucket, whether it keeps versions; `location`: of a bucket, as its maker said; `cors`: of a bucket, its rules;
-    `acl`: of an open upload, the canned list that its object gets."""
+    `acl`: of an open upload, the canned list that its object gets, or `grants`, who gets which permission."""
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
@@ -46,6 +46,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     location: str = ""
     cors: tuple[CorsRule, ...] = ()
     acl: str = ""
+    grants: tuple[tuple[str, str], ...] = ()
 
 
 NOTHING: Final = Facts()

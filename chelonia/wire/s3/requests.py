@@ -12,6 +12,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError
 from chelonia.wire import xml
 from chelonia.wire.s3 import versions
+from chelonia.wire.s3.acls import GRANTS_MAX, by_address
 from chelonia.wire.s3.checksums import ALGORITHMS
 from chelonia.wire.s3.cors import CorsRule
 from chelonia.wire.s3.cors import check as check_cors
@@ -22,8 +23,6 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A body of XML: a thousand keys of a thousand bytes, escaped."""
 DELETED_MAX: Final = 1000
 """Keys of one bulk deletion."""
-GRANTS_MAX: Final = 100
-"""Grants of one list: as many as rules of a policy."""
 TAGS_MAX: Final = 10
 _OF_A_RULE: Final = ("AllowedOrigin", "AllowedMethod", "AllowedHeader", "ExposeHeader")
 _LOCATION: Final = re.compile(r"[A-Za-z0-9-]{0,63}", re.ASCII)
@@ -85,7 +84,7 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
             if who is None or len(grants) >= GRANTS_MAX:
                 raise S3Error("MalformedACLError", f"a list has at most {GRANTS_MAX} grants, each with a Grantee")
             if _text(who, "EmailAddress"):
-                raise S3Error("UnresolvableGrantByEmailAddress", "persons are known by their DN alone: give it as ID")
+                raise by_address()
             grants.append((_text(who, "URI") or _text(who, "ID"), _text(grant, "Permission")))
     return tuple(grants)
 

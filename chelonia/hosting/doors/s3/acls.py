@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import structs
 
@@ -25,6 +24,7 @@ from chelonia.hosting.doors.s3.parts import (
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
+from chelonia.wire.s3.facts import Facts
 
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -36,32 +36,34 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
-    name = ask.header(ACL)
-    grants = await said(ask, lambda body: requests.acl(body) if body.strip() else None)
-    if bool(name) is (grants is not None):
-        raise S3Error("InvalidRequest", "a list is canned (x-amz-acl) or stands in the body")
-    await made(parts, ask, acls.canned(name) if grants is None else grants)
+    grants, given = await said(ask, lambda body: requests.acl(body) if body.strip() else None), asked(ask)
+    if (given is None) is (grants is None):
+        raise S3Error("InvalidRequest", "a list is canned (x-amz-acl), in x-amz-grant- fields, or stands in the body")
+    await made(parts, ask, grants or given or ())
     return HttpResponse(200, (), b"", 0)
 
 
-ACL: Final = "x-amz-acl"
+def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
+    """The list that comes with what is made, canned or by grantee; None: there is none. Raises: S3Error."""
+    return acls.granted(ask.header)
 
 
-def check(ask: Ask) -> None:
-    """Raises: NotImplemented for grants in header fields."""
-    if any(ask.header(f"x-amz-grant-{each}") for each in ("read", "write", "read-acp", "write-acp", "full-control")):
-        raise S3Error("NotImplemented", "grants come in the body of a list of their own, or canned")
+def kept(ask: Ask, given: Facts) -> Facts:
+    """The facts of an open upload, with the list that its object gets. Raises: S3Error."""
+    grants, name = asked(ask), ask.header(acls.ACL)
+    return structs.replace(given, acl=name, grants=() if name else grants or ())
 
 
-def asked(name: str) -> tuple[acls.Grant, ...] | None:
-    """The canned list that comes with what is made; None where it has no name. Raises: S3Error."""
-    return acls.canned(name) if name else None
+def of_upload(known: Facts) -> tuple[acls.Grant, ...] | None:
+    """The list that the object of an upload gets, None: none. Raises: S3Error."""
+    return acls.canned(known.acl) if known.acl else known.grants or None
 
 
-async def rules(parts: S3Parts, ask: Ask, there: Looked | None, name: str) -> dict[str, str] | None:
-    """The rules that new bytes get by a list of this name, None: those that they would have. `there`: what they are
-    written over, unless that is kept. Raises: S3Error."""
-    grants = asked(name)
+async def rules(
+    parts: S3Parts, ask: Ask, there: Looked | None, grants: tuple[acls.Grant, ...] | None
+) -> dict[str, str] | None:
+    """The rules that new bytes get by these grants, None: those that they would have. `there`: what they are written
+    over, unless that is kept. Raises: S3Error."""
     if grants is None:
         return None
     owner = ask.exchange.call.dn if there is None or ask.final else there.attributes.owner

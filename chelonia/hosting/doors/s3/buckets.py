@@ -57,7 +57,7 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
-    known, grants = facts.Facts(location=where, tags=tags), acls.asked(ask.header(acls.ACL))
+    known, grants = facts.Facts(location=where, tags=tags), acls.asked(ask)
     try:
         await apply(
             parts.plain,

@@ -76,11 +76,10 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploads`."""
     given = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
     scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
-    acls.asked(ask.header(acls.ACL))
+    given = acls.kept(ask, structs.replace(given, checksum=scheme.kept))
     known = await ready(parts, ask)
     ask = known.ask.at(known.ask.apart) if known.ask.marks else known.ask
-    user = facts.stored(structs.replace(given, checksum=scheme.kept, acl=ask.header(acls.ACL)))
-    opened = Open(ask.place, ask.bucket, known.copies, user=user, parents=True)
+    opened = Open(ask.place, ask.bucket, known.copies, user=facts.stored(given), parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
     told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
     named = (("x-amz-checksum-algorithm", scheme.name.upper()), ("x-amz-checksum-type", scheme.kind))
@@ -151,8 +150,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         arrived = await _all_parts(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
         done = completion.completed(fields, listed, etag, arrived)
-        rules = await acls.rules(parts, final, there, done.acl)
-        kept = structs.replace(done, version=final.version, acl="")
+        rules = await acls.rules(parts, final, there, acls.of_upload(done))
+        kept = structs.replace(done, version=final.version, acl="", grants=())
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept), rules)
         stored = _guid(await _applied(parts, final, seal), etag)
         version = await _settled(parts, replace(final, guid=stored), when, there)

@@ -168,7 +168,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = await versions.staged(parts, ask, known.there)
-    rules = await acls.rules(parts, ask, known.there, ask.header(acls.ACL))
+    rules = await acls.rules(parts, ask, known.there, acls.asked(ask))
     placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
@@ -188,7 +188,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
 
 async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
     """Make a collection for its own sake: the object that some clients show as a directory."""
-    grants = acls.asked(ask.header(acls.ACL))
+    grants = acls.asked(ask)
     try:
         made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
         done = await apply(parts.plain, ask.exchange.call, made)
@@ -329,7 +329,7 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         ask = ask.at(ask.apart)
     itself = ask.place == source.place
     ask = await versions.staged(parts, ask, ready_to.there)
-    rules = await acls.rules(parts, ask, ready_to.there, ask.header(acls.ACL))
+    rules = await acls.rules(parts, ask, ready_to.there, acls.asked(ask))
     place, version = ask.place, versions.Headers()
     if itself and not source.query and not anew:
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "

@@ -108,6 +108,29 @@ def test_an_object_of_parts_has_the_list_that_its_upload_was_opened_with(door: D
     assert door.ask("POST", "/lab/k?uploads", x_amz_acl="nonsense").status == 400
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+def test_header_fields_grant_what_is_written(door: Door, *, versioned: bool) -> None:
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    hers = {"x_amz_grant_read": f'id="{EVE}", id=/CN=ann', "x_amz_grant_full_control": f"id={JOE}"}
+    assert door.ask("PUT", "/lab/k", b"for eve", **hers).status == 200
+    assert door.ask("PUT", "/lab/copy", x_amz_copy_source="lab/k", **hers).status == 200
+    assert door.ask("PUT", "/lab/d/", **hers).status == 200
+    (upload,) = door.ask("POST", "/lab/parts?uploads", **hers).texts("UploadId")
+    assert door.ask("POST", f"/lab/parts?uploadId={upload}", door.part("parts", upload, b"for eve")).status == 200
+    assert door.ask("PUT", "/lab/later", b"for eve").status == 200
+    assert door.ask("GET", "/lab/later", who=EVE).status == 403
+    assert door.ask("PUT", "/lab/later?acl", **hers).status == 200
+    assert door.ask("PUT", "/hers", **hers).status == 200
+    assert door.ask("GET", "/hers", who=EVE).status == 200
+    for key in ("k", "copy", "parts", "later", "d/"):
+        assert door.ask("GET", f"/lab/{key}", who=EVE).status == 200, key
+        told = door.ask("GET", f"/lab/{key}?acl")
+        assert told.texts("ID") == [JOE, JOE, "/CN=ann", EVE]
+        assert told.texts("Permission") == ["FULL_CONTROL", "READ", "READ"]
+    both = {"x_amz_acl": "private", **hers}
+    assert [door.ask("PUT", target, b"", **both).status for target in ("/lab/k", "/lab/k?acl", "/other")] == [400] * 3
+
+
 @pytest.mark.parametrize("rights", ["+addEntry", "+addEntry +removeEntry"])
 @pytest.mark.parametrize("state", [ON, OFF])
 def test_who_may_add_to_a_bucket_and_not_read_it_overwrites_nothing(door: Door, rights: str, state: str) -> None:

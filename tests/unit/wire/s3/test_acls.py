@@ -7,7 +7,7 @@ import pytest
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.rights.policy import Action, decide
 from chelonia.wire.s3 import requests
-from chelonia.wire.s3.acls import AUTHENTICATED, EVERYBODY, canned, grants_of, policy_of
+from chelonia.wire.s3.acls import AUTHENTICATED, EVERYBODY, canned, granted, grants_of, policy_of
 from chelonia.wire.s3.answers import acl
 from chelonia.wire.s3.errors import S3Error
 
@@ -47,6 +47,30 @@ def test_who_has_signed_is_not_everybody() -> None:
     ):  # fmt: skip
         assert decide(action, dn, (), owner=JOE, policy=policy).allowed is allowed
     assert grants_of(held(policy_of(canned("authenticated-read"), JOE, {})), JOE)[:-1] == ((AUTHENTICATED, "READ"),)
+
+
+@pytest.mark.parametrize(("field", "grantees"), [
+    ('id="/CN=a, b"', ("/CN=a, b",)),
+    (f'uri="{EVERYBODY}",id=/DC=x/CN=Jane Doe , id=/CN=joe', (EVERYBODY, "/DC=x/CN=Jane Doe", JOE)),
+])  # fmt: skip
+def test_header_fields_grant_by_grantee(field: str, grantees: tuple[str, ...]) -> None:
+    assert granted({"x-amz-grant-read": field}.get) == tuple((who, "READ") for who in grantees)
+    assert granted({"x-amz-acl": "private"}.get) == ()
+    assert granted({}.get) is None
+
+
+@pytest.mark.parametrize(("fields", "code"), [
+    ({"x-amz-grant-read": "/CN=joe"}, "InvalidArgument"),
+    ({"x-amz-grant-read": 'id="/CN=joe'}, "InvalidArgument"),
+    ({"x-amz-grant-read": "id=/CN=joe id=/CN=eve\udcff"}, "InvalidArgument"),
+    ({"x-amz-grant-write-acp": 'emailAddress="joe@example.org"'}, "UnresolvableGrantByEmailAddress"),
+    ({"x-amz-grant-write": ",".join(["id=/CN=joe"] * 101)}, "InvalidArgument"),
+    ({"x-amz-grant-read": "id=/CN=joe", "x-amz-acl": "private"}, "InvalidRequest"),
+])  # fmt: skip
+def test_what_grants_nothing_is_refused(fields: dict[str, str], code: str) -> None:
+    with pytest.raises(S3Error) as caught:
+        granted(fields.get)
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("grant", [("nobody", "READ"), (EVE, "EVERYTHING"), ("http://other/group", "READ")])
