@@ -143,10 +143,14 @@ def location(region: str) -> bytes:
     return _document("LocationConstraint", region)
 
 
-def copied(etag: str, modified_ns: int, name: str = "CopyObjectResult", checksum: tuple[str, str] = ("", "")) -> bytes:
+COPIED: Final = "CopyObjectResult"
+
+
+def copied(etag: str, modified_ns: int, name: str = COPIED, checksum: tuple[str, str] = ("", "")) -> bytes:
     """The answer to a copy."""
     told = leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag))
-    return _document(name, told + _checksum(*checksum))
+    kind = leaf("ChecksumType", kind_of(checksum[1])) if checksum[1] and name == COPIED else ""
+    return _document(name, told + _checksum(*checksum) + kind)
 
 
 def upload_created(bucket: str, key: str, upload: str) -> bytes:

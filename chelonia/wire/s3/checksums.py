@@ -117,6 +117,14 @@ def decoded(text: str, size: int, what: str, code: str = "BadDigest") -> bytes:
     return raw
 
 
+def asked_for(field: str, name: str) -> str:
+    """The checksum to measure because the client named it alone, "": none. Raises: S3Error."""
+    lower = name.lower()
+    if lower and lower not in ALGORITHMS:
+        raise S3Error("InvalidRequest", f"the value of {field} is one of {', '.join(map(str.upper, ALGORITHMS))}")
+    return lower
+
+
 def announced(trailer: str) -> str:
     """The name of the checksum that `x-amz-trailer` announces, "": none. Raises: S3Error for anything else."""
     names = [name.strip().lower() for name in trailer.split(",") if name.strip()]

@@ -58,7 +58,7 @@ from chelonia.hosting.doors.s3.parts import (
 )
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
 from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.wire.s3 import answers, facts, keys, requests
+from chelonia.wire.s3 import answers, checksums, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.checksums import Measured, kind_of
@@ -320,7 +320,7 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpResponse:
     """Copy the state that was seen. Raises: PRECONDITION, also where the source is not in it any more."""
     anew = _anew(ask)
-    kept = replace_facts(ask, there, anew=anew)
+    kept = await _summed(parts, ask, there, replace_facts(ask, there, anew=anew))
     ready_to = await ready(parts, ask)
     ask, when = ready_to.ask, ready_to.when
     if ask.marks and ask.place != source.place:
@@ -344,7 +344,25 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         clone = Clone(place, of, user=user, parents=True, when=NEW if ask.final else when, policy=rules)
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
-    return xml_answer(answers.copied(*_stamp(done, there)), *version, *versions.copied_fields(source, there))
+    checksum = kept.checksum if kept.etag == there.attributes.etag else ("", "")
+    copied = answers.copied(*_stamp(done, there), checksum=checksum)
+    return xml_answer(copied, *version, *versions.copied_fields(source, there))
+
+
+async def _summed(parts: S3Parts, ask: Ask, there: Looked, kept: Facts) -> Facts:
+    """The facts of a copy with the checksum that is asked for; where another is known of its source, that is read.
+    Raises: S3Error; PRECONDITION, when the source is not what was seen any more."""
+    field, etag = "x-amz-checksum-algorithm", there.attributes.etag
+    name, whole = checksums.asked_for(field, ask.header(field)), kind_of(kept.checksum[1]) == "FULL_OBJECT"
+    if not name or (kept.etag == etag and kept.checksum[0] == name and whole):
+        return kept
+    measured = Measured(checksum=name)
+    source, there = await found(parts, source_of(parts, ask), _ALL)
+    When(etags=(etag,)).require(source.place, there.attributes)
+    if there.attributes.size:
+        async for data in _reader(parts, source, there).get(there, ByteRange(0, there.attributes.size)):
+            measured.update(data)
+    return structs.replace(kept, checksum=(name, measured.told), etag=etag)
 
 
 async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:

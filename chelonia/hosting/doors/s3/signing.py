@@ -25,6 +25,8 @@ from chelonia.wire.s3.errors import S3Error
 OBJECT_BYTES_MAX: Final = 5 * 1024**4
 """One upload may announce no more: Amazon's largest object."""
 
+_SDK: Final = "x-amz-sdk-checksum-algorithm"
+
 
 class Verified(Struct, frozen=True):
     """A request whose signature holds: as whom it calls, and itself, with the body that is measured as it is read."""
@@ -85,7 +87,7 @@ def _measured(
     field = request.headers.get
     trailing = checksums.announced(field("x-amz-trailer", ""))
     name, value = next(iter(given.items()), (trailing, ""))
-    name = name or _asked_for(field("x-amz-sdk-checksum-algorithm", ""))
+    name = name or checksums.asked_for(_SDK, field(_SDK, ""))
     md5 = field("Content-MD5", "")
     decoder, length = None, request.length
     digest = payload if len(payload) == 64 else ""
@@ -136,15 +138,6 @@ async def _theirs(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         if error.kind not in codes:
             raise
         raise S3Error(codes[error.kind], error.cause) from error
-
-
-def _asked_for(name: str) -> str:
-    """The checksum to measure because the client named it alone. Raises: S3Error."""
-    lower = name.lower()
-    if lower and lower not in checksums.ALGORITHMS:
-        raise S3Error("InvalidRequest", f"the value of x-amz-sdk-checksum-algorithm is one of "
-                                        f"{', '.join(each.upper() for each in checksums.ALGORITHMS)}")  # fmt: skip
-    return lower
 
 
 def _decoded_length(text: str) -> int:

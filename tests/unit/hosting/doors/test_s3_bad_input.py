@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import re
 from collections.abc import Callable
 from urllib.parse import parse_qs, quote, urlsplit
@@ -252,6 +254,28 @@ def test_a_condition_that_is_not_looked_at_is_refused(door: Door) -> None:
 def test_a_checksum_that_is_not_measured_is_refused(door: Door, name: str) -> None:
     assert told(door.ask("PUT", "/lab/k", b"x", **{f"x_amz_checksum_{name}": "AAAA"})) == (400, "InvalidRequest")
     assert door.ask("GET", "/lab/k").status == 404
+
+
+def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
+    """It was let pass: the copy had that of its source, or none."""
+    sums = {name: base64.b64encode(digest(b"bytes").digest()).decode() for name, digest in
+            (("sha1", hashlib.sha1), ("sha256", hashlib.sha256))}  # fmt: skip
+    assert door.ask("PUT", "/lab/k", b"bytes", x_amz_checksum_sha1=sums["sha1"]).status == 200
+    for name, algorithm in (("plain", ""), ("same", "SHA1"), ("other", "SHA256")):
+        asked = {"x_amz_checksum_algorithm": algorithm} if algorithm else {}
+        copied = door.ask("PUT", f"/lab/{name}", x_amz_copy_source="lab/k", **asked)
+        kind = algorithm or "SHA1"
+        assert (copied.texts(f"Checksum{kind}"), copied.texts("ChecksumType")) == (
+            [sums[kind.lower()]],
+            ["FULL_OBJECT"],
+        )
+        got = door.ask("GET", f"/lab/{name}", x_amz_checksum_mode="ENABLED")
+        assert (got.body, got.headers[f"x-amz-checksum-{kind.lower()}"]) == (b"bytes", sums[kind.lower()])
+    unknown = door.ask("PUT", "/lab/x", x_amz_copy_source="lab/k", x_amz_checksum_algorithm="MD4")
+    assert told(unknown) == (400, "InvalidRequest")
+    door.write_user("k", "")
+    assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/k", x_amz_checksum_algorithm="sha256",
+                    x_amz_metadata_directive="REPLACE").texts("ChecksumSHA256") == [sums["sha256"]]  # fmt: skip
 
 
 def test_a_bucket_is_made_with_its_tags_or_not_at_all(door: Door) -> None:
