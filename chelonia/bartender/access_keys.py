@@ -1,6 +1,6 @@
 """`core.ports.access_keys.AccessKeys`: who may make, see and revoke keys, and what seals their secrets.
 
-A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to the id and owner of its key. `find`
+A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to all that its key may do. `find`
 gives a door the secret that a request must have been signed with.
 """
 
@@ -14,6 +14,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec.json import encode as encoded
 
 from chelonia.bartender import audit
 from chelonia.bartender.ports import Ports
@@ -22,8 +23,18 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.operations.access_keys import ACCESS_KEYS
-from chelonia.core.ports.access_keys import KEY_ID_CHARACTERS, NOTE_BYTES_MAX, AccessKey, IssuedKey, NewKey, SealedKey
+from chelonia.core.ports.access_keys import (
+    KEY_ID_CHARACTERS,
+    NOTE_BYTES_MAX,
+    SCOPES_BYTES_MAX,
+    SCOPES_MAX,
+    AccessKey,
+    IssuedKey,
+    NewKey,
+    SealedKey,
+)
 from chelonia.core.rights.access import guarded
+from chelonia.core.rights.scopes import NARROWED, Scopes
 
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12
@@ -53,9 +64,11 @@ class AccessKeysService:
             raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn[:80], cause)
         if new.expires_ms and new.expires_ms <= now:
             raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, "it would have expired already")
+        _check_scopes(new.scopes, dn)
         ids = self._ports.ids
         key_id = base64.b32encode(ids.token(KEY_ID_CHARACTERS)).decode()[:KEY_ID_CHARACTERS]
-        key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, call.credential if dn == call.dn else "")
+        credential = call.credential if dn == call.dn else ""
+        key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, credential, new.scopes)
         issued = IssuedKey(key, base64.b32encode(ids.token(_SECRET_BYTES)).decode())
         sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
         await self._ports.librarian.keep_access_key(self._ports.own(call), sealed)
@@ -114,7 +127,18 @@ class AccessKeysService:
 
 def _bound(key: AccessKey) -> bytes:
     """What a secret is sealed together with: changing any of it in the metadata breaks the seal."""
-    return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential]))).encode()
+    narrowed = encoded(key.scopes).decode() if key.scopes else ""
+    return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential, narrowed]))).encode()
+
+
+def _check_scopes(scopes: Scopes, dn: Dn) -> None:
+    """Raises: BAD_REQUEST for what no key can be narrowed to."""
+    lawful = all(each.actions and NARROWED.issuperset(each.actions) for each in scopes)
+    if not lawful or len(scopes) > SCOPES_MAX or len(encoded(scopes)) > SCOPES_BYTES_MAX:
+        cause = (
+            f"a key is narrowed to {' '.join(sorted(each.value for each in NARROWED))} in at most {SCOPES_MAX} places"
+        )
+        raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, f"{cause}, {SCOPES_BYTES_MAX} bytes in all")
 
 
 def _refused(call: Call, op: str, subject: str, cause: str) -> CheloniaError:

@@ -363,6 +363,19 @@ def test_rights_are_those_of_the_keys_owner(
     assert issued["id"] not in [key["id"] for key in run(cluster, "s3", "key", "list")]
 
 
+def test_a_key_may_be_narrowed(cluster: Cluster, clients: Callable[..., Any], s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="d/k", Body=DATA)
+    (issued,) = run(cluster, "s3", "key", "create", "--only", "read", "--in", f"/{bucket}")
+    assert issued["only"] == f"read on /{bucket}"
+    reader = clients("a reader", key=(issued["id"], issued["secret"]))
+    assert reader.get_object(Bucket=bucket, Key="d/k", Range="bytes=1-9")["Body"].read() == DATA[1:10]
+    assert [each["Key"] for each in reader.list_objects_v2(Bucket=bucket)["Contents"]] == ["d/k"]
+    assert refused(reader.put_object, Bucket=bucket, Key="d/k", Body=b"") == (403, "AccessDenied")
+    assert refused(reader.delete_object, Bucket=bucket, Key="d/k") == (403, "AccessDenied")
+    assert refused(reader.list_buckets) == (403, "AccessDenied")
+    assert issued["only"] in [key["only"] for key in run(cluster, "s3", "key", "list")]
+
+
 def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
     url = f"{cluster.files_url}/{bucket}/k"

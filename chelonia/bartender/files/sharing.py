@@ -19,7 +19,7 @@ from chelonia.core.ids import ANONYMOUS, ROOT, Ms, RequestKey
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey, SealedKey
 from chelonia.core.rights.policy import Action
-from chelonia.core.rights.scopes import CHANGING, READING, Scope, Share, Shared
+from chelonia.core.rights.scopes import NARROWED, Scope, Share, Shared
 from chelonia.wire.shares import ShareToken, issue, kept_of
 
 ID_BYTES = 6
@@ -79,7 +79,7 @@ def _lifetime_ms(ports: Ports, ask: Share) -> int:
 def _check(turn: ElementCall, ask: Share) -> None:
     """Raises: DENIED, BAD_REQUEST."""
     user = turn.user
-    unknown = set(ask.actions) - {*READING, *CHANGING}
+    unknown = set(ask.actions) - NARROWED
     if not ask.actions or unknown:
         named = ", ".join(sorted(action.value for action in unknown)) or "nothing"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"a token does not allow {named}")

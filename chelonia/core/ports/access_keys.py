@@ -1,7 +1,8 @@
 """Access keys: a pair of id and secret by which programs sign in a user's name where certificates are not spoken.
 
-A key belongs to an identity (DN) and gives its rights as a user, never a role. Its secret is told once, when it is
-made; what the metadata keep of it is sealed under the Bartenders' shared secret, so a backup alone reveals none.
+A key belongs to an identity (DN) and gives its rights as a user, never a role; it may be narrowed to some of them. Its
+secret is told once, when it is made; what the metadata keep of it is sealed under the Bartenders' shared secret, so a
+backup alone reveals none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, Ms, ObjectId
+from chelonia.core.rights.scopes import Scopes
 
 ACCESS_KEY_PREFIX: Final = "sys:access:"
 LINK_PREFIX: Final = "link-"
@@ -20,11 +22,16 @@ LINK_PREFIX: Final = "link-"
 KEY_ID_CHARACTERS: Final = 20
 """Of an id: as Amazon's are long, which some clients insist on."""
 NOTE_BYTES_MAX: Final = 256
+SCOPES_MAX: Final = 10
+"""Of one key: each is looked at in every decision."""
+SCOPES_BYTES_MAX: Final = 8192
+"""Of all of them as they are stored."""
 
 
 class AccessKey(msgspec.Struct, frozen=True):
     """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people;
-    `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it."""
+    `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it;
+    `scopes`: what it is narrowed to, empty: to nothing."""
 
     id: str
     dn: Dn
@@ -32,6 +39,7 @@ class AccessKey(msgspec.Struct, frozen=True):
     expires_ms: Ms = Ms(0)
     note: str = ""
     credential: str = ""
+    scopes: Scopes = ()
 
 
 class SealedKey(msgspec.Struct, frozen=True):
@@ -47,6 +55,7 @@ class NewKey(msgspec.Struct, frozen=True):
     dn: Dn = Dn("")
     expires_ms: Ms = Ms(0)
     note: str = ""
+    scopes: Scopes = ()
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

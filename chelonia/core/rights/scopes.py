@@ -1,4 +1,4 @@
-"""Narrowing: what a token or share link leaves of the rights of whom it stands for.
+"""Narrowing: what a token, share link or access key leaves of the rights of whom it stands for.
 
 A call with scopes may do what the policies allow its DN **and** some scope covers: these actions on the entry of this
 path and on all below it. Paths are compared by whole components, so `/lab/run1` covers nothing of `/lab/run10`.
@@ -42,6 +42,8 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 Scopes = tuple[Scope, ...]
+NARROWED: Final = frozenset((*READING, *CHANGING))
+"""What a token, or a narrowed access key, may allow."""
 
 
 class Share(msgspec.Struct, frozen=True):

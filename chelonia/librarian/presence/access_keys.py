@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
@@ -12,6 +14,7 @@ from chelonia.core.ids import Dn, Ms, ObjectId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.ports.ahash import Element
+from chelonia.core.rights.scopes import Scopes
 from chelonia.librarian.metadata.elements import check, erase, put_all, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 
@@ -89,6 +92,7 @@ def read_key(stored: StoredObject) -> SealedKey | None:
         Ms(int(values.get("expires_ms") or "0")),
         values.get("note", ""),
         values.get("credential", ""),
+        msgspec.json.decode(values.get("scopes") or "[]", type=Scopes),
     )
     return SealedKey(key, values["secret"])
 
@@ -103,5 +107,6 @@ def written(sealed: SealedKey) -> list[Element]:
         "expires_ms": str(key.expires_ms),
         "note": key.note,
         "credential": key.credential,
+        "scopes": msgspec.json.encode(key.scopes).decode() if key.scopes else "",
     }
     return [check(obj, version(0)), *put_all(obj, {SECTION: {name: value for name, value in values.items() if value}})]

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from chelonia.core.ids import Dn, Ms
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT, Dn, Ms
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.access_keys import LINK_PREFIX, NewKey
+from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Scopes, narrowed_to
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration
@@ -18,6 +21,8 @@ from chelonia_clients.output import table
 from chelonia_clients.session import Session
 from chelonia_clients.settings import toml_path
 
+ONLY: Final = {"read": READING, "upload": (*READING, *ADDING), "write": (*READING, *CHANGING)}
+"""What a key may be narrowed to."""
 PORT_AFTER_BARTENDER: Final = 7
 """Where `cheloniad init` puts the S3 door, counted from the Bartender's port."""
 
@@ -51,21 +56,40 @@ async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) 
 async def _create(session: Session, arguments: Arguments, dn: str) -> None:
     lasts = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
     expires = Ms(SystemClock().now_ms() + lasts if lasts else 0)
-    new = NewKey(Dn(dn), expires, arguments.value("--note") if arguments.has("--note") else "")
+    new = NewKey(Dn(dn), expires, arguments.value("--note") or "", _scopes(session, arguments))
     issued = await session.keys().create(new_call(), new)
     key, out = issued.key, session.out
+    if key.scopes != new.scopes:
+        await session.keys().revoke(new_call(), key.id)
+        raise CheloniaError(Kind.NOT_SUPPORTED, "createKey", key.dn, "this Bartender is too old to narrow a key")
     out.say(f"AWS_ACCESS_KEY_ID={key.id}", f"AWS_SECRET_ACCESS_KEY={issued.secret}")
-    out.tell(f"a key of {key.dn}, good {_until(key.expires_ms)}; its secret is not shown again")
-    out.result(id=key.id, secret=issued.secret, dn=key.dn, expires_ms=key.expires_ms, note=key.note)
+    narrowed = f", for {narrowed_to(key.scopes)} alone" if key.scopes else ""
+    out.tell(f"a key of {key.dn}, good {_until(key.expires_ms)}{narrowed}; its secret is not shown again")
+    out.result(id=key.id, secret=issued.secret, dn=key.dn, expires_ms=key.expires_ms, note=key.note,
+               only=narrowed_to(key.scopes))  # fmt: skip
+
+
+def _scopes(session: Session, arguments: Arguments) -> Scopes:
+    """What a new key is narrowed to."""
+    if not (arguments.has("--only") or arguments.has("--in")):
+        return ()
+    only = arguments.value("--only") or "write"
+    if only not in ONLY:
+        raise UsageError(f"--only takes {', '.join(ONLY)}, not {only!r}")
+    place = parse_ln(session.ln(arguments.value("--in").rstrip("/") or "/"))
+    if place.start != ROOT:
+        raise UsageError("--in takes a name that begins at the root")
+    return (Scope(ONLY[only], place.parts),)
 
 
 async def _list(session: Session) -> None:
     keys = [key for key in await session.keys().list(new_call()) if not key.id.startswith(LINK_PREFIX)]
-    rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "NOTE", "DN")]
+    rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "ONLY", "NOTE", "DN")]
     for key in keys:
-        rows.append((key.id, stamp(key.created_ms), _until(key.expires_ms), key.note, key.dn))
+        rows.append((key.id, stamp(key.created_ms), _until(key.expires_ms), narrowed_to(key.scopes), key.note, key.dn))
         session.out.result(
-            id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note
+            id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note,
+            only=narrowed_to(key.scopes),
         )  # fmt: skip
     session.out.say(*table(rows))
 

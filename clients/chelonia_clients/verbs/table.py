@@ -236,6 +236,10 @@ WHOAMI = Verb(
     "whoami", "", "which credential, CAs and Bartenders are used, and why", "verbs.doctor:whoami", (0, 0), (), False,
     ("whoami",),
 )  # fmt: skip
+NARROWING = (
+    Flag("--only", "s3: narrow the key to read, upload (read and add) or write (all but rights)", "", "WHAT"),
+    Flag("--in", "s3: narrow the key to a bucket, or another collection", "", "LN"),
+)
 ADMIN = Verb(
     "admin", "status | top [--for 2m] | heal status [--watch] | heal pause | heal resume | "
     "heal rate [<bytes/s>] [--copies N] | "
@@ -247,7 +251,7 @@ ADMIN = Verb(
     "ahash replace <id> <DN> <host:port> | jobs | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "
     "quarantine discard <id> <reference>...|all | quarantine readmit <id> | "
-    "s3 key create <DN> [--for TIME] [--note TEXT] | s3 key list | s3 key revoke <id> | "
+    "s3 key create <DN> [--for TIME] [--only WHAT] [--in LN] [--note TEXT] | s3 key list | s3 key revoke <id> | "
     "quota set <DN>|<LN>|default [--bytes SIZE] [--files N] | quota list | quota remove <DN>|<LN>|default | "
     "quota recount",
     "for administrators: health, nodes, approvals, planned absence, checks of the metadata", f"{_ADMIN}:admin", (1, -1),
@@ -266,19 +270,23 @@ ADMIN = Verb(
      Flag("--repair", "repair what fsck finds and is safe to repair"),
      Flag("--node", "scrub this Shepherd only", "", "ID"), Flag("--path", "scrub the copies of this file", "", "LN"),
      RECURSIVE, Flag("--older-than", "scrub what was last checked longer ago: 90s, 30m, 2h, 3d", "", "TIME"),
-     Flag("--suspicion", "scrub what is damaged or doubted"), Flag("--note", "s3: what the key is for", "", "TEXT")),
+     Flag("--suspicion", "scrub what is damaged or doubted"), *NARROWING,
+     Flag("--note", "s3: what the key is for", "", "TEXT")),
     False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
      "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
      "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
 )  # fmt: skip
 S3 = Verb(
-    "s3", "key create [--for TIME] [--note TEXT] | key list | key revoke <id> | configure [--endpoint URL] [<tool>]",
+    "s3", "key create [--for TIME] [--only WHAT] [--in LN] [--note TEXT] | key list | key revoke <id> | "
+    "configure [--endpoint URL] [<tool>]",
     "access keys for programs that speak S3, and how to set those up (aws boto3 rclone s3cmd s5cmd)", "verbs.s3:s3",
     (1, -1),
     (Flag("--for", "how long the key is good: 90s, 30m, 2h, 3d; for ever by default", "", "TIME"),
-     Flag("--note", "what the key is for", "", "TEXT"), Flag("--endpoint", "where the S3 door is", "", "URL")), False,
-    ("s3 key create --for 90d --note laptop", "s3 key list", "s3 configure rclone"),
+     *NARROWING, Flag("--note", "what the key is for", "", "TEXT"),
+     Flag("--endpoint", "where the S3 door is", "", "URL")), False,
+    ("s3 key create --for 90d --note laptop", "s3 key create --only read --in /lab", "s3 key list",
+     "s3 configure rclone"),
 )  # fmt: skip
 COMPLETION = Verb(
     "completion", "bash | zsh", "print the shell's completion", f"{_ABOUT}:completion", (1, -1), (), True,

@@ -11,6 +11,8 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.ports.access_keys import NewKey
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 
@@ -80,3 +82,28 @@ async def test_a_key_does_not_hide_what_it_was_made_with(stage: Stage) -> None:
     other = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, credential=""))
     await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), other)
     assert await keys.find(made.key.id) is None
+
+
+@scene
+async def test_a_key_stays_as_narrow_as_it_was_made(stage: Stage) -> None:
+    keys, scopes = stage.bartender.keys, (Scope(READING, ("lab",)), Scope((*READING, *CHANGING), ("own", "run1")))
+    made = await keys.create(JOE, NewKey(scopes=scopes))
+    other = stage.another_bartender(stage.settings).keys
+    assert (await other.find(made.key.id), made.key.scopes) == (made, scopes)
+    assert [key.scopes for key in await keys.list(JOE)] == [scopes]
+    sealed = await keys.kept(made.key.id)
+    assert sealed is not None
+    for wider in ((), (Scope(READING),)):
+        await keys.revoke(JOE, made.key.id)
+        changed = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, scopes=wider))
+        await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), changed)
+        assert await keys.find(made.key.id) is None
+
+
+@pytest.mark.parametrize("scopes", [(Scope(()),), (Scope((Action.MODIFY_POLICY,)),), (Scope(READING),) * 11,
+                                    (Scope(READING, ("x" * 255,) * 40),)])  # fmt: skip
+@scene
+async def test_what_no_key_can_be_narrowed_to_is_refused(stage: Stage, scopes: Scopes) -> None:
+    with pytest.raises(CheloniaError) as refused:
+        await stage.bartender.keys.create(JOE, NewKey(scopes=scopes))
+    assert refused.value.kind is Kind.BAD_REQUEST

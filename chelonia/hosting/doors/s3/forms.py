@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.sending import file_in
 from chelonia.hosting.doors.s3 import objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
+from chelonia.hosting.doors.s3.signing import signed_by
 from chelonia.hosting.net.http_messages import Account, HttpResponse
 from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
 from chelonia.wire.s3.checksums import Measured
@@ -54,7 +53,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         claim.verify(issued.secret)
         meant = {**fields, "key": key, "bucket": ask.target.bucket}
         bounds = _Bounds(*forms.check_policy(claim.policy, meant, parts.clock.now_ms()))
-        call = msgspec.structs.replace(call, dn=issued.key.dn)
+        call = signed_by(call, issued.key)
     checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
     measured = Measured(checksum=checksum, value=value)
     body = _file(sent, measured, bounds)

@@ -109,8 +109,8 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 def _reader(parts: S3Parts, ask: Ask, there: Looked) -> FileReader:
-    """What reads what was seen, by its GUID: a newer version takes its name away from it."""
-    return reader(parts.plain, ask.exchange.call, LogicalName(there.attributes.guid, ()))
+    """What reads what was seen."""
+    return reader(parts.plain, ask.exchange.call, ask.itself(there))
 
 
 def described(ask: Ask, there: Looked) -> Headers:
@@ -340,8 +340,9 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
         done = await apply(parts.plain, ask.exchange.call, change)
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
-        of = LogicalName(there.attributes.guid, ())  # a newer version takes its name away from it
-        clone = Clone(place, of, user=user, parents=True, when=NEW if ask.final else when, policy=rules)
+        clone = Clone(
+            place, source.itself(there), user=user, parents=True, when=NEW if ask.final else when, policy=rules
+        )
         done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
     checksum = kept.checksum if kept.etag == there.attributes.etag else ("", "")
@@ -468,9 +469,10 @@ async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -
     for left in range(AGAIN_MAX, -1, -1):
         now, there = await found(parts, ask, Want.USER)
         kept = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
-        it, pinned = LogicalName(there.attributes.guid, ()), When(version=there.attributes.version)
-        try:  # by its GUID: another version takes its name away from it, and may be as often changed
-            await apply(parts.plain, ask.exchange.call, Set(it, user=kept, when=pinned))
+        known = there.attributes
+        pinned = When(version=known.version, guid=known.guid)  # another version may be as often changed
+        try:
+            await apply(parts.plain, ask.exchange.call, Set(now.itself(there), user=kept, when=pinned))
             return HttpResponse(status, versions.version_fields(now, there), b"", 0)
         except CheloniaError as error:
             if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:

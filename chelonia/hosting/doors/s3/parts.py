@@ -142,6 +142,11 @@ class Ask(Struct, frozen=True):
         """Whether the object is a collection itself: the key ends in a slash, and is not kept apart."""
         return self.target.key.endswith("/") and self.place == keys.home_of(self.bucket, self.target.key)
 
+    def itself(self, there: Looked) -> LogicalName:
+        """What was seen at `place`, by its GUID: another version may take its name away from it. By its name where the
+        caller is narrowed: what is below a GUID lies in no scope."""
+        return self.place if self.exchange.call.scopes else LogicalName(there.attributes.guid, ())
+
     def at(self, place: LogicalName) -> Ask:
         """The same request, about an object that is there."""
         if place == self.place:

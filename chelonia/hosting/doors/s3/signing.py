@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.ports.access_keys import AccessKey
 from chelonia.core.values import replace
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.net.http_messages import HttpRequest
@@ -53,7 +54,8 @@ async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signabl
     signing = None
     if claim.payload in chunks.STREAMING:
         signing = Signing(key, claim.stamp, claim.scope, claim.signature)
-    return _measured(request, call_of(request, issued.key.dn), claim.payload, signing, _given(request, signable))
+    call = signed_by(call_of(request, ANONYMOUS), issued.key)
+    return _measured(request, call, claim.payload, signing, _given(request, signable))
 
 
 def unsigned(request: HttpRequest) -> Verified:
@@ -79,6 +81,11 @@ def signable_of(request: HttpRequest) -> sigv4.Signable:
 def call_of(request: HttpRequest, dn: Dn) -> Call:
     """Strong: what one front end has acknowledged the next one tells, as S3 promises its clients."""
     return Call(dn=dn, address=request.peer.address, request_id=request.request_id, strong=True)
+
+
+def signed_by(call: Call, key: AccessKey) -> Call:
+    """A call as that of a key's owner, narrowed as the key is."""
+    return structs.replace(call, dn=key.dn, scopes=key.scopes, via=f"key {key.id}" if key.scopes else "")
 
 
 def _measured(

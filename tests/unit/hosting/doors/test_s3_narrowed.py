@@ -1,0 +1,164 @@
+"""The S3 door and boto3 with keys that are narrowed to some rights of their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ROOT, Dn, Ms
+from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.access_keys import AccessKey, IssuedKey
+from chelonia.core.ports.files import Make
+from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope
+from chelonia.hosting.doors.plain.parts import DoorParts
+from chelonia.hosting.doors.s3.door import S3Door
+from chelonia.hosting.doors.s3.parts import S3Parts
+from chelonia.hosting.metrics import Metrics
+from chelonia.hosting.net.clock import SystemClock
+from tests.support.files import MemoryFiles
+from tests.unit.hosting.doors.test_plain_door import MemoryBytes
+from tests.unit.hosting.listening import plain
+
+JOE = Dn("/CN=joe")
+SCOPES = {
+    "ALL": (),
+    "READ": (Scope(READING),),
+    "LAB": (Scope((*READING, *CHANGING), ("lab",)),),
+    "ADD": (Scope((*READING, *ADDING), ("lab",)),),
+    "RUN": (Scope((*READING, *CHANGING), ("lab", "run")),),
+}
+DATA = b"some bytes"
+
+
+class Keys:
+    async def find(self, key_id: str) -> IssuedKey | None:
+        return IssuedKey(AccessKey(key_id, JOE, Ms(0), scopes=SCOPES[key_id]), "secret")
+
+
+@contextlib.asynccontextmanager
+async def clients() -> AsyncIterator[Callable[[str], Any]]:
+    """Clients by what their key is narrowed to, of a door with the buckets `lab` and `own`."""
+    files = MemoryFiles(JOE)
+    for name in ("lab", "own"):
+        await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (name,)), TYPE_COLLECTION),))
+    parts = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
+    door = S3Door(S3Parts(parts, Keys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
+    async with plain(door.serve) as server:
+        yield lambda key: boto3.client(
+            "s3", endpoint_url=f"http://127.0.0.1:{server.port}", region_name="us-east-1", aws_access_key_id=key,
+            aws_secret_access_key="secret",
+            config=Config(s3={"addressing_style": "path"}, signature_version="s3v4", retries={"max_attempts": 0}),
+        )  # fmt: skip
+
+
+def denied(call: Callable[..., Any], **asked: Any) -> bool:
+    """Whether it is refused for lack of rights."""
+    try:
+        call(**asked)
+    except ClientError as error:
+        return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 403)
+    return False
+
+
+def fetched(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == DATA
+            return 200
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def reads_all(s3: Any, where: dict[str, str]) -> None:
+    """Whether all that reads an object is answered."""
+    got = s3.get_object(**where)
+    assert (got["Body"].read(), got["Metadata"]) == (DATA, {"a": "1"})
+    assert s3.get_object(**where, Range="bytes=1-2")["Body"].read() == DATA[1:3]
+    assert s3.head_object(**where)["ContentLength"] == len(DATA)
+    assert s3.get_object_tagging(**where)["TagSet"] == [{"Key": "t", "Value": "1"}]
+    assert fetched(s3.generate_presigned_url("get_object", where)) == 200
+
+
+async def test_a_key_that_reads_does_nothing_else() -> None:
+    where = {"Bucket": "lab", "Key": "d/k"}
+
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, reader = client("ALL"), client("READ")
+        owner.put_object(**where, Body=DATA, Metadata={"a": "1"}, Tagging="t=1")
+        reads_all(reader, where)
+        assert [each["Name"] for each in reader.list_buckets()["Buckets"]] == ["lab", "own"]
+        assert [each["Key"] for each in reader.list_objects_v2(Bucket="lab")["Contents"]] == ["d/k"]
+        source = {"CopySource": where, "Bucket": "lab", "Key": "copy"}
+        for call, more in (
+            (reader.put_object, where), (reader.delete_object, where), (reader.copy_object, source),
+            (reader.put_object, {"Bucket": "lab", "Key": "new"}), (reader.create_bucket, {"Bucket": "other"}),
+            (reader.put_object_tagging, where | {"Tagging": {"TagSet": []}}),
+            (reader.put_object_acl, where | {"ACL": "public-read"}), (reader.create_multipart_upload, where),
+            (reader.put_bucket_versioning, {"Bucket": "lab", "VersioningConfiguration": {"Status": "Enabled"}}),
+        ):  # fmt: skip
+            assert denied(call, **more), more
+        errors = reader.delete_objects(Bucket="lab", Delete={"Objects": [{"Key": "d/k"}]})["Errors"]
+        assert [each["Code"] for each in errors] == ["AccessDenied"]
+        reads_all(owner, where)
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
+
+
+async def test_a_key_of_one_bucket_does_there_all_but_change_rights() -> None:
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, s3 = client("ALL"), client("LAB")
+        for _ in range(2):  # without versions, then with
+            where = {"Bucket": "lab", "Key": "a//k"}
+            s3.put_object(**where, Body=b"before")
+            s3.put_object(**where, Body=DATA, Metadata={"a": "1"})
+            s3.put_object_tagging(**where, Tagging={"TagSet": [{"Key": "t", "Value": "1"}]})
+            reads_all(s3, where)
+            s3.copy_object(Bucket="lab", Key="copy", CopySource=where)
+            reads_all(s3, {"Bucket": "lab", "Key": "copy"})
+            upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+            part = {"PartNumber": 1, "ETag": s3.upload_part(PartNumber=1, Body=DATA, **upload)["ETag"]}
+            s3.complete_multipart_upload(MultipartUpload={"Parts": [part]}, **upload)
+            assert s3.get_object(**where)["Body"].read() == DATA
+            assert {each["Key"] for each in s3.list_objects_v2(Bucket="lab")["Contents"]} == {"a//k", "copy"}
+            assert denied(s3.put_object_acl, **where, ACL="public-read")
+            assert denied(s3.put_object, **where, ACL="public-read", Body=b"")
+            s3.delete_object(**where)
+            s3.put_bucket_versioning(Bucket="lab", VersioningConfiguration={"Status": "Enabled"})
+        assert len(s3.list_object_versions(Bucket="lab")["Versions"]) > 3
+        owner.put_object(Bucket="own", Key="k", Body=DATA)
+        for call, more in (
+            (s3.get_object, {"Bucket": "own", "Key": "k"}), (s3.put_object, {"Bucket": "own", "Key": "new"}),
+            (s3.copy_object, {"Bucket": "lab", "Key": "x", "CopySource": {"Bucket": "own", "Key": "k"}}),
+            (s3.list_objects_v2, {"Bucket": "own"}), (s3.head_bucket, {"Bucket": "own"}), (s3.list_buckets, {}),
+            (s3.delete_bucket, {"Bucket": "own"}),
+        ):  # fmt: skip
+            assert denied(call, **more), more
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
+
+
+async def test_a_key_that_adds_replaces_nothing() -> None:
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, s3, run = client("ALL"), client("ADD"), client("RUN")
+        s3.put_object(Bucket="lab", Key="run/k", Body=DATA)
+        assert denied(s3.put_object, Bucket="lab", Key="run/k", Body=b"")
+        assert denied(s3.delete_object, Bucket="lab", Key="run/k")
+        run.put_object(Bucket="lab", Key="run/k", Body=b"anew")
+        assert run.get_object(Bucket="lab", Key="run/k")["Body"].read() == b"anew"
+        assert denied(run.put_object, Bucket="lab", Key="running", Body=b"")
+        assert owner.get_object(Bucket="lab", Key="run/k")["Body"].read() == b"anew"
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
