@@ -31,6 +31,7 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
+from chelonia.core.rights.scopes import Scopes
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, keyed, list_pages
@@ -75,20 +76,20 @@ class S3Parts:
     domain: str = ""
     derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
     """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
-    states: dict[tuple[Dn, LogicalName], tuple[int, str]] = field(default_factory=dict)
-    """Of buckets that somebody asked for lately: until when (ms, monotonic) what they said to him counts, and whether
-    they keep versions, "" also where he may not know."""
+    states: dict[tuple[Dn, Scopes, LogicalName], tuple[int, str]] = field(default_factory=dict)
+    """Of buckets that somebody asked for lately, with the same rights: until when (ms, monotonic) what they said to him
+    counts, and whether they keep versions, "" also where he may not know."""
 
-    def state(self, dn: Dn, bucket: LogicalName) -> str | None:
+    def state(self, call: Call, bucket: LogicalName) -> str | None:
         """Whether a bucket keeps versions, as it told this caller lately; None: it is to be asked."""
-        until, state = self.states.get((dn, bucket), (0, ""))
+        until, state = self.states.get((call.dn, call.scopes, bucket), (0, ""))
         return state if self.clock.monotonic_ms() < until else None
 
-    def note(self, dn: Dn, bucket: LogicalName, state: str) -> str:
+    def note(self, call: Call, bucket: LogicalName, state: str) -> str:
         """Remember whether a bucket keeps versions, as this caller was told. Returns: that."""
         if len(self.states) >= STATES_KNOWN:
             self.states.clear()
-        self.states[dn, bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
+        self.states[call.dn, call.scopes, bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
         return state
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
@@ -204,7 +205,7 @@ async def seen(
     home, apart = keys.home_of(ask.bucket, ask.target.key), ask.apart
     order = (apart,) if home is None else (apart, home) if ask.target.key.endswith("/") else (home, apart)
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-    taken, asked, state = home is None, False, parts.state(call.dn, ask.bucket) if lately else None
+    taken, asked, state = home is None, False, parts.state(call, ask.bucket) if lately else None
     for place in order:
         looks = (Look(place, want), *(() if state is not None else (Look(ask.bucket, Want.USER),)))
         there, *bucket = await parts.plain.files.look(call, looks)
@@ -256,17 +257,17 @@ def own_call(parts: S3Parts, call: Call) -> Call:
 async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, lately: bool = False) -> str:
     """Whether a bucket keeps versions, by what it has answered. Who may not read it is told nothing of versions by
     what he reads (`lately`); what he changes goes by them all the same. Raises: NoSuchBucket; as the look failed."""
-    dn, hidden = ask.exchange.call.dn, isinstance(bucket, Failure) and bucket.kind is Kind.DENIED
+    call, hidden = ask.exchange.call, isinstance(bucket, Failure) and bucket.kind is Kind.DENIED
     if hidden and not lately:
         (bucket,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(ask.bucket, Want.USER),))
     if isinstance(bucket, Looked):
         state = facts.facts_of(bucket.user).versioning
-        return state if hidden else parts.note(dn, ask.bucket, state)
+        return state if hidden else parts.note(call, ask.bucket, state)
     if bucket.kind is Kind.NOT_FOUND:
         raise no_bucket(ask)
     if not hidden:
         raise bucket.error(ask.operation)  # it may keep versions
-    return parts.note(dn, ask.bucket, "")
+    return parts.note(call, ask.bucket, "")
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
