@@ -5,7 +5,8 @@ garbage collection deletes older ones by 400 requests while files are uploaded a
 a release (`If-None-Match: *`, names are hashes in 256 directories, every tenth file has the content of an earlier one
 and is refused), then another beside which the first is deleted, key for key as fast as files are put. Afterwards all
 that is to be there is listed and read (of many a sample), and nothing else is listed; the rest is deleted at full
-speed. `--full`: the paper's size, some hours; CHELONIA_BENCH_PUBLISH: files of a release.
+speed. The plot is the paper's Fig. 16: the rate of uploads over time, alone and beside deletions. `--full`: the paper's
+size, some hours; CHELONIA_BENCH_PUBLISH: files of a release.
 Needs boto3 (`make install-test`).
 """
 
@@ -18,6 +19,7 @@ import os
 import random
 import statistics
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +32,7 @@ import s3
 from experiment import Outcome, Setup
 from intervals import check
 from machine import Cost, load, meter
+from plot import Chart, Point, Series
 
 BUCKET, BAR = "publish", 0.8
 FULL_FILES, QUICK_FILES, FILES = 162_000, 125, 400
@@ -41,6 +44,8 @@ BULK_SHARE = 400
 AGAIN = 10
 """Every so many files have the content, and so the name, of an earlier one of the release."""
 READ_BACK_MAX = 500
+SLICES = 20
+"""Of an upload in the plot, each with a rate of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,14 @@ class Publisher:
     """Names that were put and are not deleted, with their sizes."""
     stored: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    answered: list[float] = field(default_factory=list)
+    """When each file of the last release was answered, in s since its upload began."""
 
     def upload(self, release: Release, doomed: Sequence[str] = ()) -> Cost:
         """Put a release at full speed; beside it delete `doomed`, as many as were put."""
         sizes, done = release.sizes(), 0
         batches = _batches(doomed, max(25, min(1000, len(doomed) // BULK_SHARE)))
-        stop = meter(self.pids)
+        stop, begun, self.answered = meter(self.pids), time.monotonic(), []
         with ThreadPoolExecutor(THREADS) as uploads, ThreadPoolExecutor(DELETERS) as deletions:
             running, asked = list[Future[None]](), 0
             for _ in uploads.map(lambda key: self._put(key, sizes[key]), release.keys()):
@@ -97,6 +104,7 @@ class Publisher:
                     asked += len(batch)
                     running.append(deletions.submit(self.delete, batch))
             cost = stop(done)
+            self.answered = sorted(at - begun for at in self.answered)
             for each in running:
                 each.result()
         for batch in batches:
@@ -109,7 +117,9 @@ class Publisher:
         except self.refusal as error:
             if error.response["Error"]["Code"] != "PreconditionFailed":  # type: ignore[attr-defined]
                 raise
+            self.answered.append(time.monotonic())
             return
+        self.answered.append(time.monotonic())
         with self.lock:
             self.stored[key] += 1
             self.put[key] = size
@@ -164,11 +174,13 @@ async def run(setup: Setup) -> Outcome:
 
 
 def _measured(setup: Setup, publisher: Publisher, files: int, blocks: int) -> Outcome:
-    before, beside = list[Cost](), list[Cost]()
+    before, beside, lines = list[Cost](), list[Cost](), list[Series]()
     for block in range(blocks):
         release = Release(2 * block, files)
         before.append(publisher.upload(release))
+        lines = [_line("before the deletions", publisher.answered)]
         beside.append(publisher.upload(Release(2 * block + 1, files), sorted(set(release.keys()))))
+        lines.append(_line("beside them", publisher.answered))
         for what, cost in (("before", before[-1]), ("beside", beside[-1])):
             setup.say(f"  {what} the deletions: {_told(cost)}")
     judged = publisher.judge()
@@ -184,7 +196,18 @@ def _measured(setup: Setup, publisher: Publisher, files: int, blocks: int) -> Ou
     wrong = [name for name, count in judged.items() if count and name != "read_back"]
     if wrong:
         raise SystemExit(f"not as it was acknowledged: {judged}")
-    return Outcome(results, [check("upload rate beside deletions / before", "at least", BAR, rates)])
+    chart = Chart("The CvmFS publish pattern: uploads while an older release is deleted", "s", "files/s", lines)
+    bars = [check("upload rate beside deletions / before", "at least", BAR, rates)]
+    return Outcome(results, bars, {"publish": chart})
+
+
+def _line(name: str, answered: Sequence[float]) -> Series:
+    """The rate of an upload over time. `answered`: when each file was, in s since it began."""
+    width = answered[-1] / SLICES
+    counts = Counter(min(int(at / width), SLICES - 1) for at in answered)
+    rates = [counts[number] / width for number in range(SLICES)]
+    points = [Point((number + 0.5) * width, rate, rate, rate) for number, rate in enumerate(rates)]
+    return Series(name, points, colour=int(name != "before the deletions"))
 
 
 def _batches(keys: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -5,7 +5,7 @@ Figs. 9 to 11: all the file, every second basket, every hundredth, as a selectio
 ranges (`multipart/byteranges`). All clients read one file in one bucket, or there are several buckets with a file each.
 Clients are tasks of this process, on the same cores as the servers; each reads until the deadline, and the throughput
 is that of all. The first reading of each kind is compared byte for byte. A file of 32 MiB, 8 buckets; `--full`: the
-paper's 758 MB and 64 buckets. (Figs. 15 and 16: `publish`.)
+paper's 758 MB and 64 buckets. (The pattern of Fig. 15, and Fig. 16: `publish`.)
 """
 
 from __future__ import annotations
