@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import weakref
 
 import msgspec
@@ -13,6 +14,7 @@ from chelonia.core.ids import Ms
 from chelonia.core.ports.access_keys import NewKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes
+from chelonia.core.values import replace
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
 
@@ -107,3 +109,20 @@ async def test_what_no_key_can_be_narrowed_to_is_refused(stage: Stage, scopes: S
     with pytest.raises(CheloniaError) as refused:
         await stage.bartender.keys.create(JOE, NewKey(scopes=scopes))
     assert refused.value.kind is Kind.BAD_REQUEST
+
+
+@scene
+async def test_metadata_that_were_stolen_reveal_no_secret(stage: Stage) -> None:
+    made = await stage.bartender.keys.create(JOE, NewKey(note="laptop"))
+    sealed = await stage.bartender.keys.kept(made.key.id)
+    assert sealed is not None
+    assert made.secret.encode() not in base64.b64decode(sealed.secret) + msgspec.json.encode(sealed)
+    thief = stage.another_bartender(replace(stage.settings, token_key=b"what he had to guess")).keys
+    assert (await thief.list(JOE), await thief.find(made.key.id)) == ((made.key,), None)
+    for other in (EVE.dn, ADMIN.dn):
+        await stage.bartender.keys.revoke(JOE, made.key.id)
+        changed = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, dn=other))
+        await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), changed)
+        assert await stage.bartender.keys.find(made.key.id) is None, "nor is another's made of it"
+        await stage.bartender.keys.revoke(ADMIN, made.key.id)
+        await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), sealed)
