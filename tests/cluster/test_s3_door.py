@@ -23,7 +23,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.cluster.harness import Cluster
-from tests.support.polling import patience
+from tests.support.polling import patience, poll
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
 DATA = os.urandom(3_000_000)
@@ -361,6 +361,27 @@ def test_rights_are_those_of_the_keys_owner(
     assert issued["id"] in [key["id"] for key in run(cluster, "s3", "key", "list")]
     run(cluster, "s3", "key", "revoke", issued["id"])
     assert issued["id"] not in [key["id"] for key in run(cluster, "s3", "key", "list")]
+
+
+def test_an_administrator_gives_and_takes_back_keys_of_others(
+    cluster: Cluster, clients: Callable[..., Any], s3: Any, bucket: str
+) -> None:
+    owner = s3.get_bucket_acl(Bucket=bucket)["Owner"]["ID"]
+    (given,) = run(cluster, "admin", "s3", "key", "create", owner, "--note", "given", who="admin")
+    other = clients("given", key=(given["id"], given["secret"]))
+    assert (given["dn"], other.get_bucket_acl(Bucket=bucket)["Owner"]["ID"]) == (owner, owner)
+    assert given["id"] in [key["id"] for key in run(cluster, "admin", "s3", "key", "list", who="admin")]
+    run(cluster, "admin", "s3", "key", "revoke", given["id"], who="admin")
+    poll(lambda: refused_now(other.head_bucket, Bucket=bucket), 30, what="what it signs is refused")
+
+
+def refused_now(call: Callable[..., Any], **arguments: Any) -> bool:
+    """Whether it is refused by now."""
+    try:
+        call(**arguments)
+    except ClientError:
+        return True
+    return False
 
 
 def test_a_key_may_be_narrowed(cluster: Cluster, clients: Callable[..., Any], s3: Any, bucket: str) -> None:
