@@ -7,6 +7,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Listing, Make, Remove, Removing
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
 from chelonia.hosting.doors.s3 import acls
@@ -86,13 +87,30 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
     # It may wait for the next version, empty.
     await apply_all(parts.plain, ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
+    gone = Remove(ask.bucket, Removing.COLLECTION)
     try:
-        await apply(parts.plain, ask.exchange.call, Remove(ask.bucket, Removing.COLLECTION))
+        await apply(parts.plain, ask.exchange.call, gone)
     except CheloniaError as error:
         if error.kind is Kind.NOT_FOUND:
             raise no_bucket(ask) from error
-        raise
+        if error.kind is not Kind.NOT_EMPTY or not await _swept(parts, ask):
+            raise
+        await apply(parts.plain, ask.exchange.call, gone)
     return HttpResponse(204)
+
+
+async def _swept(parts: S3Parts, ask: Ask) -> bool:
+    """Remove the implied collections of a bucket that has nothing else: a write that was refused leaves those that were
+    made for it. Returns: whether that was all."""
+    below = list[LogicalName]()
+    async for page in list_pages(parts.plain, ask.exchange.call, Listing(ask.bucket, below=True)):
+        if not all(entry.attributes.implied for entry in page.entries):
+            return False
+        below += [LogicalName(ask.bucket.start, (*ask.bucket.parts, *entry.name.split("/"))) for entry in page.entries]
+    # What is above one goes with it. A collection comes before what is in it.
+    for place in reversed(below):
+        await apply_all(parts.plain, ask.exchange.call, (Remove(place, Removing.MARK),))
+    return bool(below)
 
 
 async def location(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -17,7 +17,7 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Make
+from chelonia.core.ports.files import Make, Remove, Removing
 from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, door
 
@@ -276,6 +276,22 @@ def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
     door.write_user("k", "")
     assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/k", x_amz_checksum_algorithm="sha256",
                     x_amz_metadata_directive="REPLACE").texts("ChecksumSHA256") == [sums["sha256"]]  # fmt: skip
+
+
+def test_a_bucket_goes_though_writes_that_were_refused_have_left_collections_for_their_keys(door: Door) -> None:
+    """Nobody saw them, and nobody could remove the bucket: who removes all versions of a key at once came to this."""
+    call, lab = Call(dn=JOE), LogicalName(ROOT, ("lab",))
+    for name in ("d/e/f", "d/g"):
+        place = LogicalName(ROOT, ("lab", *name.split("/"), "k"))
+        asyncio.run(door.files.apply(call, (Make(place, TYPE_COLLECTION, parents=True), Remove(place, Removing.NAME))))
+    assert door.ask("GET", "/lab").texts("Key") == []
+    door.put("other", b"")
+    assert told(door.ask("DELETE", "/lab")) == (409, "BucketNotEmpty")
+    assert door.ask("DELETE", "/lab/other").status == 204
+    asyncio.run(door.files.apply(call, (Make(lab.child("own"), TYPE_COLLECTION),)))
+    assert told(door.ask("DELETE", "/lab")) == (409, "BucketNotEmpty")
+    assert door.ask("DELETE", "/lab/own/").status == 204
+    assert door.ask("DELETE", "/lab").status == 204
 
 
 def test_a_bucket_is_made_with_its_tags_or_not_at_all(door: Door) -> None:
