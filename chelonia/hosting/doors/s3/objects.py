@@ -331,7 +331,8 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
     ask = await versions.staged(parts, ask, ready_to.there)
     rules = await acls.rules(parts, ask, ready_to.there, acls.asked(ask))
     place, version = ask.place, versions.Headers()
-    if itself and not source.query and not anew:
+    changes = anew or ask.header("x-amz-storage-class") or ask.header("x-amz-checksum-algorithm")
+    if itself and not source.query and not changes:
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
         raise S3Error("InvalidRequest", cause + "the object's metadata")
     if itself and not ask.final:

@@ -1,0 +1,179 @@
+"""What each parameter of a request to the S3 door changes in its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ANONYMOUS, ROOT
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Set, Setting
+from chelonia.hosting.doors.s3 import multipart
+from tests.unit.hosting.doors.test_s3_bad_input import told
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, Heard, door
+
+__all__ = ["door"]
+DATA = bytes(range(256)) * 4
+PAST, FUTURE = "Thu, 01 Jan 2015 00:00:00 GMT", "Thu, 01 Jan 2099 00:00:00 GMT"
+SHA256 = base64.b64encode(hashlib.sha256(DATA).digest()).decode()
+
+
+@pytest.fixture
+def filled(door: Door) -> Door:
+    """With an object that has a bit of everything."""
+    more = {"x_amz_meta_a": "1", "x_amz_tagging": "t=1", "Cache_Control": "no-cache", "x_amz_checksum_sha256": SHA256}
+    assert door.ask("PUT", "/lab/k", DATA, JOE, **more).status == 200
+    change = Set(LogicalName(ROOT, ("lab", "k")), Setting(modified_ns=1_600_000_000_000_000_000))
+    asyncio.run(door.files.apply(Call(dn=JOE), (change,)))
+    return door
+
+
+def keys(answer: Heard) -> list[str]:
+    return answer.texts("Key") + answer.texts("Prefix")[1:]
+
+
+def test_every_answer_has_the_id_of_its_request(filled: Door) -> None:
+    for answer in (filled.ask("GET", "/lab/k"), filled.ask("GET", "/lab/none"), filled.ask("HEAD", "/lab/none")):
+        assert (answer.headers["x-amz-request-id"], answer.headers["x-amz-id-2"]) == ("r", "r")
+    assert filled.ask("GET", "/lab/none").texts("RequestId") == ["r"]
+
+
+def test_the_owner_of_the_bucket_is_who_the_client_takes_for_him(filled: Door) -> None:
+    for method, target in (("GET", "/lab/k"), ("PUT", "/lab/k"), ("GET", "/lab"), ("DELETE", "/lab/k")):
+        assert told(filled.ask(method, target, x_amz_expected_bucket_owner=EVE)) == (403, "AccessDenied")
+    assert filled.ask("GET", "/lab/k", x_amz_expected_bucket_owner=JOE).body == DATA
+
+
+def test_several_ranges_come_as_they_were_asked_for(filled: Door) -> None:
+    answer = filled.ask("GET", "/lab/k", Range="bytes=100-109, 0-4,-3")
+    parts = re.findall(rb"Content-Range: bytes (\d+)-(\d+)/1024\r\n\r\n", answer.body, re.IGNORECASE)
+    assert (answer.status, parts) == (206, [(b"100", b"109"), (b"0", b"4"), (b"1021", b"1023")])
+    assert answer.headers["Content-Type"].startswith("multipart/byteranges")
+    assert filled.ask("GET", "/lab/k", Range="bytes=1-2", If_Range='"other"').body == DATA
+
+
+def test_what_the_answer_says_is_overridden_by_who_has_signed(filled: Door) -> None:
+    target = "/lab/k?response-content-type=a/b&response-cache-control=private"
+    answer = filled.ask("GET", target)
+    assert (answer.headers["Content-Type"], answer.headers["Cache-Control"]) == ("a/b", "private")
+    assert filled.ask("PUT", "/lab/k?acl", x_amz_acl="public-read").status == 200
+    assert filled.ask("GET", "/lab/k", who=ANONYMOUS).body == DATA
+    assert told(filled.ask("GET", target, who=ANONYMOUS)) == (400, "InvalidRequest")
+
+
+def test_checksums_are_told_to_who_asks(filled: Door) -> None:
+    field = "x-amz-checksum-sha256"
+    assert filled.ask("HEAD", "/lab/k", x_amz_checksum_mode="ENABLED").headers[field] == SHA256
+    assert field not in filled.ask("HEAD", "/lab/k").headers
+    assert field not in filled.ask("GET", "/lab/k", Range="bytes=0-1", x_amz_checksum_mode="ENABLED").headers
+
+
+@pytest.mark.parametrize(("fields", "status"), [
+    ({"x_amz_copy_source_if_match": '"other"'}, 412), ({"x_amz_copy_source_if_unmodified_since": PAST}, 412),
+    ({"x_amz_copy_source_if_modified_since": FUTURE}, 412), ({"x_amz_copy_source_if_none_match": "*"}, 412),
+    ({"x_amz_copy_source_if_modified_since": PAST}, 200), ({"x_amz_copy_source_if_match": "*"}, 200),
+])  # fmt: skip
+def test_a_source_is_as_its_conditions_say(filled: Door, fields: dict[str, str], status: int) -> None:
+    assert filled.ask("PUT", "/lab/copy", b"", JOE, x_amz_copy_source="lab/k", **fields).status == status
+    upload = filled.opened("parts")
+    target = f"/lab/parts?partNumber=1&uploadId={upload}"
+    assert filled.ask("PUT", target, b"", JOE, x_amz_copy_source="lab/k", **fields).status == status
+
+
+def test_a_copy_has_the_facts_of_its_source_or_of_its_own_request(filled: Door) -> None:
+    own = {"x_amz_meta_b": "2", "x_amz_tagging": "u=2", "Cache_Control": "private"}
+    for more, meta, tag, control in (
+        ({}, "a", "t", "no-cache"), ({"x_amz_metadata_directive": "REPLACE"}, "b", "t", "private"),
+        ({"x_amz_tagging_directive": "REPLACE"}, "a", "u", "no-cache"),
+    ):  # fmt: skip
+        assert filled.ask("PUT", "/lab/copy", b"", JOE, x_amz_copy_source="lab/k", **own, **more).status == 200
+        head = filled.ask("HEAD", "/lab/copy").headers
+        assert ([name for name in head if name.startswith("x-amz-meta-")], head["Cache-Control"]) == (
+            [f"x-amz-meta-{meta}"], control
+        )  # fmt: skip
+        assert filled.ask("GET", "/lab/copy?tagging").texts("Key") == [tag]
+
+
+def test_an_object_is_copied_onto_itself_with_something_new_alone(filled: Door) -> None:
+    for more, status in (
+        ({}, 400), ({"x_amz_storage_class": "STANDARD_IA"}, 200), ({"x_amz_checksum_algorithm": "SHA1"}, 200),
+        ({"x_amz_metadata_directive": "REPLACE"}, 200),
+    ):  # fmt: skip
+        assert filled.ask("PUT", "/lab/k", b"", JOE, x_amz_copy_source="lab/k", **more).status == status
+    assert "x-amz-checksum-sha1" in filled.ask("GET", "/lab/k", x_amz_checksum_mode="ENABLED").headers
+
+
+def test_a_part_is_copied_of_a_range(filled: Door) -> None:
+    upload = filled.opened("p")
+    target = f"/lab/p?partNumber=1&uploadId={upload}"
+    copied = filled.ask("PUT", target, x_amz_copy_source="lab/k", x_amz_copy_source_range="bytes=5-14")
+    assert copied.texts("ETag") == [f'"{hashlib.md5(DATA[5:15]).hexdigest()}"']
+    assert filled.ask("GET", f"/lab/p?uploadId={upload}").texts("Size") == ["10"]
+    for span, code in (("bytes=5-1024", "InvalidRange"), ("5-14", "InvalidArgument"), ("bytes=5-", "InvalidArgument")):
+        assert told(filled.ask("PUT", target, x_amz_copy_source="lab/k", x_amz_copy_source_range=span))[1] == code
+
+
+def test_a_listing_begins_and_tells_as_it_is_asked(door: Door) -> None:
+    for key in ("a", "b", "c/d", "c/e"):
+        door.put(key, b"")
+    assert keys(door.ask("GET", "/lab?list-type=2&start-after=a")) == ["b", "c/d", "c/e"]
+    assert keys(door.ask("GET", "/lab?marker=b")) == ["c/d", "c/e"]
+    assert keys(door.ask("GET", "/lab?list-type=2&delimiter=/&start-after=a")) == ["b", "c/"]
+    assert [len(door.ask("GET", f"/lab?{query}").texts("ID")) for query in (
+        "list-type=2", "list-type=2&fetch-owner=true", ""
+    )] == [0, 4, 4]  # fmt: skip
+    first = door.ask("GET", "/lab?list-type=2&max-keys=3")
+    assert (len(keys(first)), first.texts("IsTruncated"), first.texts("KeyCount")) == (3, ["true"], ["3"])
+    assert keys(door.ask("GET", f"/lab?list-type=2&continuation-token={first.texts('NextContinuationToken')[0]}")) == [
+        "c/e"
+    ]
+    assert told(door.ask("GET", "/", who=ANONYMOUS)) == (403, "AccessDenied")
+
+
+def test_a_bulk_deletion_tells_all_or_failures_alone_and_has_an_end(filled: Door) -> None:
+    doomed = "<Object><Key>k</Key></Object>"
+    quiet = filled.ask("POST", "/lab?delete", f"<Delete><Quiet>true</Quiet>{doomed}</Delete>")
+    assert (quiet.status, quiet.texts("Key")) == (200, [])
+    assert filled.ask("GET", "/lab/k").status == 404
+    assert filled.ask("POST", "/lab?delete", f"<Delete>{doomed * 1000}</Delete>").status == 200
+    assert told(filled.ask("POST", "/lab?delete", f"<Delete>{doomed * 1001}</Delete>")) == (400, "MalformedXML")
+
+
+def test_a_key_is_removed_on_the_condition_of_its_etag(filled: Door) -> None:
+    assert told(filled.ask("DELETE", "/lab/k", If_Match='"other"')) == (412, "PreconditionFailed")
+    assert filled.ask("DELETE", "/lab/k", If_Match=f'"{hashlib.md5(DATA).hexdigest()}"').status == 204
+    assert told(filled.ask("DELETE", "/lab/k", If_Match="*")) == (404, "NoSuchKey")
+
+
+def test_all_parts_but_the_last_have_5_mib(door: Door) -> None:
+    upload, etags = door.opened("p"), list[str]()
+    for number in (1, 2):
+        etags.append(door.ask("PUT", f"/lab/p?partNumber={number}&uploadId={upload}", b"small").headers["ETag"])
+    listed = "".join(
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in enumerate(etags, 1)
+    )
+    whole = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>"
+    assert told(door.ask("POST", f"/lab/p?uploadId={upload}", whole)) == (400, "EntityTooSmall")
+    assert door.ask("GET", f"/lab/p?uploadId={upload}&max-parts=1").texts("PartNumber") == ["1"]
+    assert door.ask("GET", f"/lab/p?uploadId={upload}&part-number-marker=1").texts("PartNumber") == ["2"]
+
+
+def test_an_object_tells_of_its_parts_as_many_as_are_asked_for(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipart, "PART_BYTES_MIN", 1)
+    upload, listed = door.opened("p"), ""
+    for number in (1, 2, 3):
+        etag = door.ask("PUT", f"/lab/p?partNumber={number}&uploadId={upload}", b"x" * number).headers["ETag"]
+        listed += f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+    whole = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>"
+    assert door.ask("POST", f"/lab/p?uploadId={upload}", whole).status == 200
+    asked = {"x_amz_object_attributes": "ObjectParts", "x_amz_max_parts": "2"}
+    first = door.ask("GET", "/lab/p?attributes", b"", JOE, **asked)
+    assert (first.texts("Size"), first.texts("IsTruncated"), first.texts("PartsCount")) == (["1", "2"], ["true"], ["3"])
+    rest = door.ask("GET", "/lab/p?attributes", b"", JOE, **asked, x_amz_part_number_marker="2")
+    assert (rest.texts("Size"), rest.texts("IsTruncated")) == (["3"], ["false"])
+    assert door.ask("GET", "/lab/p?partNumber=2").body == b"xx"
