@@ -10,6 +10,7 @@ import re
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Set, Setting
@@ -177,3 +178,12 @@ def test_an_object_tells_of_its_parts_as_many_as_are_asked_for(door: Door, monke
     rest = door.ask("GET", "/lab/p?attributes", b"", JOE, **asked, x_amz_part_number_marker="2")
     assert (rest.texts("Size"), rest.texts("IsTruncated")) == (["3"], ["false"])
     assert door.ask("GET", "/lab/p?partNumber=2").body == b"xx"
+
+
+def test_who_is_busy_says_when_to_come_again(filled: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(*_: object) -> None:
+        raise CheloniaError(Kind.BUSY, cause="more to do than it can")
+
+    monkeypatch.setattr(filled.files, "look", busy)
+    answer = filled.ask("GET", "/lab/k")
+    assert (told(answer), answer.headers["Retry-After"]) == ((503, "SlowDown"), "1")
