@@ -34,6 +34,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.timing.clock import Clock, Ids
+from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
@@ -58,11 +59,12 @@ class ReplicaSurroundings:
 
 @dataclass(frozen=True, slots=True)
 class HostedReplica:
-    """A started replica. `run` it; `close` at the end."""
+    """A started replica. `run` it; `close` at the end. `jobs` go on by themselves."""
 
     ahash: ReplicatedAHash
     run: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
+    jobs: Jobs
 
 
 async def host_replica(section: AHashSection, settings: AHashSettings, around: ReplicaSurroundings) -> HostedReplica:
@@ -85,7 +87,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
-    links = ReplicationLinks(link_identity, members, trust_of(around.tls, around.issuers), mastership)
+    links = ReplicationLinks(link_identity, members, trust_of(around.tls, around.issuers), mastership, around.clock)
 
     async def close() -> None:
         await ahash.close()
@@ -98,7 +100,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     except BaseException:
         await close()
         raise
-    return HostedReplica(ahash, ahash.run, close)
+    return HostedReplica(ahash, ahash.run, close, links.jobs)
 
 
 async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> None:

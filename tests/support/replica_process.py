@@ -84,6 +84,7 @@ class ReplicaProcess:
             membership,
             trust,
             self._mastership,
+            SystemClock(),
         )
         await self._service.start(links, membership)
         await links.start("127.0.0.1", int(config["listen"]))

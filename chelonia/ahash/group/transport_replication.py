@@ -28,6 +28,8 @@ from chelonia.ahash.group.peer_messages import AnswerFrame, Beat, CallFrame, Goo
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.jobs import Job, Jobs, Wait, every
 from chelonia.core.timing.pacing import Backoff
 
 _LOG = logging.getLogger(__name__)
@@ -36,9 +38,9 @@ BACKOFF_MIN_MS: Final = 50
 BACKOFF_MAX_MS: Final = 1_000
 HANDSHAKE_S: Final = 5.0
 """For the TLS handshake, and again for the HELLO."""
-RECHECK_S: Final = 10.0
+RECHECK_MS: Final = 10_000
 """How often open links are judged again: certificates may expire or be revoked, a message never be completed."""
-PING_S: Final = 1.0
+PING_MS: Final = 1_000
 """How often the distance to each peer is measured."""
 TRIPS_KEPT: Final = 30
 """Measurements of which the least counts: what a busy host adds is no distance."""
@@ -93,7 +95,9 @@ class LinkIdentity:
 class ReplicationLinks:
     """All links of one replica: its `ReplicaLinks`."""
 
-    def __init__(self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver) -> None:
+    def __init__(
+        self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver, clock: Clock
+    ) -> None:
         self._own = own
         self._membership = membership
         self._trust = trust
@@ -102,7 +106,14 @@ class ReplicationLinks:
         self._open: set[_Link] = set()
         self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
         self._server: asyncio.Server | None = None
-        self._watching: list[asyncio.Task[None]] = []
+        self.jobs = Jobs(
+            clock,
+            [
+                Job("recheck peers", every(RECHECK_MS, self._recheck_all), Wait(RECHECK_MS)),
+                Job("measure peers", every(PING_MS, self._measure_all), Wait(PING_MS)),
+            ],
+        )
+        self._watching: asyncio.Task[None] | None = None
         self._said: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -111,7 +122,7 @@ class ReplicationLinks:
         self._server = await self._loop.create_server(
             lambda: _Link(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
         )
-        self._watching = [asyncio.create_task(self._recheck_all()), asyncio.create_task(self._measure_all())]
+        self._watching = asyncio.create_task(self.jobs.run())
         self.set_membership(self._membership)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -148,7 +159,7 @@ class ReplicationLinks:
 
     async def close(self) -> None:
         tasks = [task for _, task in self._diallers.values()]
-        tasks += self._watching
+        tasks += [self._watching] if self._watching is not None else []
         self._diallers.clear()
         for task in tasks:
             task.cancel()
@@ -186,16 +197,12 @@ class ReplicationLinks:
             )  # fmt: skip
 
     async def _recheck_all(self) -> None:
-        while True:
-            await asyncio.sleep(RECHECK_S)
-            for link in list(self._open):
-                link.recheck()
+        for link in list(self._open):
+            link.recheck()
 
     async def _measure_all(self) -> None:
-        while True:
-            await asyncio.sleep(PING_S)
-            for link in self._links.values():
-                link.ping()
+        for link in self._links.values():
+            link.ping()
 
     # --- what links ask ---------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScr
     )
     replica = await host_replica(section, settings_of(section), around)
     node.closers.append(replica.close)
+    node.all_jobs["ahash"] = lambda: replica.jobs
     node.keep("ahash", replica.run())
     return replica.ahash
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from chelonia.ahash.group.peer_messages import CallFrame, CheckpointNear, Goodby
 from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
+from chelonia.hosting.net.clock import SystemClock
 from tests.support.far_links import FarLinks
 from tests.support.polling import patience, poll_async
 from tests.support.ports import free_ports
@@ -68,7 +70,7 @@ class Net:
         self.ports.setdefault(replica, 0)
         links = ReplicationLinks(
             LinkIdentity(replica, cluster, os.urandom(16)), self.membership(),
-            trust or link_trust(self.grid.replica(replica)), heard,
+            trust or link_trust(self.grid.replica(replica)), heard, SystemClock(),
         )  # fmt: skip
         self.ports[replica] = await links.start("127.0.0.1", self.ports[replica])
         self.nodes[replica] = Node(links, heard, self.ports[replica])
@@ -320,7 +322,7 @@ async def test_of_two_processes_with_one_identity_the_first_stays(net: Net) -> N
 async def test_who_stops_within_a_message_is_closed_and_who_is_slow_is_not(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "RECHECK_S", 0.3 * patience())
+    monkeypatch.setattr(transport, "RECHECK_MS", int(300 * patience()))
     await net.start(1)
     net.ports[2] = 1
     net.nodes[1].links.set_membership(net.membership())
@@ -383,12 +385,34 @@ async def test_who_is_taken_out_is_cut_off(net: Net) -> None:
 @pytest.mark.expect_log("replica 2 at .* is refused: .*expired")
 @pytest.mark.expect_log("expired", optional=True)
 async def test_a_certificate_that_expires_while_linked_ends_the_link(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "RECHECK_S", 0.1)
+    monkeypatch.setattr(transport, "RECHECK_MS", 100)
     await net.start(1)
     short = net.grid.issue("short", replica_dn(2), lifetime_s=2)
     await net.start(2, trust=link_trust(short))
     await linked(net)
     await poll_async(lambda: "down 2" in net.nodes[1].heard.events, what="cut off")
+
+
+@pytest.mark.expect_log("job failed: recheck peers")
+@pytest.mark.expect_log("replica 2 at .* is refused: .*revoked")
+@pytest.mark.expect_log("revoked", optional=True)
+async def test_a_mistake_in_one_look_at_the_certificates_is_not_the_last_look(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "RECHECK_MS", 100)
+    trust, found = link_trust(net.grid.replica(1)), list[Exception]()
+
+    def identify(connection: ssl.SSLObject) -> Dn:
+        if found:
+            raise found.pop() if len(found) > 1 else found[0]
+        return trust.identify(connection)
+
+    node = await net.start(1, trust=replace(trust, identify=identify))
+    await net.start(2)
+    await linked(net)
+    found += [CheloniaError(Kind.UNTRUSTED, "identify", cause="it was revoked"), RuntimeError("nobody expected this")]
+    await poll_async(lambda: "down 2" in node.heard.events, what="it is looked at again")
+    assert node.links.jobs.views("ahash")[0].bugs == 1
 
 
 @pytest.mark.expect_log("is refused: it shows the certificate of replica 3")
