@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +32,6 @@ from chelonia.core.ports.librarian import Traversal
 from chelonia.core.timing.eager import side_by_side
 from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending
 from chelonia.core.values import replace
-
-_LOG = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 6
 """Tries of one element whose entries keep changing under it; then the caller hears CONFLICT."""
@@ -227,9 +224,7 @@ class CallAnswers(Generic[A]):
     def whole(self, op: str) -> tuple[A, ...]:
         """The answers. Raises: the first error, when every element failed for the cluster's sake."""
         if self.room.unread < 0:
-            self._ports.limits.hit("read_bytes")
-            who, request = self.call.dn, self.call.request_id
-            _LOG.info("listing ended for what it reads who=%r op=%s request=%s", who, op, request)
+            self._ports.limits.met("read_bytes", self.call.dn, f"{op} {self.call.request_id} was ended")
         if self._hopeless and len(self._hopeless) == len(self._answers):
             raise self._hopeless[0]
         return tuple(self._answers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,8 +15,6 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.clock import Clock, done_within
 from chelonia.core.timing.turns import TurnOutcome, Turns
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -87,14 +84,12 @@ class Places:
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
             case TurnOutcome.REFUSED:
-                limits.hit("elements_waiting")
-                _LOG.info("busy: too much of %r waits request=%s", caller, call.request_id)
+                limits.met("elements_waiting", caller, f"{call.request_id} was told that all is busy")
                 cause = "so much that you have asked for waits already; ask again in a second"
                 raise CheloniaError(Kind.BUSY, cause=cause)
             case TurnOutcome.WAITS:
                 if not await self._turn(caller, place, clock):
-                    limits.hit("turn_waited")
-                    _LOG.info("busy: no turn for %r in time request=%s", caller, call.request_id)
+                    limits.met("turn_waited", caller, f"{call.request_id} was told that all is busy")
                     cause = "this front end has more to do than it can; ask again in a second, or ask another"
                     raise CheloniaError(Kind.BUSY, cause=cause)
                 return True

@@ -6,7 +6,6 @@ the Librarian as one transact; its answer is the original's string with kind and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -47,7 +46,6 @@ from chelonia.core.ports.shepherd import Directory
 from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock, Ids
 
-_LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 A = TypeVar("A")
 Act = Callable[[Ports, ElementCall, R], Awaitable[A]]
@@ -166,7 +164,8 @@ class BartenderService:
         """Bind the service to its world; nothing is started and nothing is kept."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing, fetching = Storing(shepherds, clock, settings), GroupedCalls(shepherds, clock, settings.hedge_ms)
-        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, fetching)
+        counts = LimitCounts(clock.monotonic_ms)
+        self._ports = Ports(librarian, shepherds, clock, ids, settings, storing, fetching, counts)
         walk = partial(named_together, self._ports)
         self._stat = BulkOperation(
             "stat", partial(listing.stat, self._ports), listing.stat_refused, _ln, walk=walk, keyed=False
@@ -192,8 +191,7 @@ class BartenderService:
         act, abreast = partial(listing.list_collection, self._ports, needed, recursive), bounds.LISTS_SIDE_BY_SIDE_MAX
         operation = BulkOperation("list", act, _answering(ListOutcome), _ln, side_by_side=abreast)
         if self._ports.lists.is_full(call):
-            self._ports.limits.hit("lists_per_caller")
-            _LOG.info("listing waits for others of the same caller who=%r request=%s", call.dn, call.request_id)
+            self._ports.limits.met("lists_per_caller", call.dn, f"listing {call.request_id} waits for his others")
         async with self._ports.lists.one(call):
             return await answer_all(self._ports, call, operation, requests)
 

@@ -7,6 +7,7 @@ unwatched node does no work for them; one that cannot be read is left out of tha
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.limits = LimitCounts()
+        self.limits = LimitCounts(lambda: time.monotonic_ns() // 1_000_000)
         self._counted = [self.limits]
         text = "How often a bound refused, cut or ended something; the log says whose."
         self.keep("limits_reached", text, ("limit",), self._limits_reached)

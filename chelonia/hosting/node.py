@@ -100,11 +100,11 @@ class Node:
             serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
             served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
             offered = {name: port for name, port in node.offered.items() if name in served}
-            door = CompactDoor(offered, CompactParts(node.registry, node.horizon, node.served, node.notes))
+            door = CompactDoor(offered, CompactParts(node.registry, node.horizon, node.served, node.metrics.limits))
             guarded = node.guarded if GUARDED & {*section.serves} else None
             parts = ServerParts(
                 node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
-                node.registry.has_role, node.notes,
+                node.registry.has_role, node.metrics.limits,
             )  # fmt: skip
             server = HttpServer(serve, listener, parts, self._limits(section))
             await server.start()

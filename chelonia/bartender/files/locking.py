@@ -97,7 +97,7 @@ async def changed(
         here[lock.token] = replace(lock, owner=turn.user.dn)
         put.append(Triple("locks", lock.token, to_text(here[lock.token], now)))
     if len(here) > bounds.LOCKS_PER_ENTRY_MAX:
-        ports.limits.hit("locks")
+        ports.limits.met("locks", turn.user.dn, "a lock was refused")
         cause = f"it has {len(here)} locks, at most {bounds.LOCKS_PER_ENTRY_MAX} are kept; give some up, or wait"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
     return put, [("locks", token) for token in found.section("locks") if token not in here], (*expect, *versions(found))

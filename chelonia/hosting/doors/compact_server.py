@@ -21,13 +21,13 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
+from chelonia.core.limits import LimitCounts
 from chelonia.core.operations.rows import EVERYONE, PortTable
 from chelonia.core.rights.access import admit
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading
 from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity, TlsObject
@@ -97,7 +97,7 @@ class CompactParts:
     registry: RoleRegistry
     horizon: Horizon
     observe: Observe = lambda service, method, kind, seconds: None
-    notes: LimitNotes = field(default_factory=LimitNotes)
+    notes: LimitCounts = field(default_factory=LimitCounts)
 
 
 class CompactDoor:

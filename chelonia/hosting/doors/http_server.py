@@ -24,12 +24,12 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.values import replace
 from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
 from chelonia.hosting.doors.connection_shares import ConnectionTable, Rank, Shares, owner_of
 from chelonia.hosting.doors.guarded import Guarded
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
@@ -104,7 +104,7 @@ class ServerParts:
     """Has connections cut, and new ones refused, when this process stands still."""
     known: Callable[[Identity], bool] = lambda identity: False
     """Whether a peer is an approved service or an administrator, as far as is known at once."""
-    notes: LimitNotes = field(default_factory=LimitNotes)
+    notes: LimitCounts = field(default_factory=LimitCounts)
 
 
 class HttpServer:

@@ -18,9 +18,9 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.limits import LimitCounts
 from chelonia.hosting.doors.connection_shares import owner_of
 from chelonia.hosting.doors.guarded import Guarded
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.turnstile import Turnstile
 
 log = logging.getLogger("chelonia.http.server")
@@ -43,12 +43,12 @@ class ListeningSockets:
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None,
         handshake_ms: int,
-        notes: LimitNotes | None = None,
+        notes: LimitCounts | None = None,
         guarded: Guarded | None = None,
     ) -> None:
         self._protocol = protocol
         self._tls = tls
-        self._notes = notes or LimitNotes()
+        self._notes = notes or LimitCounts()
         self._guarded = guarded
         self._held: dict[socket.socket, int] = {}
         self._handshake_s = handshake_ms / 1000 if tls else None

@@ -27,7 +27,6 @@ from chelonia.hosting.doors.connection_shares import owner_of
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.large_bodies import LargeBodies, LargeBody
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.reading import is_reading, while_connected
 from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.metrics import Metrics
@@ -45,13 +44,11 @@ Done = Callable[[HttpRequest, str, Sequence[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class SoapParts:
-    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own;
-    `notes` are told of limits that are met."""
+    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own."""
 
     registry: RoleRegistry
     metrics: Metrics
     horizon: Horizon = field(default_factory=Horizon)
-    notes: LimitNotes = field(default_factory=LimitNotes)
 
 
 class SoapDoor:
@@ -126,7 +123,7 @@ class SoapDoor:
         except CheloniaError as error:
             kind = error.kind.value
             if error.kind is Kind.CANCELLED:
-                self._parts.metrics.limits.hit("readers_gone")
+                self._parts.metrics.limits.met("readers_gone", request.peer.dn, "its listing was ended")
             note_fault(self._service.name, operation, request.request_id, request.peer, error)
             return _fault(error)
         except Exception:
@@ -141,7 +138,7 @@ class SoapDoor:
         """Where a large message of this caller may wait."""
         owner = owner_of(call.dn, call.address)
         pool = self._large_of_services if call.roles else self._large
-        return pool.one(owner, lambda limit: self._parts.notes.met(limit, owner, "a large message was ended"))
+        return pool.one(owner, lambda limit: self._parts.metrics.limits.met(limit, owner, "a large message was ended"))
 
     async def _body(self, request: HttpRequest, call: Call, slot: LargeBody) -> bytes:
         """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
@@ -162,7 +159,7 @@ class SoapDoor:
                 cause = f"without a certificate a message has at most {limit} bytes: show one, or ask for less at once"
                 raise CheloniaError(Kind.TOO_LARGE, cause=cause) from error
             if stranger and error.kind is Kind.TOO_LARGE:
-                self._parts.notes.met("bytes of a caller without a role", call.dn, "the message was refused")
+                self._parts.metrics.limits.met("bytes of a caller without a role", call.dn, "the message was refused")
                 cause = f"{call.dn} is not registered and approved here: what it sends has at most {limit} bytes"
                 raise CheloniaError(Kind.DENIED, self._service.name, cause=cause) from error
             raise
@@ -173,7 +170,7 @@ class SoapDoor:
         """Decode a message; neither a large one nor many without a certificate hold up the others."""
         owner = owner_of(call.dn, call.address)
         if call.dn == ANONYMOUS and await self._strangers.through(owner):
-            self._parts.notes.met("messages of strangers at once", owner, "the message waited")
+            self._parts.metrics.limits.met("messages of strangers at once", owner, "the message waited")
         if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
             return await asyncio.to_thread(soap.decode_request, self._service, body, may)
         return soap.decode_request(self._service, body, may)

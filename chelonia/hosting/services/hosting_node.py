@@ -21,7 +21,6 @@ from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import Offered
 from chelonia.hosting.doors.grants import RoleRegistry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness
 from chelonia.hosting.doors.soap_door import SoapParts
 from chelonia.hosting.metrics import Counts, Metrics
@@ -75,8 +74,7 @@ class HostingNode:
             cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
             raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
         self.registry = RoleRegistry(trusted(config), self._registry_source(), self.clock, config.registry, issuers)
-        self.notes = LimitNotes(self.metrics.limits.hit)
-        self.soap = SoapParts(self.registry, self.metrics, self.horizon, self.notes)
+        self.soap = SoapParts(self.registry, self.metrics, self.horizon)
 
     def own(self, role: Role, service_id: str) -> Call:
         """The context of what the node itself asks a service it hosts."""

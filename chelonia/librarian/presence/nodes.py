@@ -165,12 +165,12 @@ class NodeTable:
         _check_url(shepherd)
         settings, limits, elements = self._world.settings, self._world.limits, [registry.add_record(record)]
         if self.registry.refused(call.dn) >= settings.waiting_per_dn_max:
-            limits.hit("waiting_per_dn")
+            limits.met("waiting_per_dn", call.dn, f"{shepherd} was refused")
             cause = f"{settings.waiting_per_dn_max} services of {call.dn} wait or were withdrawn; approve them first"
             raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
         if len(self.registry.waiting) >= settings.waiting_max:
-            limits.hit("waiting")
             other = self.registry.gives_way(call.dn)
+            limits.met("waiting", call.dn, f"{other.service_id if other else shepherd} does not wait")
             if other is None:
                 cause = "too many services wait for approval; approve or withdraw some"
                 raise CheloniaError(Kind.DENIED, "heartbeat", shepherd, cause)
@@ -369,7 +369,7 @@ class NodeTable:
             for note in judged.notes:
                 _LOG.info("report %s", note)
             for why in judged.refused:
-                self._world.limits.hit("report_entries")
+                self._world.limits.met("report_entries", report.shepherd, "an entry was refused")
                 _LOG.warning("report %d of %s: an entry is refused: %s", report.number, report.shepherd, why)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
             as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []

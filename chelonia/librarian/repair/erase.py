@@ -144,7 +144,7 @@ class Erasers:
             if outcome.status == DELETED or outcome.request_id not in asked:
                 continue
             if outcome.kind == Kind.BAD_REQUEST.value:  # what is called so is nowhere, and would be asked for for ever
-                self._world.limits.hit("erasures_void")
+                self._world.limits.met("erasures_void", shepherd, "an order was dropped")
                 _LOG.warning("shepherd %s: order %r is void: %s", shepherd, outcome.request_id, outcome.status)
                 confirmed.append(outcome.request_id)
             else:

@@ -178,7 +178,7 @@ class ShepherdUploads:
         if busy or request.reference in index or index.live_copy(request.facts.blob) is not None:
             return "already have this file", Kind.EXISTS
         if old is None and (crowd := self._crowded(request)) is not None:
-            self._node.ports.limits.hit(crowd.value)
+            self._node.ports.limits.met(crowd.value, request.facts.owner, "an upload was refused")
             return _CROWDED[crowd], Kind.UNAVAILABLE
         size = max(request.facts.size, 0)
         if not self._node.settings.accepting or max(size, 1) > free:
@@ -189,11 +189,11 @@ class ShepherdUploads:
             wanted = _promise(request, request.reference, size, False)
             ended = make_room(wanted, free, self._promises(old, request.facts.blob))
         except CheloniaError as error:
-            self._node.ports.limits.hit("space_promised")
+            self._node.ports.limits.met("space_promised", request.facts.owner, "an upload was refused")
             return error.cause, error.kind
         for reference in ended:
-            self._node.ports.limits.hit("promises_ended")
-            log.info("space is kept no longer reference=%s: %s asks for less", reference, request.facts.owner)
+            did = f"space is kept no longer for {reference}: less was asked for"
+            self._node.ports.limits.met("promises_ended", request.facts.owner, did)
             self._pending[reference].gave_way = True
         return None
 

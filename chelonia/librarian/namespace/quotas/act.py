@@ -7,7 +7,6 @@ there are none a change costs one condition.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -27,8 +26,6 @@ from chelonia.librarian.namespace.quotas import decide
 from chelonia.librarian.namespace.quotas.decide import Change, Held, QuotaAccount, Table, Trees, changed
 from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.world import World
-
-_LOG = logging.getLogger(__name__)
 
 ANCESTORS_MAX: Final = 10_000
 """Collections above one collection that are looked at: far above any sane tree, and bounded."""
@@ -129,9 +126,8 @@ class Quotas:
         return False
 
     def _refused(self, use: QuotaUse, more: str) -> CheloniaError:
-        self._world.limits.hit("quota")
         error = decide.refused(use, more)
-        _LOG.info("refused: %s", error)
+        self._world.limits.met("quota", use.name, f"a change was refused: {error.cause}")
         return error
 
     async def table(self, call: Call) -> Table:

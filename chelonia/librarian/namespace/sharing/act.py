@@ -85,8 +85,8 @@ class Sharing:
         return await self._names.draft(call, [*given, *theirs], guid, file)
 
     def _note_full(self, blobs: Sequence[StoredObject]) -> None:
-        if any(map(decide.is_full, blobs)):
-            self._world.limits.hit("blob_owners")
+        for blob in filter(decide.is_full, blobs):
+            self._world.limits.met("blob_owners", blob.id, "its copy by reference was refused")
 
     # --- page by page -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.doors.large_bodies import OTHERS, PER_OWNER, LargeBodies, LargeBody
-from chelonia.hosting.doors.limit_notes import LimitNotes
 
 
 def arriving(stack: contextlib.ExitStack, pool: LargeBodies, owner: str, ended: list[str], size: int) -> LargeBody:
@@ -53,16 +52,3 @@ def test_what_has_arrived_is_not_ended() -> None:
         whole.grow(70_000, 0.0)
         with pytest.raises(CheloniaError, match="try again in a moment"):
             new.grow(70_000, 5.0)
-
-
-def test_limits_are_counted_each_time_and_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    counted, now = list[str](), [0.0]
-    notes = LimitNotes(counted.append, lambda: now[0])
-    for second in range(15):
-        now[0] = float(second)
-        notes.met("connections", "10.0.0.1", "it was refused")
-    assert len(counted) == 15
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2
-    assert "times_since_last_line=9" in lines[1]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.limits import LimitCounts
 from chelonia.hosting.doors import listening
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.support.polling import poll_async
@@ -95,11 +95,9 @@ async def test_an_address_that_has_too_many_beginning_loses_its_longest_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "HANDSHAKES_PER_ADDRESS_MAX", 3)
-    met = list[str]()
+    met = LimitCounts()
     grid = Grid(tmp_path)
-    listener = ListeningSockets(
-        asyncio.Protocol, grid.server().server_context(ClientCertificate.OPTIONAL), 60_000, LimitNotes(met.append)
-    )
+    listener = ListeningSockets(asyncio.Protocol, grid.server().server_context(ClientCertificate.OPTIONAL), 60_000, met)
     await listener.start("127.0.0.1", 0)
     wires = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(4)]
     async with asyncio.timeout(30):
@@ -109,7 +107,7 @@ async def test_an_address_that_has_too_many_beginning_loses_its_longest_silent(
             assert await reader.read(1), "the others are answered"
         half = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(1)]
         assert await half[0][0].read() == b"", "all before it have begun"
-    assert met == ["connections of one address before their handshakes"] * 2
+    assert met.reached == {"connections of one address before their handshakes": 2}
     for _, writer in (*wires, *half):
         writer.transport.abort()
     listener.stop()

@@ -21,7 +21,6 @@ from chelonia.core.ports.ahash import ChangeStatus, ChangeType, Condition, Condi
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.limit_notes import LimitNotes
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
 from chelonia.hosting.metrics import Metrics
@@ -551,13 +550,13 @@ async def test_a_strangers_messages_take_turns_and_others_pass(monkeypatch: pyte
         return soap.InformationRequest()
 
     monkeypatch.setattr(soap, "decode_request", decode)
-    met: list[str] = []
-    door = SoapDoor(BARTENDER, object(), "https://x/B", replace(parts(), notes=LimitNotes(met.append)))
+    metrics = Metrics()
+    door = SoapDoor(BARTENDER, object(), "https://x/B", parts(metrics=metrics))
     peers = [Peer(address="10.0.0.1")] * 20 + [Peer(Dn(JANE), "10.0.0.1")]
     asked = [HttpRequest("POST", "/", {}, {}, who, pieces_of(who.dn.encode()), -1, "r") for who in peers]
     assert [answer.status for answer in await asyncio.gather(*map(door.serve, asked))] == [200] * 21
     assert decoded.index(Dn(JANE)) <= 1
-    assert set(met) == {"messages of strangers at once"}
+    assert set(metrics.limits.reached) == {"messages of strangers at once"}
 
 
 # --- a client that goes -----------------------------------------------------------------------------------------------
