@@ -26,7 +26,7 @@ _PLAIN: Final = b" f "
 
 
 @dataclass(slots=True)
-class _Level:
+class _OpenCollection:
     """One collection on the way: its path below the start, and the rows of it that are read and not told yet."""
 
     path: bytes
@@ -44,10 +44,10 @@ class _Level:
 
 def read_below(reader: Reader, ask: Below) -> BelowPage:
     """Read one page."""
-    return _Walk(reader, ask).page()
+    return _BelowWalk(reader, ask).page()
 
 
-class _Walk:
+class _BelowWalk:
     """One page on its way."""
 
     def __init__(self, reader: Reader, ask: Below) -> None:
@@ -77,7 +77,7 @@ class _Walk:
                 self._tell(path, child)
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
 
-    def _tell_files(self, level: _Level) -> None:
+    def _tell_files(self, level: _OpenCollection) -> None:
         """Tell the files that come next as long as plain summaries tell them: nearly all of most listings.
 
         A slash sums up no file of a collection that has been entered; another delimiter may.
@@ -133,7 +133,7 @@ class _Walk:
         borne = rest.partition(" ")[0]
         return "" if len(borne) > 1 and any(mark in borne for mark in self._ask.marks) else found
 
-    def _known(self, level: _Level) -> dict[bytes, bytes]:
+    def _known(self, level: _OpenCollection) -> dict[bytes, bytes]:
         """The summaries beside the rows that are read, as they are stored."""
         if level.summaries is not None:
             return level.summaries
@@ -166,7 +166,7 @@ class _Walk:
                 level.at += 1
             level.start, level.chunk = max(level.start, edge), CHUNK_FIRST
 
-    def _level(self, path: bytes, child: ObjectId) -> _Level:
+    def _level(self, path: bytes, child: ObjectId) -> _OpenCollection:
         """A collection, from where the page begins in it."""
         head, end = layout.wide_range(child, _SECTION)
         start = head
@@ -174,9 +174,9 @@ class _Walk:
             rest = self._low[len(path) :]
             name, slash, _ = rest.partition(_SLASH)
             start += name + slash if self._ask.deep else rest
-        return _Level(path, child, head, start, end)
+        return _OpenCollection(path, child, head, start, end)
 
-    def _next(self, level: _Level) -> tuple[bytes, bytes] | None:
+    def _next(self, level: _OpenCollection) -> tuple[bytes, bytes] | None:
         """The next row, its key below the collection and what it holds; None: there is none."""
         if level.at >= len(level.rows):
             if level.ended:

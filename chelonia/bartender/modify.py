@@ -41,7 +41,7 @@ _CLOSING = {"yes": ("no", "yes"), "no": ("no",)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _DecidedChange:
     """One change, with what was decided about it."""
 
     request: ModifyRequest
@@ -67,7 +67,7 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
     action = _ACTIONS.get(request.section)
     if action is None:
         raise judge.refuse(found, f"section {request.section[:80]!r} is written by the system only")
-    asked = _Asked(request, found, judge.require(action, found))
+    asked = _DecidedChange(request, found, judge.require(action, found))
     match (request.section, request.property):
         case ("states", "neededReplicas"):
             return await _set_wanted(ports, turn, asked)
@@ -95,7 +95,7 @@ def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
         check_rules({request.section: after[request.section]})
 
 
-async def _change(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
+async def _change(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Outcome:
     request = asked.request
     change = Change(
         change_id=request.change_id,
@@ -119,14 +119,14 @@ async def _change(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
             return Outcome(request.change_id, text, Kind.INTERNAL.value, text)
 
 
-async def _check_unchanged(ports: Ports, turn: ElementCall, asked: _Asked) -> None:
+async def _check_unchanged(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> None:
     """A failed change tells only text: look whether the decision still stands. Raises: CONFLICT when it does not."""
     (now,) = await ports.librarian.get(turn.service, (asked.found.guid,), RIGHTS)
     if now.version != asked.found.object.version:
         raise CheloniaError(Kind.CONFLICT, subject=asked.request.ln, cause="it changed at the same time; try again")
 
 
-async def _set_wanted(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome:
+async def _set_wanted(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Outcome:
     request, found = asked.request, asked.found
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.DENIED, subject=str(found.ln), cause=f"a {found.type} has no replicas")
@@ -143,7 +143,7 @@ async def _set_wanted(ports: Ports, turn: ElementCall, asked: _Asked) -> Outcome
     return Outcome(request.change_id, status.success("modify"), cause=note)
 
 
-async def _close(ports: Ports, turn: ElementCall, judge: Judge, asked: _Asked) -> Outcome:
+async def _close(ports: Ports, turn: ElementCall, judge: Judge, asked: _DecidedChange) -> Outcome:
     request, found = asked.request, asked.found
     _only_set(request)
     now = found.object.value("states", "closed", "no")
@@ -152,7 +152,7 @@ async def _close(ports: Ports, turn: ElementCall, judge: Judge, asked: _Asked) -
     if not _holds(request, now):
         return await _unmet(ports, turn, request)
     # Conditioned on the version always: between the look and the change the collection may have been broken.
-    return await _change(ports, turn, _Asked(_plain_set(request), found, versions(found)))
+    return await _change(ports, turn, _DecidedChange(_plain_set(request), found, versions(found)))
 
 
 def _only_set(request: ModifyRequest) -> None:

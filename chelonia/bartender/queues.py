@@ -50,7 +50,7 @@ class Queues:
                 del self._queues[caller]
 
 
-class _Place(AbstractAsyncContextManager[bool]):
+class _ElementPlace(AbstractAsyncContextManager[bool]):
     """A place of `Places`; told is whether it was waited for. A generator costs three times as much, and each look
     takes one."""
 
@@ -77,7 +77,7 @@ class Places:
     def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[bool]:
         """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait, or one for too
         long."""
-        return _Place(partial(self._enter, call, limits, clock), self._leave)
+        return _ElementPlace(partial(self._enter, call, limits, clock), self._leave)
 
     async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
         caller = call.waits_as

@@ -28,7 +28,7 @@ from chelonia.core.values import replace
 
 
 @dataclass(slots=True, eq=False)
-class _Stored:
+class _BlobOnItsWay:
     """A blob that is being stored, and who waits for its receipts. `until_ms`: durable, it is answered then; -1: it is
     not durable yet."""
 
@@ -54,10 +54,10 @@ class _Together:
     call: Call
     wanted: int
     durable: int
-    blobs: list[_Stored] = field(default_factory=list)
+    blobs: list[_BlobOnItsWay] = field(default_factory=list)
     size: int = 0
 
-    def add(self, stored: _Stored) -> None:
+    def add(self, stored: _BlobOnItsWay) -> None:
         """One more."""
         self.blobs.append(stored)
         self.size += len(stored.blob.data)
@@ -73,7 +73,7 @@ class _Together:
             both[number >= middle].add(stored)
         return both
 
-    def lacking(self, count: int) -> list[_Stored]:
+    def lacking(self, count: int) -> list[_BlobOnItsWay]:
         """Those that somebody waits for which have fewer receipts than that."""
         return [each for each in self.blobs if len(each.given) < count and not each.waiting.done()]
 
@@ -99,7 +99,9 @@ class _Together:
             each.waiting.set_exception(error)
 
 
-def _heard(shepherd: ServiceId, which: Sequence[_Stored], outcomes: Sequence[StoreOutcome]) -> list[_Stored]:
+def _heard(
+    shepherd: ServiceId, which: Sequence[_BlobOnItsWay], outcomes: Sequence[StoreOutcome]
+) -> list[_BlobOnItsWay]:
     """Take in what a Shepherd has answered; which it did not store."""
     for each, outcome in zip(which, outcomes, strict=True):
         if outcome.receipt is None:
@@ -132,7 +134,7 @@ class Storing:
             durable = min(self._settings.durable_copies, wanted)
             together = self._leaving[wanted] = _Together(call.keyed(RequestKey("")), wanted, durable)
             asyncio.get_running_loop().call_soon(self._begin, together)
-        stored = _Stored(blob, asyncio.get_running_loop().create_future())
+        stored = _BlobOnItsWay(blob, asyncio.get_running_loop().create_future())
         together.add(stored)
         return stored.waiting
 
@@ -181,7 +183,7 @@ class Storing:
         more = max(durable, min(wanted, sum(not shepherds.is_silent(node.shepherd) for node in waiting)))
         which, begun_ms = together.blobs, self._clock.monotonic_ms()
         now_ms, silent_ms = begun_ms, begun_ms + settings.hedge_ms
-        async with Race[tuple[ServiceId, list[_Stored]], tuple[StoreOutcome, ...]](self._clock) as race:
+        async with Race[tuple[ServiceId, list[_BlobOnItsWay]], tuple[StoreOutcome, ...]](self._clock) as race:
             while together.lacking(wanted) and (race.running or (waiting and together.lacking(durable))):
                 for node in taken(waiting, more):
                     race.begin((node.shepherd, which), self._ask(together, node.shepherd, which))
@@ -196,7 +198,9 @@ class Storing:
         for each in together.blobs:
             each.tell()
 
-    async def _ask(self, together: _Together, shepherd: ServiceId, which: list[_Stored]) -> tuple[StoreOutcome, ...]:
+    async def _ask(
+        self, together: _Together, shepherd: ServiceId, which: list[_BlobOnItsWay]
+    ) -> tuple[StoreOutcome, ...]:
         """What one Shepherd answers; where the call fails, each blob has that failure as its answer."""
         blobs, port = [each.blob for each in which], self._shepherds.port(shepherd)
         blobs[0] = replace(blobs[0], named=tuple(self._named.pop(shepherd, ())))

@@ -24,7 +24,7 @@ import uvloop
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.config import load_config, problems_of, render_config
-from chelonia.hosting.config_looks import local_doubts, local_problems
+from chelonia.hosting.config_looks import local_problems, local_warnings
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import of_a_broken_connection
@@ -204,10 +204,10 @@ def _check_config(options: argparse.Namespace) -> int:
         print(f"cheloniad: {problem}", file=sys.stderr)
     if problems:
         return USAGE
-    doubts = list(local_doubts(load_config(options.config), SystemClock().now_ms()))
-    for doubt in doubts:
-        print(f"cheloniad: warning: {doubt}", file=sys.stderr)
-    print(f"{options.config}: {'a node can start with it; see the warnings' if doubts else 'fine'}")
+    warnings = list(local_warnings(load_config(options.config), SystemClock().now_ms()))
+    for warning in warnings:
+        print(f"cheloniad: warning: {warning}", file=sys.stderr)
+    print(f"{options.config}: {'a node can start with it; see the warnings' if warnings else 'fine'}")
     return OK
 
 

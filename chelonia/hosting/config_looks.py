@@ -27,7 +27,7 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
         yield from _wrong_key(config, now_ms)
 
 
-def local_doubts(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
+def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     """What is wrong now and may pass by itself, or is another host's: a node starts, and goes on without it."""
     trust = load_trust(TlsSettings(ca_dir=Path(config.tls.ca_dir)))
     for why in explain_file(Path(config.tls.cert), trust, now_ms):

@@ -48,12 +48,12 @@ class _Signed(msgspec.Struct, frozen=True, array_like=True):
     issued_ms: Ms
 
 
-class _Whole(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _SignedReceipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     facts: _Signed
     signature: str
 
 
-_FORMAT: Final = Format("receipt", _Whole, 1)
+_FORMAT: Final = Format("receipt", _SignedReceipt, 1)
 
 
 def signed_bytes(receipt: Receipt) -> bytes:
@@ -108,7 +108,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 def to_text(receipt: Receipt) -> str:
     """A receipt for a header field or a SOAP element. Raises: TOO_LARGE beyond `RECEIPT_TEXT_MAX` characters."""
-    text = armour.to_text(_FORMAT.encode(_Whole(_signed(receipt), receipt.signature)))
+    text = armour.to_text(_FORMAT.encode(_SignedReceipt(_signed(receipt), receipt.signature)))
     if len(text) > RECEIPT_TEXT_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "receipt", "", f"a receipt has at most {RECEIPT_TEXT_MAX} characters")
     return text

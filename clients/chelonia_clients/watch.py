@@ -73,7 +73,7 @@ class WatchedCompact:
         self._watch = watch
         self.speaks, self.by_soap = client.speaks, client.by_soap
 
-    def standing(self, url: str) -> None:
+    def open_connection(self, url: str) -> None:
         """Every call goes through `ask`."""
 
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:

@@ -16,7 +16,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from chelonia.hosting.net.certificates import Issued, make_proxy
 from chelonia.hosting.net.identity import VOMS_ATTRIBUTES, name_from_dn
-from chelonia.hosting.net.voms import CERTIFICATES, FQANS, TARGETS, _CertificateLists, _Extension, _Target, _TargetLists
+from chelonia.hosting.net.voms import (
+    CERTIFICATES,
+    FQANS,
+    TARGETS,
+    _CertificateLists,
+    _Extension,
+    _TargetLists,
+    _TargetName,
+)
 
 HOUR_S = 3600
 
@@ -84,7 +92,9 @@ class Ac:
         certificates = [[asn1.Certificate.load(cert.public_bytes(Encoding.DER)) for cert in carried]]
         told: list[tuple[str, bool, bytes]] = [(CERTIFICATES, False, _CertificateLists(certificates).dump())]
         if self.targets:
-            names = [_Target("name", asn1.GeneralName("uniform_resource_identifier", each)) for each in self.targets]
+            names = [
+                _TargetName("name", asn1.GeneralName("uniform_resource_identifier", each)) for each in self.targets
+            ]
             told.append((TARGETS, True, _TargetLists([names]).dump()))
         if self.critical:
             told.append((self.critical, True, b"\x05\x00"))

@@ -72,7 +72,7 @@ class Standstill:
 
 
 @dataclass(slots=True)
-class _HeldFrames:
+class _FramesOfPeer:
     """Frames held back from one peer, all of one term; `size`: their bytes."""
 
     term: int
@@ -84,14 +84,14 @@ class HeldFrames:
     """Frames of those who may not be followed yet."""
 
     def __init__(self) -> None:
-        self._of: dict[int, _HeldFrames] = {}
+        self._of: dict[int, _FramesOfPeer] = {}
 
     def hold(self, peer: int, frame: EngineFrame) -> None:
         """Keep one; of too many none is kept, the library asks again."""
         assert frame.master, "what a follower sends is passed on or dropped"
         held = self._of.get(peer)
         if held is None or held.term != frame.term:
-            held = self._of[peer] = _HeldFrames(frame.term)
+            held = self._of[peer] = _FramesOfPeer(frame.term)
         held.frames.append(frame)
         held.size += len(frame.control) + len(frame.record)
         if len(held.frames) > bounds.HELD_FRAMES_MAX or held.size > bounds.HELD_BYTES_MAX:

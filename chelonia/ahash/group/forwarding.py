@@ -38,7 +38,7 @@ class ForwardedCall(msgspec.Struct, frozen=True):
     arguments: tuple[Any, ...]
 
 
-class _Request(msgspec.Struct, array_like=True, frozen=True):
+class _CallMessage(msgspec.Struct, array_like=True, frozen=True):
     """A call as it goes over."""
 
     method: str
@@ -46,7 +46,7 @@ class _Request(msgspec.Struct, array_like=True, frozen=True):
     arguments: msgspec.Raw
 
 
-class _Answer(msgspec.Struct, array_like=True, frozen=True):
+class _AnswerMessage(msgspec.Struct, array_like=True, frozen=True):
     """What became of a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
 
     carried_out: bool
@@ -55,9 +55,9 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
     position: Position | None = None
 
 
-_REQUEST: Final = msgspec.msgpack.Decoder(_Request)
-_ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
-NOT_MASTER: Final = compact.encode(_Answer(carried_out=False))
+_REQUEST: Final = msgspec.msgpack.Decoder(_CallMessage)
+_ANSWER: Final = msgspec.msgpack.Decoder(_AnswerMessage)
+NOT_MASTER: Final = compact.encode(_AnswerMessage(carried_out=False))
 
 
 class NotCarriedOut(CheloniaError):
@@ -66,7 +66,7 @@ class NotCarriedOut(CheloniaError):
 
 def encode_request(asked: ForwardedCall) -> bytes:
     """Raises: BAD_REQUEST for text that is not UTF-8; TOO_LARGE, as for a result."""
-    return _bounded(compact.encode(_Request(asked.method, asked.call, compact.encode_args(asked.arguments))))
+    return _bounded(compact.encode(_CallMessage(asked.method, asked.call, compact.encode_args(asked.arguments))))
 
 
 def decode_request(data: bytes) -> ForwardedCall:
@@ -80,7 +80,7 @@ def decode_request(data: bytes) -> ForwardedCall:
 
 def encode_result(result: Any, position: Position | None) -> bytes:
     """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
-    return _bounded(compact.encode(_Answer(True, msgspec.Raw(compact.encode(result)), None, position)))
+    return _bounded(compact.encode(_AnswerMessage(True, msgspec.Raw(compact.encode(result)), None, position)))
 
 
 def _bounded(data: bytes) -> bytes:
@@ -91,7 +91,7 @@ def _bounded(data: bytes) -> bytes:
 
 def encode_error(error: CheloniaError, position: Position | None) -> bytes:
     """An error that the service raised."""
-    return compact.encode(_Answer(True, compact.NOTHING, compact.WireError.of(error), position))
+    return compact.encode(_AnswerMessage(True, compact.NOTHING, compact.WireError.of(error), position))
 
 
 def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:

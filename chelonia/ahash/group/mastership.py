@@ -164,7 +164,7 @@ class TermDurability:
 
 
 @dataclass(slots=True)
-class _Wait:
+class _DurabilityWait:
     """A sequence of a term that somebody waits for. `until_ms` 0: as long as the term lasts."""
 
     term: int
@@ -195,7 +195,7 @@ class Mastership:
         self._reading_end = False
         self._frames: deque[tuple[int | None, bytes]] = deque()
         self._sending = False
-        self._waits: list[_Wait] = []
+        self._waits: list[_DurabilityWait] = []
         self._members_due = self._members_reading = False
         self._changed = asyncio.Event()
         self._followed: int | None = None
@@ -370,7 +370,7 @@ class Mastership:
         until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
         while not self.covers(term, sequence):
             future: asyncio.Future[None] = self._loop.create_future()
-            self._waits.append(_Wait(term, sequence, until, future))
+            self._waits.append(_DurabilityWait(term, sequence, until, future))
             await future
 
     def covers(self, term: int, sequence: int) -> bool:
@@ -659,7 +659,7 @@ class Mastership:
         present = self.replica.term
         self._release(lambda wait: wait.future.done() or wait.term != present)
 
-    def _release(self, ended: Callable[[_Wait], bool]) -> None:
+    def _release(self, ended: Callable[[_DurabilityWait], bool]) -> None:
         """End waits: whoever waited asks again."""
         waits, self._waits = self._waits, []
         for wait in waits:

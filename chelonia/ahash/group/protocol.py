@@ -363,7 +363,7 @@ class GroupReplica:
         """Engine frames leave for all: what is durable by now goes along, where it `may_tell`."""
         self._lapse(now_ms)
         if (reign := self._reign) is not None and self.may_tell(now_ms):
-            self._send_beats(reign, now_ms, sent_ms=0)
+            self._send_heartbeats(reign, now_ms, sent_ms=0)
             reign.told_with_frames = True
         return self._done(now_ms)
 
@@ -484,9 +484,9 @@ class GroupReplica:
             self._know(reign.mark, durable)
         if now_ms >= reign.beat_due_ms:
             reign.beat_due_ms = now_ms + self._pace.beat_ms
-            self._send_beats(reign, now_ms, sent_ms=now_ms)
+            self._send_heartbeats(reign, now_ms, sent_ms=now_ms)
         elif reign.announced < reign.told and now_ms >= reign.may_tell_ms:
-            self._send_beats(reign, now_ms, sent_ms=0)
+            self._send_heartbeats(reign, now_ms, sent_ms=0)
 
     def _open(self, reign: Reign, durable: int, now_ms: int) -> None:
         """A majority holds the first commit under our lease. Until it holds a second one too, which proves that, an
@@ -506,7 +506,7 @@ class GroupReplica:
             return f"replicas {sorted(reign.refused)} may not join"
         return self.histories.who_is_ahead(self._others())
 
-    def _send_beats(self, reign: Reign, now_ms: int, *, sent_ms: int) -> None:
+    def _send_heartbeats(self, reign: Reign, now_ms: int, *, sent_ms: int) -> None:
         reign.announced, reign.told_with_frames, reign.may_tell_ms = reign.told, False, now_ms + self._pace.tell_ms
         beat = reign.beat(sent_ms, self._strain.lease_ms(now_ms) if sent_ms else 0)
         for peer in self._others():
@@ -706,7 +706,7 @@ class GroupReplica:
             elif word.seen > reign.key:
                 self._overtaken(reign, peer, word.seen[0], now_ms)
 
-    def _standing(self, now_ms: int) -> None:
+    def _seek_election(self, now_ms: int) -> None:
         """Tell the others that we stand, and ask for an election when enough of them do."""
         if now_ms >= self._stand_due_ms:
             self._stand_due_ms = now_ms + self._pace.beat_ms
@@ -789,7 +789,7 @@ class GroupReplica:
         elif self._following is not None:
             self._obeying(self._following, now_ms)
         elif self._stands(now_ms):
-            self._standing(now_ms)
+            self._seek_election(now_ms)
         self.attention.due_ms = self._due_ms(now_ms)
         assert self.attention.due_ms > now_ms, "what was due now is done"
         effects = tuple(self._effects)

@@ -102,8 +102,8 @@ class ReplicationLinks:
         self._membership = membership
         self._trust = trust
         self._receiver = receiver
-        self._links: dict[int, _Link] = {}
-        self._open: set[_Link] = set()
+        self._links: dict[int, _PeerLink] = {}
+        self._open: set[_PeerLink] = set()
         self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
         self._server: asyncio.Server | None = None
         self.jobs = Jobs(
@@ -120,7 +120,7 @@ class ReplicationLinks:
     async def start(self, host: str, port: int) -> int:
         """Listen, and begin to dial. Returns: the port listened on."""
         self._server = await self._loop.create_server(
-            lambda: _Link(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
+            lambda: _PeerLink(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
         )
         self._watching = asyncio.create_task(self.jobs.run())
         self.set_membership(self._membership)
@@ -177,7 +177,7 @@ class ReplicationLinks:
         assert member.replica < self._own.replica, "of a pair one dials"
         backoff = Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
         while True:
-            link = _Link(self, member)
+            link = _PeerLink(self, member)
             try:
                 await self._connect(link, member)
                 await asyncio.shield(link.closed)
@@ -187,7 +187,7 @@ class ReplicationLinks:
                 backoff.worked()
             await asyncio.sleep(backoff.failed() / 1000)
 
-    async def _connect(self, link: _Link, member: Member) -> None:
+    async def _connect(self, link: _PeerLink, member: Member) -> None:
         host, _, port = member.address.rpartition(":")
         host = host.strip("[]")
         async with asyncio.timeout(2 * HANDSHAKE_S):
@@ -236,11 +236,11 @@ class ReplicationLinks:
             reason = f"another process is replica {member.replica} already, at {linked.where}: stop one of the two"
         return reason
 
-    def opened(self, link: _Link) -> None:
+    def opened(self, link: _PeerLink) -> None:
         """A connection stands; who it is is not known yet."""
         self._open.add(link)
 
-    def established(self, link: _Link, replica: int) -> None:
+    def established(self, link: _PeerLink, replica: int) -> None:
         """HELLO was checked: from now on this is the link to `replica`."""
         assert link.greeted, "nothing is taken of one whose HELLO was not checked"
         old = self._links.pop(replica, None)
@@ -256,7 +256,7 @@ class ReplicationLinks:
         """A message came over the link of `replica`. Raises: CheloniaError."""
         self._receiver.message(replica, data)
 
-    def lost(self, link: _Link) -> None:
+    def lost(self, link: _PeerLink) -> None:
         """A connection is gone."""
         self._open.discard(link)
         replica = link.member.replica if link.member is not None else 0
@@ -275,7 +275,7 @@ class ReplicationLinks:
             _LOG.log(level, "%s", line)
 
 
-class _Link(asyncio.Protocol):
+class _PeerLink(asyncio.Protocol):
     """One connection. `expected`: whom we dialled; None: it was accepted."""
 
     def __init__(self, links: ReplicationLinks, expected: Member | None) -> None:

@@ -26,7 +26,7 @@ READERS: Final = 2
 
 
 @dataclass(slots=True)
-class _Work:
+class _QueuedWork:
     """Work, its future, and what came of it."""
 
     run: Callable[[], Any]
@@ -35,7 +35,7 @@ class _Work:
     error: BaseException | None = None
 
 
-_Group = list[_Work]
+_Group = list[_QueuedWork]
 
 
 class _WayBack:
@@ -85,7 +85,7 @@ class ThreadExecutor:
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the committer thread, after all write work handed over before."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._writes.put([_Work(work, future)])
+        self._writes.put([_QueuedWork(work, future)])
         return future
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -93,7 +93,7 @@ class ThreadExecutor:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._send_reads)
-        self._gathered.append(_Work(work, future))
+        self._gathered.append(_QueuedWork(work, future))
         return future
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:

@@ -26,7 +26,7 @@ class Fleet:
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self._nodes = sorted(nodes, key=lambda node: node.shepherd)
         self._places = {node.shepherd: place_of(node) for node in self._nodes}
-        self._leaves: dict[ServiceId, _Leaf] = {}
+        self._leaves: dict[ServiceId, _ShepherdLeaf] = {}
         self._root: _Domain | None = None  # most fleets are out of date before anything is chosen
 
     def _tree(self) -> _Domain:
@@ -34,7 +34,9 @@ class Fleet:
         if self._root is None:
             self._root = _Domain(0, None)
             for node in self._nodes:
-                leaf = self._leaves[node.shepherd] = _Leaf(node.shepherd, node.free_bytes if takes(node, 0) else 0)
+                leaf = self._leaves[node.shepherd] = _ShepherdLeaf(
+                    node.shepherd, node.free_bytes if takes(node, 0) else 0
+                )
                 self._root.plant(self._places[node.shepherd], leaf)
             self._root.grow()
         return self._root
@@ -84,7 +86,7 @@ class Fleet:
                 taken.bar(leaf)
 
 
-class _Leaf:
+class _ShepherdLeaf:
     """A Shepherd: its weight in a draw (0: takes nothing), and the way to it from the root: (domain, place in it)."""
 
     __slots__ = ("shepherd", "way", "weight")
@@ -103,12 +105,12 @@ class _Domain:
     def __init__(self, depth: int, above: _Domain | None) -> None:
         self.depth = depth
         self.above = above
-        self.below: list[_Domain | _Leaf] = []
+        self.below: list[_Domain | _ShepherdLeaf] = []
         self.index: dict[str, int] = {}
         self.upto: list[int] = [0]
         self.weight = 0
 
-    def plant(self, place: Place, leaf: _Leaf) -> None:
+    def plant(self, place: Place, leaf: _ShepherdLeaf) -> None:
         """Make room for a Shepherd at its place; asked of the root."""
         domain, way = self, []
         for part in place:
@@ -142,20 +144,20 @@ class _Taken:
         self._held: dict[_Domain, int] = {root: 0}
         self._gone: dict[_Domain, dict[int, int]] = {}
 
-    def hold(self, leaf: _Leaf) -> None:
+    def hold(self, leaf: _ShepherdLeaf) -> None:
         """A copy is here: its domains count as used, and it is not chosen again."""
         for domain, _ in leaf.way:
             self._held[domain] = self._held.get(domain, 0) + 1
         self.bar(leaf)
 
-    def bar(self, leaf: _Leaf) -> None:
+    def bar(self, leaf: _ShepherdLeaf) -> None:
         """This one is not chosen."""
         for domain, at in leaf.way:
             gone = self._gone.setdefault(domain, {})
             gone[at] = gone.get(at, 0) + leaf.weight
             assert gone[at] <= domain.below[at].weight, "nobody is taken off twice"
 
-    def draw(self, uniform: Callable[[], float]) -> _Leaf | None:
+    def draw(self, uniform: Callable[[], float]) -> _ShepherdLeaf | None:
         """One of those farthest from all copies, by chance and weight; None when nothing is left."""
         best: Crowding | None = None
         exits: list[tuple[_Domain, int]] = []
@@ -192,13 +194,13 @@ class _Taken:
             return []
         return sorted([(at, below[at].weight if below[at] in held else off) for at, off in gone.items()])
 
-    def _descend(self, domain: _Domain, mark: int) -> _Leaf:
+    def _descend(self, domain: _Domain, mark: int) -> _ShepherdLeaf:
         """The Shepherd at `mark` among the weights left below a domain."""
         while True:
             at, mark = _locate(domain.upto, self._off(domain), mark)
             under = domain.below[at]
             assert 0 <= mark < under.weight, "who takes nothing is not drawn"
-            if isinstance(under, _Leaf):
+            if isinstance(under, _ShepherdLeaf):
                 return under
             domain = under
 

@@ -52,7 +52,7 @@ TAKEN: Final = ConnectionDecision()
 
 
 @dataclass(slots=True)
-class _Owner:
+class _OwnerShare:
     """One address or DN: how many connections, and which of them are idle, the oldest first."""
 
     rank: Rank
@@ -67,7 +67,7 @@ class ConnectionTable:
         assert 0 <= shares.reserve < shares.total, "a listener has room for others than known services"
         self._shares = shares
         self._owner_of: dict[Hashable, str] = {}
-        self._owners: dict[str, _Owner] = {}
+        self._owners: dict[str, _OwnerShare] = {}
         self._idle: tuple[dict[Hashable, None], ...] = ({}, {}, {})
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class ConnectionTable:
     def came(self, connection: Hashable, owner: str, rank: Rank) -> ConnectionDecision:
         """Judge a new connection. Unless refused it is counted, idle; whoever was `cut` is no longer."""
         assert connection not in self._owner_of, "a connection comes once"
-        own = self._owners.get(owner) or _Owner(rank)
+        own = self._owners.get(owner) or _OwnerShare(rank)
         verdict = self._judge(own, rank)
         if verdict.cut is not None:
             self.gone(verdict.cut)
@@ -88,7 +88,7 @@ class ConnectionTable:
             assert len(self) <= self._shares.total
         return verdict
 
-    def _judge(self, own: _Owner, rank: Rank) -> ConnectionDecision:
+    def _judge(self, own: _OwnerShare, rank: Rank) -> ConnectionDecision:
         shares = self._shares
         share = (shares.address, shares.dn, shares.total)[rank]
         if own.open >= share:

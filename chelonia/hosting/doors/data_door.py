@@ -108,7 +108,7 @@ class DataDoor:
         download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
             answer = self._content(request, download, await _describe(request, download))
-            assert isinstance(answer.body, _Content), "what can be read has a body that is read"
+            assert isinstance(answer.body, _DownloadBody), "what can be read has a body that is read"
             await answer.body.begin()
             return answer
         except BaseException as error:  # who goes away while the record is read leaves no used ticket behind
@@ -120,8 +120,8 @@ class DataDoor:
             raise
 
     def _content(self, request: HttpRequest, download: Download, headers: Headers) -> HttpResponse:
-        def body(parts: Parts, tail: bytes) -> _Content:
-            return _Content(download, self._chunks(download, parts, tail))
+        def body(parts: Parts, tail: bytes) -> _DownloadBody:
+            return _DownloadBody(download, self._chunks(download, parts, tail))
 
         spans = self._spans(request, download)
         if not spans and _matches(request.headers.get("If-None-Match", ""), download):
@@ -179,7 +179,7 @@ class DataDoor:
                 await chunks.aclose()
 
 
-class _Content:
+class _DownloadBody:
     """A body that releases its replica when it is closed, also when nobody ever began to read it."""
 
     def __init__(self, download: Download, chunks: AsyncGenerator[bytes, None]) -> None:

@@ -210,7 +210,7 @@ class HttpServer:
         except TimeoutError:
             if come:
                 self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
-            if isinstance(raw.protocol, _Connection):
+            if isinstance(raw.protocol, _HttpConnection):
                 raw.protocol.cut()
         except (*_BREAKS, RuntimeError) as error:
             if isinstance(error, RuntimeError) and raw.transport is not None:
@@ -464,13 +464,13 @@ class _Newcomers:
             self._cuts[connection] = cut
         return verdict.taken
 
-    def mind_silence(self, connection: _Connection | CompactConnection) -> None:
+    def mind_silence(self, connection: _HttpConnection | CompactConnection) -> None:
         """End a connection that has not asked anything in time, unless it is a known service's."""
         name, rank = self.table.owner(connection)
         if rank is not Rank.KNOWN:
             asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, name)
 
-    def _look(self, connection: _Connection | CompactConnection, name: str) -> None:
+    def _look(self, connection: _HttpConnection | CompactConnection, name: str) -> None:
         if connection in self._cuts and connection.silent:
             self._parts.notes.met("time to the first request", name, "the connection was closed")
             connection.cut()
@@ -508,13 +508,13 @@ class _Acceptor(web.Server):
         return Buffered(self(), self._buffer, bounds.UNASKED_BYTES)
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._options)
+        return _HttpConnection(self, loop=self._loop, **self._options)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if self._guarded is not None:
             self._numbers[id(handler)] = self._guarded.hold(transport.get_extra_info("socket"))
-        assert isinstance(handler, _Connection)
+        assert isinstance(handler, _HttpConnection)
         if self.newcomers.take(handler, transport, handler.cut, stopping=self.stopping):
             self.newcomers.mind_silence(handler)
         else:
@@ -531,7 +531,7 @@ class _Acceptor(web.Server):
             told()
 
 
-class _Connection(RequestHandler):
+class _HttpConnection(RequestHandler):
     """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
 
     __slots__ = ("_head_bytes", "refused")

@@ -57,12 +57,12 @@ class CompactClient:
 
         Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
         """
-        connection = self._standing(_target(url)) or await self._connected(_target(url))
+        connection = self._connection_to(_target(url)) or await self._connected(_target(url))
         return await connection.ask(asking)
 
-    def standing(self, url: str) -> Connection | None:
+    def open_connection(self, url: str) -> Connection | None:
         """The connection on which a call may be sent at once; None: there is none yet, or it broke."""
-        return self._standing(_target(url))
+        return self._connection_to(_target(url))
 
     def by_soap(self, url: str, service: str) -> None:
         """Note that a service of a target is not offered in this encoding."""
@@ -80,7 +80,7 @@ class CompactClient:
         if ending:
             await asyncio.wait([connection.ended for connection in ending], timeout=CLOSE_MS / 1000)
 
-    def _standing(self, target: str) -> Connection | None:
+    def _connection_to(self, target: str) -> Connection | None:
         """The connection that stands; None: there is none yet, or it broke."""
         connection = self._stands.get(target)
         return None if connection is None or connection.broken else connection

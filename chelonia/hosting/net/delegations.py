@@ -37,7 +37,7 @@ Who = tuple[Dn, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class _Held:
+class _Delegated:
     """What one user has delegated, and the key that waits for a proxy."""
 
     issued: Issued | None = None
@@ -51,7 +51,7 @@ class Delegations:
 
     def __init__(self, now_ms: Callable[[], Ms] | None = None) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
-        self._held: dict[Who, _Held] = {}
+        self._held: dict[Who, _Delegated] = {}
         self._making = asyncio.Lock()
 
     async def request(self, peer: Peer) -> str:
@@ -70,7 +70,7 @@ class Delegations:
     def put(self, peer: Peer, pem: str) -> None:
         """Keep a proxy that was signed for a request. Raises: BAD_REQUEST, NOT_FOUND, UNTRUSTED, EXPIRED."""
         who = _who(peer)
-        held = self._held.get(who, _Held())
+        held = self._held.get(who, _Delegated())
         try:
             chain = tuple(x509.load_pem_x509_certificates(pem.encode()))
             public = chain[0].public_key()
@@ -109,7 +109,7 @@ class Delegations:
             return b""
         return held.issued.proxy_pem
 
-    def _place(self, who: Who) -> _Held:
+    def _place(self, who: Who) -> _Delegated:
         """What `who` has, or room for it. Raises: BUSY."""
         if who not in self._held:
             now_ms = self._now_ms()
@@ -123,7 +123,7 @@ class Delegations:
                 log.info('event=limit name=delegations dn="%s" kept=%d', who[0], len(self._held))
                 cause = f"at most {DELEGATIONS_PER_DN_MAX} delegations of a user, {DELEGATIONS_MAX} in all, are kept"
                 raise CheloniaError(Kind.BUSY, "delegation", cause=cause)
-            self._held[who] = _Held(asked_until_ms=Ms(now_ms + ANSWER_MS_MAX))
+            self._held[who] = _Delegated(asked_until_ms=Ms(now_ms + ANSWER_MS_MAX))
         return self._held[who]
 
 

@@ -146,7 +146,7 @@ NOBODY: Final = Identity(ANONYMOUS)
 """The identity of a peer that showed no certificate."""
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _JudgedIdentity(msgspec.Struct, frozen=True):
     """One remembered identity, the chain it was read from, and the last verdict on it.
 
     The verdict holds in round `judged` of `IdentityCache.judge_again`, until `good_until_ms` (exclusive).
@@ -175,7 +175,7 @@ class IdentityCache:
         self._now_ms = now_ms
         self._limit = limit
         self._attests = attests
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: OrderedDict[bytes, _JudgedIdentity] = OrderedDict()
         self._round = 0
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
 
@@ -210,7 +210,7 @@ class IdentityCache:
         """Void all verdicts, identities kept: to be called when CRLs, policies or CAs were loaded anew."""
         self._round += 1
 
-    def _use(self, key: bytes, known: _Known) -> Identity:
+    def _use(self, key: bytes, known: _JudgedIdentity) -> Identity:
         """Check `known` at this instant and keep it as the most recently used; forget it if it is refused."""
         now_ms, judged = self._now_ms(), self._round  # a reload in another thread may end the round while we judge
         holds = known.judged == judged and known.identity.not_before_ms <= now_ms < known.good_until_ms
@@ -232,7 +232,7 @@ class IdentityCache:
             self._known.popitem(last=False)
         return known.identity
 
-    def _meet(self, tls: TlsObject, key: bytes) -> _Known:
+    def _meet(self, tls: TlsObject, key: bytes) -> _JudgedIdentity:
         """Read the identity from a connection that has its verified chain."""
         chain = tuple(load_certificate(der) for der in verified_chain(tls))
         if not chain and tls.session_reused:
@@ -242,7 +242,7 @@ class IdentityCache:
             raise CheloniaError(Kind.UNTRUSTED, "identify", "", "the peer's certificate chain was not verified")
         identity = identity_of_chain(chain)
         assert identity.fingerprint == key.hex(), "the verified chain must begin with the peer's certificate"
-        return _Known(identity, chain)
+        return _JudgedIdentity(identity, chain)
 
     def _note_ignored(self, dn: Dn, reasons: tuple[str, ...]) -> None:
         """Log once why VOMS attributes that a peer shows are ignored."""

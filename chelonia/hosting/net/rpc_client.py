@@ -200,11 +200,11 @@ class Channel:
         if hedge_ms and method.row.retry is Retry.KEYED and self._name == "files":
             async with beside(self._ask_after(url, call, hedge_ms // 2)):
                 return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
-        standing = client.standing(url) if client is not None and self._packs(url, method) else None
-        if standing is None:
+        connection = client.open_connection(url) if client is not None and self._packs(url, method) else None
+        if connection is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
         try:  # what is answered soon needs no task and no timer of its own
-            answer = self._unpacked(await standing.ask(self._asking(call, method, args, hedge_ms)), url, method)
+            answer = self._unpacked(await connection.ask(self._asking(call, method, args, hedge_ms)), url, method)
         except Silent as silent:
             begun = self._packed(silent.rest, url, call, method, args)
             return await self._race(first, trying, begun, (0, hedge_ms))
@@ -389,7 +389,7 @@ def _table(service: PortTable | Service) -> PortTable:
     return service if isinstance(service, PortTable) else service.table
 
 
-class _Remote:
+class _RemotePort:
     """A port's methods, each a call on `channel`, which is made for the first one."""
 
     def __init__(self, make: Callable[[], Channel]) -> None:
@@ -431,7 +431,7 @@ def remote(link: Link, service: PortTable | Service | str, urls: Sequence[str], 
 
     if not urls:
         channel()
-    return _Remote(channel)
+    return _RemotePort(channel)
 
 
 def _rows_of(port: str) -> PortTable:

@@ -78,16 +78,16 @@ class _Fqans(core.SetOf):  # type: ignore[misc]
     _child_spec = cms.IetfAttrSyntax
 
 
-class _Target(core.Choice):  # type: ignore[misc]
+class _TargetName(core.Choice):  # type: ignore[misc]
     _alternatives = (("name", asn1.GeneralName, {"explicit": 0}), ("group", asn1.GeneralName, {"explicit": 1}))
 
 
-class _Targets(core.SequenceOf):  # type: ignore[misc]
-    _child_spec = _Target
+class _TargetNames(core.SequenceOf):  # type: ignore[misc]
+    _child_spec = _TargetName
 
 
 class _TargetLists(core.SequenceOf):  # type: ignore[misc]
-    _child_spec = _Targets
+    _child_spec = _TargetNames
 
 
 class Voms:

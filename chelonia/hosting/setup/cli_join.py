@@ -165,7 +165,7 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     link = open_link(TlsStore(settings, SystemClock().now_ms))
     async with link.client:
         assert home.core.librarian is not None, "a core has a Librarian"
-        ports = _Ports(
+        ports = _HomePorts(
             remote_ahash(link, (home.ahash.id,), RetryLimits()),
             remote_librarian(link, (home.core.librarian.id,), RetryLimits()),
         )
@@ -273,7 +273,7 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ports:
+class _HomePorts:
     """The services of the home host, asked as the administrator."""
 
     ahash: AHash
@@ -283,7 +283,7 @@ class _Ports:
 class _Desk:
     """Decides about one host: what `admission` says, what the administrator says, and what the A-Hash says."""
 
-    def __init__(self, home: _Home, ports: _Ports, name: str, teller: _Teller, *, approve_all: bool) -> None:
+    def __init__(self, home: _Home, ports: _HomePorts, name: str, teller: _Teller, *, approve_all: bool) -> None:
         self._home, self._ahash, self._librarian = home, ports.ahash, ports.librarian
         self._name, self._teller, self._approve_all = name, teller, approve_all
         self.secret = SystemIds().token(admission.SECRET_BYTES)

@@ -57,7 +57,7 @@ class Downloaded(msgspec.Struct, frozen=True):
     had: int = 0
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _ExpectedBytes(msgspec.Struct, frozen=True):
     """What a file's bytes are to be. `size` -1, and checksums "", where not known; `etag`: names the bytes of several
     blobs."""
 
@@ -87,7 +87,7 @@ class _SmallChoice(msgspec.Struct):
 _Choice = ReplicaChoice | _ContentChoice | _SmallChoice
 
 
-class _Hash(Protocol):
+class _RunningHash(Protocol):
     def update(self, data: bytes, /) -> None: ...
     def hexdigest(self) -> str: ...
 
@@ -106,7 +106,7 @@ class _Adler32:
         return f"{self._value:08x}"
 
 
-def new_hash(kind: str) -> _Hash:
+def new_hash(kind: str) -> _RunningHash:
     """What measures a file. Raises: NOT_SUPPORTED for a kind that is not known here."""
     if kind == "adler32":
         return _Adler32()
@@ -288,7 +288,7 @@ class _Search:
             number += 1
             barren = 0 if self._arrived > before else barren + 1
 
-    async def _ask(self, patience_ms: int) -> tuple[_Facts, _Choice]:
+    async def _ask(self, patience_ms: int) -> tuple[_ExpectedBytes, _Choice]:
         looks = self._client.looks
         if looks is not None and not self._asked:
             self._asked = True
@@ -303,12 +303,12 @@ class _Search:
         if kind is not None:
             raise CheloniaError(kind, "get", self._ln, answer.cause or answer.status)
         turls = [turl for turl in _turls(answer) if target_of(turl) not in self._wrong]
-        facts = _Facts(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
+        facts = _ExpectedBytes(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
         return facts, ReplicaChoice(turls, patience_ms)
 
     async def _looked(
         self, looks: CallBatches[Look, Looked | Failure], patience_ms: int
-    ) -> tuple[_Facts, _Choice] | None:
+    ) -> tuple[_ExpectedBytes, _Choice] | None:
         """What one look tells: all bytes of a small file, or where to read others; None: the Bartender is to be asked
         in another way."""
         place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
@@ -321,12 +321,12 @@ class _Search:
         known = next(((name, getattr(sums, name)) for name in _CHECKSUMS if getattr(sums, name)), None)
         if known is None or (there.data is None and not there.sources):
             return None
-        facts = _Facts(there.attributes.size, known[0], known[1].lower())
+        facts = _ExpectedBytes(there.attributes.size, known[0], known[1].lower())
         if there.data is not None:
             return facts, _SmallChoice(there.data, [self._ln])
         return facts, ReplicaChoice(list(dict.fromkeys(there.sources)), patience_ms)
 
-    async def _content(self, files: Files) -> tuple[_Facts, _Choice]:
+    async def _content(self, files: Files) -> tuple[_ExpectedBytes, _Choice]:
         from chelonia.hosting.transfer.file_reader import FileReader  # not above: few files are of several blobs
         from chelonia.hosting.transfer.front import HttpBytes
 
@@ -335,7 +335,7 @@ class _Search:
         if isinstance(there, Failure):
             raise there.error("get")
         known, attributes = there.checksums.adler32, there.attributes
-        facts = _Facts(attributes.size, "adler32" if known else "", known, attributes.etag)
+        facts = _ExpectedBytes(attributes.size, "adler32" if known else "", known, attributes.etag)
         reader = FileReader(files, HttpBytes(self._client.http, self._client.clock), call, place)
         return facts, _ContentChoice(reader, there, [self._ln])
 
@@ -445,7 +445,7 @@ class _Keeper:
 class _Fetched:
     """What has arrived so far, and whether it is right."""
 
-    def __init__(self, ln: str, facts: _Facts) -> None:
+    def __init__(self, ln: str, facts: _ExpectedBytes) -> None:
         self.checksum_type = facts.checksum_type
         self.checksum = facts.checksum
         self.size = 0
@@ -502,7 +502,7 @@ class _Fetched:
                 self._hash.update(piece)
             self.size += len(piece)
 
-    def check_same(self, facts: _Facts) -> None:
+    def check_same(self, facts: _ExpectedBytes) -> None:
         """Raises: CONFLICT when the name means other bytes now than those that have come."""
         if self.size and facts != self._facts:
             raise CheloniaError(Kind.CONFLICT, "get", self._ln, "it was overwritten meanwhile; start again")

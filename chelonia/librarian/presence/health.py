@@ -113,7 +113,7 @@ def unsteady(returns: Mapping[ServiceId, Sequence[Ms]], rule: FlapRule, now: Ms)
 
 
 @dataclass(slots=True)
-class _Node:
+class _ShepherdHealth:
     stored: StoredNode
     returns: deque[Ms]
     beat: Heartbeat | None = None
@@ -138,7 +138,7 @@ class HealthTable:
         self._grace_until = Ms(started_ms + start_grace_ms)
         self._leading = False
         self.evidence = FailureEvidence(lease_ms)
-        self._nodes: dict[ServiceId, _Node] = {}
+        self._nodes: dict[ServiceId, _ShepherdHealth] = {}
 
     # --- what is told to it -----------------------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class HealthTable:
         """Take over what was just written of one Shepherd."""
         self._nodes.setdefault(shepherd, self._new(stored)).take(stored)
 
-    def _new(self, stored: StoredNode) -> _Node:
-        return _Node(stored, deque(maxlen=self._rule.returns_max))
+    def _new(self, stored: StoredNode) -> _ShepherdHealth:
+        return _ShepherdHealth(stored, deque(maxlen=self._rule.returns_max))
 
     def lead(self, now: Ms) -> None:
         """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
@@ -368,15 +368,15 @@ class HealthTable:
             drain=DRAINING if stored.drain_ms else "",
         )
 
-    def _fresh(self, shepherd: ServiceId, node: _Node, now: Ms) -> bool:
+    def _fresh(self, shepherd: ServiceId, node: _ShepherdHealth, now: Ms) -> bool:
         if self.evidence.is_away(shepherd, now):
             return False
         return self._heard(node, now) or self.evidence.is_vouched(shepherd, now)
 
-    def _heard(self, node: _Node, now: Ms) -> bool:
+    def _heard(self, node: _ShepherdHealth, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
-    def _overdue(self, node: _Node, now: Ms, margin_ms: int = 0) -> bool:
+    def _overdue(self, node: _ShepherdHealth, now: Ms, margin_ms: int = 0) -> bool:
         silent_ms = self.listening.ran(now) - max(self.listening.since, node.heard_ran_ms) + margin_ms
         starting = node.heard_ms is None and now + margin_ms < self._grace_until
         return silent_ms >= self._lease_ms and not starting and not self.listening.stood_still(now)

@@ -26,7 +26,7 @@ class Index:
     """The replicas of one Shepherd."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _IndexPart] = {}
         self._prefixes: list[str] = []
         self._blobs: dict[bytes, ReferenceId | tuple[ReferenceId, ...]] = {}
         self._warm: dict[ReferenceId, KeptReplica] = {}
@@ -191,7 +191,7 @@ class Index:
                 break
         return found
 
-    def _spans(self, after: str, upto: str) -> Iterator[tuple[_Part, slice]]:
+    def _spans(self, after: str, upto: str) -> Iterator[tuple[_IndexPart, slice]]:
         """Where in which parts the references with `after` < reference <= `upto` are."""
         for at in range(bisect.bisect_left(self._prefixes, after[:PREFIX_CHARS]), len(self._prefixes)):
             if upto and self._prefixes[at] > upto:
@@ -205,9 +205,9 @@ class Index:
         part = self._parts.get(reference[:PREFIX_CHARS])
         return None if part is None else part.rows.get(reference)
 
-    def _part(self, prefix: str) -> _Part:
+    def _part(self, prefix: str) -> _IndexPart:
         if prefix not in self._parts:
-            self._parts[prefix] = _Part()
+            self._parts[prefix] = _IndexPart()
             bisect.insort(self._prefixes, prefix)
         return self._parts[prefix]
 
@@ -238,7 +238,7 @@ class Index:
         return held
 
 
-class _Part:
+class _IndexPart:
     """The replicas whose references begin alike. `order`: their references in order, once somebody asks for it."""
 
     def __init__(self) -> None:

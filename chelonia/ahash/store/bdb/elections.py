@@ -38,7 +38,7 @@ class Order:
     wait_ms: int
 
 
-class _Holding(threading.local):
+class _ThreadTurn(threading.local):
     """Whether this thread keeps the replication thread out."""
 
     turn = False
@@ -65,7 +65,7 @@ class Elections:
         self._refusal = refusal
         self._failed = failed
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._holding = _Holding()
+        self._holding = _ThreadTurn()
         self._busy = False
         self._decided = threading.Event()
         self._superseded = False

@@ -450,7 +450,7 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        pages = _Pages(self._read_manifest, self._read, found, manifest, known)
+        pages = _SnapshotPages(self._read_manifest, self._read, found, manifest, known)
         left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
             left = await self._restore_pages(pages, left, last=last)
@@ -459,7 +459,7 @@ class Rebuilding:
         await self._on.nodes.refresh(self._on.call, self._on.records)
 
     async def _restore_pages(
-        self, pages: _Pages, places: Sequence[PageLocation], *, last: bool
+        self, pages: _SnapshotPages, places: Sequence[PageLocation], *, last: bool
     ) -> Sequence[PageLocation]:
         """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
         again. Returns the others; the `last` time they are lost."""
@@ -725,7 +725,7 @@ def _newest_first(found: Mapping[BlobId, SnapshotBlob]) -> list[tuple[Ms, Snapsh
     return sorted(manifests, key=lambda pair: pair[0], reverse=True)
 
 
-class _Pages:
+class _SnapshotPages:
     """The pages of one snapshot; one that cannot be read is looked for where other snapshots have the very same."""
 
     def __init__(

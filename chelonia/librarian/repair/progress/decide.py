@@ -26,7 +26,7 @@ END: Final = "~"
 
 
 @dataclass(slots=True)
-class _Page:
+class _RoundPage:
     """One with something open or left. `upto`: where it ended; `left`: the fewest verified copies of what was left."""
 
     upto: str = ""
@@ -48,7 +48,7 @@ class RepairRound:
         self._whole = self.read
         self._until = END
         self._stuck: str | None = None
-        self._pages: dict[str, _Page] = {}
+        self._pages: dict[str, _RoundPage] = {}
         self._left: list[tuple[int, str]] = []
 
     def took(self, last: str) -> None:
@@ -63,7 +63,7 @@ class RepairRound:
 
     def opened(self, page: str) -> None:
         """A blob of this page is looked into."""
-        self._pages.setdefault(page, _Page()).open += 1
+        self._pages.setdefault(page, _RoundPage()).open += 1
 
     def closed(self, page: str) -> None:
         """One of them is as wanted."""

@@ -84,7 +84,7 @@ class Admission:
         self.opened = asyncio.Event()
 
     async def __aenter__(self) -> Admission:
-        ports = cli_join._Ports(self.group, self.registry)  # type: ignore[arg-type]
+        ports = cli_join._HomePorts(self.group, self.registry)  # type: ignore[arg-type]
         desk = cli_join._Desk(self.home, ports, NEW, self.teller, approve_all=False)
         door = Door(desk.secret, desk.decide)
         self.port = self.home.port + ADMISSION
