@@ -31,6 +31,7 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.librarian import Traversal
 from chelonia.core.timing.eager import side_by_side
 from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending
+from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
 
 ATTEMPTS_MAX = 6
@@ -40,8 +41,8 @@ SIDE_BY_SIDE_MAX = 16
 CALLS_TOGETHER, CALLS_TOGETHER_MAX, CALL_WAITS_MS = 16, 1000, 10
 """So many calls that each ask little are served as one, so many of those beside each other, and for so long (ms) one
 waits for those at work: less than a disk takes to sync, as slow ones would hold it up."""
-RETRY_MS = 5
-"""First pause before another try; doubled each time, jittered."""
+RETRY_MS, RETRY_MS_MAX = 10, 160
+"""First and longest pause before another try; jittered."""
 
 ELEMENTS_PER_TRIPLE, MARKUP_PER_TRIPLE = 4, 80
 """XML elements of one triple in an answer, and the characters of their tags."""
@@ -480,7 +481,8 @@ def _failed(
 
 
 async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCall, request: R) -> A:
-    for attempt in range(1, ATTEMPTS_MAX):
+    backoff = Backoff(RETRY_MS, RETRY_MS_MAX)
+    for _ in range(1, ATTEMPTS_MAX):
         try:
             return await operation.act(turn, request)
         except CheloniaError as error:
@@ -488,7 +490,7 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
             if error.kind is not Kind.CONFLICT and not has_moved:
                 raise
         turn = replace(turn, walked={})
-        await ports.clock.sleep(int(RETRY_MS * 2**attempt * (0.5 + ports.ids.uniform())))
+        await ports.clock.sleep(int(backoff.failed() * (0.5 + ports.ids.uniform())))
     return await operation.act(turn, request)
 
 
