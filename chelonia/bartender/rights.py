@@ -5,10 +5,13 @@ right, a missing name answers "not found" to everybody. Administrators pass, and
 them too (`core.rights.scopes`). Every decision yields the (entry, version) it was based on; the Librarian conditions
 its transact on them, so a revoked right is not used.
 
-Rights per operation (the original's, corrected): stat, list, getFile: `read` on the entry; make*, putFile: `addEntry`
-on the parent; delFile, unmake*: `delete` on the entry; replacing a file: `delete` on it; unlink and the source of a
-move: `removeEntry` on the parent or `delete` on the entry (as in a sticky directory); the target of a move: `addEntry`;
-a hard link: also `read` on the entry, to a collection only administrators; modify: the right of its section.
+Rights per operation (the original's, corrected):
+- stat, list, getFile: `read` on the entry
+- make*, putFile: `addEntry` on the parent; replacing a file: `delete` on it
+- delFile, unmake*: `delete` on the entry
+- unlink and the source of a move: `removeEntry` on the parent or `delete` on the entry (as in a sticky directory)
+- the target of a move: `addEntry`; a hard link: also `read` on the entry, to a collection only administrators
+- modify: the right of its section
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where bytes go and come from: putFile, startPut and commitPut, getFile, addReplica.
 
-An upload is refused before anything is written when too few Shepherds can take it, so no name is ever left behind:
-putFile reserves a *pending* name that nobody sees and that expires with its tickets (given back at once when no
-Shepherd gives any); startPut writes nothing at all. commitPut decides the rights anew, on the state of that moment.
+An upload is refused before anything is written when too few Shepherds can take it, so no name is ever left behind.
+putFile reserves a *pending* name that nobody sees and that expires with its tickets; it is given back at once when no
+Shepherd gives any. startPut writes nothing at all. commitPut decides the rights anew, on the state of that moment.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Healing: what keeps asking the planner what to do, and has it done.
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
-blobs. This file hears of events and names the jobs; its parts each have one duty: `lease.act` (lease, who is
-away), `plan.act` (plan and act), `copies` (what runs), `claims.act` (claims), `trim`, `erase` (outboxes),
-`sweep` (trash), `survey`, `balance.act`, `drills.act`, `tally`, `removal.act` (what is written late of forgotten
-Shepherds).
+blobs. This file hears of events and names the jobs. Its parts each have one duty: `lease.act` (lease, who is away),
+`plan.act`, `copies` (what runs), `claims.act`, `trim`, `erase` (outboxes), `sweep` (trash), `survey`, `balance.act`,
+`drills.act`, `tally`, `removal.act` (what is written late of forgotten Shepherds).
 
-Invariants: no byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing
-that erases; whatever fails is planned again from what is stored, never from memory.
+Invariants:
+- No byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing that erases.
+- Whatever fails is planned again from what is stored, never from memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away."""
+"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away. And modules
+say in short sentences what they are for."""
 
 import ast
 import re
@@ -17,6 +18,9 @@ PRIVATE_WORDS = {
     "beats": "heartbeats",
 }
 """Words that stood for an idea which has a name in the field: the word, and that name."""
+
+WORDS_MAX, SEMICOLONS_MAX = 45, 2
+"""Of a sentence or list item of a module's docstring. 25 and one are what the house wants."""
 
 
 @cache
@@ -53,3 +57,14 @@ def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
     assert len(words) > 40
     assert bare == sorted(bare)
     assert len(set(bare)) == len(bare)
+
+
+def test_modules_are_described_in_sentences_that_end() -> None:
+    long = []
+    for path, tree in _modules().items():
+        text = ast.get_docstring(tree) or ""
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:- |\d+\. |\| ))", text):
+            for sentence in re.split(r"(?<=[.!?])\s+", paragraph):
+                if len(sentence.split()) > WORDS_MAX or sentence.count(";") > SEMICOLONS_MAX:
+                    long.append(f"{path.relative_to(ROOT)}: {sentence}")
+    assert long == []

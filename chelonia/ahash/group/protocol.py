@@ -2,11 +2,11 @@
 
 A `GroupReplica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
 send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
-always the process's monotonic clock. Invariants: a term is open only when a majority has its first two commits on
-stable storage, and nothing is answered before; a replica follows only whom `log_vouching.may_join` and its own grant
-allow, and acknowledges only in the term it follows; leases of two open terms never overlap; a replica that lost its
-disk counts for nothing until it is synchronised. Why these suffice, whatever elections do:
-docs/design/009-replication.md.
+always the process's monotonic clock. Invariants (why they suffice: docs/design/009-replication.md):
+- A term is open only when a majority has its first two commits on stable storage; nothing is answered before.
+- A replica follows only whom `log_vouching.may_join` and its own grant allow. It acknowledges only in that term.
+- Leases of two open terms never overlap.
+- A replica that lost its disk counts for nothing until it is synchronised.
 """
 
 from __future__ import annotations

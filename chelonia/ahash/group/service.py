@@ -3,9 +3,11 @@
 As master it serves each term with a fresh `AHashService`, whose committer knows nothing of earlier ones; elsewhere it
 answers reads from its own copy while that is fresh enough for the caller, and has the master carry out the rest, one
 hop away. Without a master requests are held for a while instead of refused.
-Invariants: an answer from the copy stands at or after the caller's position and is durable; a strong one was read under
-the master's lease, looked at after the read; a change that may have been carried out is never called failed; what is
-tried again here has a request key, or was certainly not carried out.
+Invariants:
+- An answer from the copy stands at or after the caller's position and is durable.
+- A strong one was read under the master's lease, looked at after the read.
+- A change that may have been carried out is never called failed.
+- A change is tried again here with a request key, or where it was certainly not carried out.
 """
 
 from __future__ import annotations

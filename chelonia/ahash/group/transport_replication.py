@@ -4,8 +4,10 @@ The replica with the higher id dials. Whoever is at the other end must show the 
 in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
 On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO,
 GOODBYE, and PING and PONG, by which each measures how far the others are; and the kind of the others.
-Invariants: nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full; no message is
-handed over before its sender's HELLO was checked; a replica has at most one link, the newest.
+Invariants:
+- Nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full.
+- No message is handed over before its sender's HELLO was checked.
+- A replica has at most one link, the newest.
 """
 
 from __future__ import annotations

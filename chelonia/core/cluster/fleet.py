@@ -1,11 +1,12 @@
 """The choice of Shepherds for new copies and for repair: all nodes of one moment as a tree of domains. Pure.
 
-Invariants: never two copies on one Shepherd; never one that is full, not accepting, away or in maintenance; never a
-closer place while a farther one is free; among equally close ones, where fewest copies are around. Among equals chance
-decides, weighted by free space.
+Invariants:
+- A Shepherd gets no second copy; one that is full, not accepting, away or in maintenance gets none.
+- No place is chosen while a farther one is free.
+- Of equally far places those with the fewest copies around are chosen; chance decides, weighted by free space.
 
-The cost of a choice grows with the copies there are, not with the nodes: only domains that hold copies are looked at,
-for whatever leaves that part of the tree at the same domain is equally far; a draw below it is a search in sums.
+The cost of a choice grows with the copies there are, not with the nodes. Only domains that hold copies are looked at:
+all Shepherds beyond the same domain are equally far. A draw among them is a search in sums.
 """
 
 from __future__ import annotations

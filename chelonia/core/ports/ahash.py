@@ -4,8 +4,11 @@ The A-Hash decides nothing about meaning: it stores objects and applies conditio
 `change` are the original's operations; `transact`, `walk`, `scan`, `below`, `recall` and `status` are what a
 transactional, paged namespace needs. One contract suite (`tests/contract/`) runs against every implementation.
 
-Invariants: a transact applies wholly or not at all, across objects; the same request key applies once; a condition
-reads the state just before its transact; an answer is given only when the change is durable.
+Invariants:
+- A transact applies wholly or not at all, across objects; the same request key applies once.
+- A condition reads the state just before its transact.
+- An answer is given only when the change is durable.
+
 Reads say how fresh they must be (`Call.read_after`, `Call.strong`); implementations tell the process's `Horizon` where
 each of their answers stands.
 """

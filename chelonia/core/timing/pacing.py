@@ -21,7 +21,7 @@ class Pace:
         return max(0, ceil(self._free_ms - now))
 
     def spend(self, much: int, now: Ms) -> None:
-        """So much goes now. A rate of 0 is one of 1: who wants none at all does not ask."""
+        """So much goes now. A rate of 0 counts as one of 1: a caller without a limit asks for no pace."""
         assert much >= 0, much
         self._free_ms = max(now, self._free_ms) + much * 1000 / (self.per_s_max or 1)
 

@@ -1,8 +1,11 @@
 """A certificate authority for tests, demos and small sites, and RFC 3820 proxies for everybody.
 
 Makes CA, host, user and proxy certificates, CRLs and signing policies, and lays them out as grid software expects
-below one directory, `/etc/grid-security` by example: `certificates/<hash>.0` `<hash>.r0` `<hash>.signing_policy` for
-both OpenSSL hash styles, `hostcert.pem` 0444, `hostkey.pem` 0400; the CA's own key and CRL in `ca/`, closed to others.
+below one directory, `/etc/grid-security` by example:
+- `certificates/<hash>.0` `<hash>.r0` `<hash>.signing_policy`, for both OpenSSL hash styles
+- `hostcert.pem` 0444, `hostkey.pem` 0400
+- `ca/`, closed to others: the CA's own key and CRL
+
 Decides no trust. Files are replaced whole (temporary, fsync, rename), so a reader sees the old one or the new one.
 The instant is passed in; serial numbers come from one place, `_serial`.
 """

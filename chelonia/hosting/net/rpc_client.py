@@ -3,9 +3,9 @@
 One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol. What
 a port needs is loaded by its first call: most commands ask one port of six.
 
-A `Channel` carries calls to one service that may have several instances: it stays with one while it answers, goes on
-to the next when it does not, asks the next beside it when it is silent (frozen, or cut off), and repeats a call within
-a deadline with the same request key, so that a change applies once. Context travels in headers: `X-Request-Id`,
+A `Channel` carries calls to one service that may have several instances. It stays with one while it answers, goes on
+to the next when it does not, and asks the next beside it when it is silent (frozen, or cut off). It repeats a call
+within a deadline with the same request key, so that a change applies once. Context travels in headers: `X-Request-Id`,
 `Chelonia-Request-Key`, `Chelonia-Service` where one certificate serves several services, and `Chelonia-Read-After` with
 the newest position that any answer told, so that instances that differ in how far they are show one history. Errors
 arrive as they left the other side; those of the transport name target and cure.

@@ -1,8 +1,8 @@
 """Who may join a cluster, and what is said on the way: decisions and messages of `cheloniad admit` and `join`.
 
-The token that `admit` prints is the whole of the trust between the two hosts: half of it is a digest of the certificate
-that the door shows, so that the newcomer knows to whom it speaks before it says a word, half a secret that only he has
-to whom the administrator gave it. A token is for one host and lives as long as the `admit` that made it. What is signed
+The token that `admit` prints is the whole of the trust between the two hosts. Half of it is a digest of the certificate
+that the door shows: the newcomer knows to whom it speaks before it says a word. Half is a secret that only he has to
+whom the administrator gave it. A token is for one host and lives as long as the `admit` that made it. What is signed
 is decided here from the name that the administrator gave: of the request only the public key is taken.
 
 Messages are lines of JSON within TLS: one `AdmissionRequest`, then an `AdmissionStatus` each until one is

@@ -1,7 +1,7 @@
 """`cheloniad init`: makes a cluster of one host; `cheloniad admit` and `join` make it one of three.
 
-Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be given again:
-a key without certificate is certified, a store that was founded and never used is taken, and the configuration of the
+Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be given again.
+A key without certificate is certified, and a store that was founded and never used is taken. The configuration of the
 core is the last thing written.
 """
 

@@ -1,7 +1,7 @@
 """What every change of names and files brings along: summaries beside the names, and stamps on the collections. Pure.
 
-A decision (`tree`, `uploads`, `contents`) knows nothing of summaries: here its elements are carried out on the file as
-it was read, and the summary of what comes of it is set beside each of its names in the same transact, which rests on
+A decision (`tree`, `uploads`, `contents`) knows nothing of summaries. Here its elements are carried out on the file as
+it was read, and the summary of the result is set beside each of its names in the same transact. That transact rests on
 the version that was read. So a summary is never of another state than its file, and two writers never mix.
 """
 

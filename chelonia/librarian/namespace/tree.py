@@ -4,9 +4,11 @@ Nothing here reads or writes. A function raises the error that what was read alr
 NOT_EMPTY ...); otherwise its elements carry, as conditions, every fact the decision rests on. When such a condition
 fails the caller reads again and decides again: either the new facts name the error, or the operation goes through.
 
-Invariants: an entry's `parents` and its parents' `entries` always change together; a location, its Shepherd's `file`
-record and the erasure outbox always change together; a changed collection that was closed is broken in the same
-transact; moving a collection bumps the tree epoch, so that crossing moves cannot make a cycle.
+Invariants:
+- An entry's `parents` and its parents' `entries` change together.
+- A location, its Shepherd's `file` record and the erasure outbox change together.
+- A changed collection that was closed is broken in the same transact.
+- A move of a collection raises the tree epoch, so that crossing moves cannot make a cycle.
 """
 
 from __future__ import annotations

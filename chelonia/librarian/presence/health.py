@@ -4,13 +4,14 @@ A state machine with time passed in: `now` is monotonic, `wall` is the wall cloc
 itself; only the leader's word is written (`node/state`). Who has heard a Shepherd within the lease knows it is there;
 who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
 
-Invariants: nobody is called away before one lease has passed since this Librarian started and since it began to lead,
-nor before `start_grace_ms` after its start unless it was heard since (when all start together, some take longer), and
-until then nobody unheard is given up, also one called away before (all may have been off);
-nor before this Librarian has listened for a lease since it stood still (SIGSTOP, a paused machine), or, where it does
-so again and again, for a lease in all between;
-a message of an older boot changes nothing; what cannot be heard by one Librarian is not away for the others; a
-Shepherd that comes and goes takes nothing new until it has been steady for a while.
+Invariants:
+- A Shepherd is called away only after a lease in which this Librarian ran, since its start and since it began to lead.
+- One that it has not heard since its start is called away, or given up, only after `start_grace_ms`: all may have been
+  off, and some take longer to start.
+- A Librarian that stood still (SIGSTOP, a paused machine) listens anew for a lease (`listening.py`).
+- A message of an older boot changes nothing.
+- A Shepherd that one Librarian cannot hear is not away for the others.
+- A Shepherd that comes and goes takes nothing new until it has been steady for a while.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
 the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
 name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
-was replaced comes back only by a later start of its own, for a message of the earlier ones may be late; one that
-seems older than the store on record has to say for a lease that it takes its place; and no two stores have a boot in
+was replaced comes back only by a later start of its own, for a message of the earlier ones may be late. One that
+seems older than the store on record has to say for a lease that it takes its place. No two stores have a boot in
 common, for starts are told apart by it.
 """
 

@@ -1,8 +1,8 @@
 """Since when one Librarian listens: Shepherds are silent only while it runs. Pure; times are monotonic, in ms.
 
 A process that stood still (SIGSTOP, a paused machine) has not read what was sent meanwhile. When it wakes it listens
-anew for a lease; where it had just done so it runs late again and again, and would never listen for a lease at a time:
-then what it stood still is left out, and the rest counts.
+anew for a lease. A process that stands still again and again would never listen for a whole lease: the time in which
+it stood still is left out then, and the rest counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long healing will take: from what is to be copied, and from what copies cost. Pure, time passed in.
 
-A copy costs a time that does not depend on its size and a time per byte, both of the whole Librarian: while several run
-at once each is charged its part of the time, so that what all cost together is the time that has passed. Nothing is
+A copy costs a time that does not depend on its size and a time per byte, both of the whole Librarian. While several run
+at once each is charged its part of the time: what all cost together is the time that has passed. Nothing is
 charged while nothing runs, but for a short gap in which more waits. The latest `SAMPLES` small and the latest large
 copies are remembered, and both times are fitted to them (least squares of relative errors).
 

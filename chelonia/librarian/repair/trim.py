@@ -1,8 +1,8 @@
 """Trimming: take away surplus, damaged and never completed copies, after those that stay have answered.
 
-What is offered is read and planned anew. A heartbeat proves only that a Shepherd lived a lease ago; so every copy that
-a removal rests on is asked for (`stat`) first, and what does not answer, or is not whole, does not count
-(`plan.decide.vouched`); where a good copy goes, those that stay must prove to have the bytes (`proofs.act`). Only the
+What is offered is read and planned anew. A heartbeat proves only that a Shepherd lived a lease ago. So every copy that
+a removal rests on is asked for (`stat`) first; one that does not answer, or is not whole, does not count
+(`plan.decide.vouched`). Where a good copy goes, those that stay must prove to have the bytes (`proofs.act`). Only the
 repair leader trims; removals nobody asked for are rate-guarded and alarm.
 """
 

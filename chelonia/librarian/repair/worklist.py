@@ -1,8 +1,8 @@
 """What the healer has to look at: dirty blobs, those that wait for a copy, rounds through Shepherds, and timers.
 
 In memory only, for it can always be derived again; small state machines with monotonic time passed in. The queue is
-ordered by danger (fewest verified copies, then age) and bounded: a round leaves out what is less endangered than all
-that waits, and comes back to it page by page when the queue runs low; the survey leaves to rounds what they will come
+ordered by danger (fewest verified copies, then age) and bounded. A round leaves out what is less endangered than all
+that waits, and comes back to it page by page when the queue runs low. The survey leaves to rounds what they will come
 to. So memory does not grow with what was lost, and the cursor of a round moves on while it is worked through.
 """
 

@@ -1,9 +1,9 @@
 """Small replicas in segments: appended together, one sync for all writers that wait, wiped in their place.
 
-Each is where `places` says; that is noted at an orderly end, and read from the headers after any other. Invariants: a
-replica is in `places` only when its entry is on stable storage; what is wiped has left `places` before; of two entries
-of one replica, which a crash while it was moved can leave, one is wiped before anything else is done to it.
-Calls block, come from several threads, and raise OSError when the disk fails. Layout: docs/formats/replica-store.md.
+Each is where `places` says; that is noted at an orderly end, and read from the headers after any other. Calls block,
+come from several threads, and raise OSError when the disk fails. Layout: docs/formats/replica-store.md. Invariants:
+- A replica is in `places` only when its entry is on stable storage; it leaves `places` before it is wiped.
+- A crash during a move can leave two entries of one replica: one is wiped before anything else is done to it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ The table of open uploads is in memory: after a restart their tickets are refuse
 TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
 complete, so the same client's repeat with the same bytes gets the same answer.
 An upload lasts while its bytes arrive, and for its ticket's time after the last of them.
-Invariants: at most one body per upload at a time; nothing is visible before it is verified and durable; once the last
-byte is here the rest happens even if the client goes away; bytes that a purpose could not be fulfilled for are kept
-as uncommitted. Story: docs/design/002-protocols.md, "Write".
+Story: docs/design/002-protocols.md, "Write". Invariants:
+- An upload has at most one body at a time.
+- Nothing is visible before it is verified and durable.
+- Once the last byte is here the rest happens even if the client goes away.
+- Bytes whose purpose could not be fulfilled are kept as uncommitted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """S3's access control lists as policies of ours, and back. Pure.
 
 Everybody (`AllUsers`) is `ALL`, who has signed (`AuthenticatedUsers`) is `ALL` without `ANONYMOUS`, a person is his DN.
-`READ` of a bucket lists it, of an object gets it; `WRITE` of a bucket puts and removes objects; `READ_ACP` comes with
+`READ` of a bucket lists it, of an object gets it. `WRITE` of a bucket puts and removes objects. `READ_ACP` comes with
 reading; `WRITE_ACP` changes rights. What a policy says beyond that is not shown.
 Source: "Access control list (ACL) overview", Amazon S3 User Guide.
 """

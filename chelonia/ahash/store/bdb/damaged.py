@@ -1,8 +1,10 @@
 """What a replica does about files of its store that are damaged: it begins empty, and the others fill it.
 
-Invariants: a store is given up only where its own files say that they are damaged (an engine may fail to open for want
-of memory too, on all hosts at once), and only by who has vouched for commits in a group, so that others hold them. It
-is kept as `db.damaged` until this replica holds everything again; there is never a second one.
+Invariants:
+- A store is given up only where its own files say that they are damaged: an engine may also fail to open for want of
+  memory, on all hosts at once.
+- Only a replica that has vouched for commits in a group gives it up: others hold them.
+- It is kept as `db.damaged` until this replica holds everything again; there is never a second one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Versions by the S3 door: what is overwritten or removed stays, where its bucket keeps versions.
 
-A new version is stored among the versions first, as a file of its own, and then exchanges its name with what has the
-key, in one transact: readers see one or the other, and what breaks off before leaves a version that never had the key.
+A new version is stored among the versions first, as a file of its own. Then it exchanges its name with what has the
+key, in one transact: readers see one or the other. What breaks off before leaves a version that never had the key.
 A removal makes a delete marker, then moves what has the key beside it, on condition that it is still the one seen.
 """
 

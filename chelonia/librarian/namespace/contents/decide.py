@@ -1,8 +1,10 @@
 """Splices as pure decisions: from what a file is and what is laid over it to the one transact that makes it so.
 
 Decides which extents change, which blobs come and which go. Never reads or writes. Conditions work as in `tree`.
-Invariants: a splice rests on the version of its file, so two never interleave; a blob goes in the transact after
-which no extent names it; `named` sums up the extents; a file has `blobs` or a `content`, never both.
+Invariants:
+- A splice rests on the version of its file, so two never interleave.
+- A blob goes in the transact after which no extent names it; `named` sums up the extents.
+- A file has `blobs` or a `content`, never both.
 """
 
 from __future__ import annotations

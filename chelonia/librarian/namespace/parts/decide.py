@@ -1,9 +1,11 @@
 """Uploads in parts as pure decisions: a content that is open, its parts, and how it becomes the content of a file.
 
 Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
-Invariants: nothing that is open is named by a file; a part's blob is named by its content from the moment it is there
-(with 0 bytes while no extent names it), so that whatever ends the upload finds it; extents are laid for one `order`,
-and only that order can be sealed.
+Invariants:
+- No file names what is open.
+- A content names a part's blob from the moment it is there (with 0 bytes while no extent names it): whatever ends the
+  upload finds it.
+- Extents are laid for one `order`, and only that order can be sealed.
 """
 
 from __future__ import annotations

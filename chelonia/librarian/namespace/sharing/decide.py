@@ -1,9 +1,9 @@
 """Copies by reference as pure decisions: a file gets the blobs of another, and each blob a name more among its owners.
 
 Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
-Invariants: a blob is shared on the version, or the state, of what it is shared with, so that nobody's last blob is
-discarded meanwhile; a content that is copied page by page has no name before its last transact, and whatever breaks
-it off, the sweep finds what it has.
+Invariants:
+- A blob is shared on the version, or the state, of its owner, so that nobody's last blob is discarded meanwhile.
+- A content that is copied page by page has no name before its last transact; the sweep finds one that broke off.
 """
 
 from __future__ import annotations

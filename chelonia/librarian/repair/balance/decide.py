@@ -4,9 +4,11 @@ A move is a copy too many: once it is verified, ordinary trimming takes away the
 (`plan.decide.weariness`), with all of trimming's safety. So a move never lowers what a file has, and what is decided
 here is only where one more copy would let a worse one go.
 
-Invariants: a file is moved only when it is whole and nothing else is being done about it; away from a draining node to
-any that takes it, else only to a place that shares less with the other copies, or, where it shares as much, to a node
-that is emptier by more than the hysteresis: a move and its reverse are never both wanted.
+Invariants:
+- A file is moved only when it is whole and nothing else is being done about it.
+- From a draining node it goes to any that takes it.
+- Else it goes only where it shares less with the other copies, or shares as much on a node that is emptier by more than
+  the hysteresis. So a move and its reverse are never both wanted.
 """
 
 from __future__ import annotations

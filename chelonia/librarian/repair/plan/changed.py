@@ -1,8 +1,8 @@
 """Which blobs have to be planned after a transact: those it changed, but for what it made with all its copies. Pure.
 
-A part of an upload is content with the copies that were durable when it was taken, if these are two or more: further
-ones would take disks and network from the parts that are still to come, and of an upload that is given up they are in
-vain. They are made when the parts are laid as a file; a Librarian that ends before leaves them to the survey.
+A part of an upload is content with the copies that were durable when it was taken, if these are two or more. Further
+ones would take disks and network from the parts that are still to come, and are in vain where the upload is given up.
+They are made when the parts are laid as a file; a Librarian that ends before leaves them to the survey.
 """
 
 from __future__ import annotations

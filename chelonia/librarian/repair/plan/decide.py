@@ -3,10 +3,12 @@
 Decides copies, claims given up, surplus marked and removed, damaged replicas removed. It never reads, calls or waits.
 Reasoning: docs/design/002-protocols.md, Healing.
 
-Invariants: the last verified copy is never removed; nothing is removed while verified copies on proven Shepherds are
-fewer than wanted; one `thirdwheel` at a time, removed only after its grace and a fresh count; never two copies on one
-node; a node in maintenance, or away for less than the delay, is waited for - but not when one live copy is all there
-is.
+Invariants:
+- The last verified copy is never removed.
+- Nothing is removed while verified copies on proven Shepherds are fewer than wanted.
+- There is one `thirdwheel` at a time; it is removed only after its grace and a fresh count.
+- A node never gets two copies.
+- A node in maintenance, or away for less than the delay, is waited for, unless one live copy is all there is.
 """
 
 from __future__ import annotations
