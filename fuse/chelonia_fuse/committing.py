@@ -23,6 +23,8 @@ from chelonia.core.ids import ANONYMOUS, BlobId, Guid
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import LEAVE, MARK, Attributes, Looked, Set, Setting, Want, When
+from chelonia.core.timing.jobs import Job, Wait, every
+from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
@@ -34,12 +36,12 @@ from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.staging import Plan, Staged
 
 TRIES: Final = 9
-PAUSE_S: Final = 0.2
-PAUSE_S_MAX: Final = 2.0
+PAUSE_MS: Final = 200
+PAUSE_MS_MAX: Final = 2_000
 """Between two tries; together they cover the time in which Shepherds that died are back, or known to be dead."""
 GIVE_UP_S: Final = 15.0
 """After so long without a Bartender no further try is begun."""
-AGAIN_S: Final = 3.0
+AGAIN_MS: Final = 3_000
 """Between two tries of what waits in the journal."""
 _LOG = logging.getLogger(__name__)
 _REFUSED: Final = (
@@ -246,11 +248,9 @@ class FileCommitter:
             self.waiting[guid] = inode
         return len(records)
 
-    async def work(self) -> None:
+    def job(self) -> Job:
         """Commit what waits, again and again."""
-        while True:
-            await asyncio.sleep(AGAIN_S)
-            await self.work_off()
+        return Job("commit", every(AGAIN_MS, self.work_off), Wait(AGAIN_MS))
 
     async def work_off(self) -> None:
         """Try once to commit what waits, when the cluster answers."""
@@ -260,7 +260,10 @@ class FileCommitter:
             except CheloniaError as error:
                 if error.kind in AGAIN:
                     return
-        for inode in list(self.waiting.values()):
+        for guid in list(self.waiting):
+            if (inode := self.waiting.pop(guid, None)) is None:
+                continue  # it was committed meanwhile
+            self.waiting[guid] = inode  # the last from now on: where it cannot be committed, others come first
             assert inode.copy is not None, "what waits has bytes here"
             path = self._place(inode, inode.copy)
             try:
@@ -282,7 +285,7 @@ class FileCommitter:
         tried, etag = copy.tried, copy.commit or new_etag()
         copy.commit = etag  # who tries again later is to know that this try has applied
         by_guid = anew = False
-        ends = time.monotonic() + GIVE_UP_S
+        ends, backoff = time.monotonic() + GIVE_UP_S, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message
             with contextlib.suppress(CheloniaError):
                 await self._reader.ensure(inode, 0, copy.staged.kept)
@@ -311,7 +314,7 @@ class FileCommitter:
                 away = len(tried) == sent and time.monotonic() > ends
                 if error.kind not in AGAIN or not left or away:
                     raise
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2 ** (TRIES - 1 - left)))
+            await asyncio.sleep(backoff.failed() / 1000)
         if copy.staged.changed:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)

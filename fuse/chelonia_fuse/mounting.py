@@ -18,6 +18,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
+from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
@@ -93,7 +94,8 @@ class Mount:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, kernel.stop)
-        working = [asyncio.create_task(each) for each in (self._committer.work(), self._binding.requests.watch())]
+        jobs = Jobs(SystemClock(), [self._committer.job()])
+        working = [asyncio.create_task(each) for each in (jobs.run(), self._binding.requests.watch())]
         if tell is not None:
             working.append(asyncio.create_task(self._tell(tell)))
         try:

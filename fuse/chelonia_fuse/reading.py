@@ -16,6 +16,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Looked, Want
+from chelonia.core.timing.pacing import Backoff
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.copies import Cache, CachedCopy, Fetch
 from chelonia_fuse.errors import AGAIN
@@ -38,8 +39,8 @@ SOURCE_MS: Final = 5 * 60 * 1000
 READABLE: Final = Want.SOURCES | Want.BYTES
 """What a look has to tell before a file is read: where, or at once what."""
 TRIES: Final = 9
-PAUSE_S: Final = 0.2
-PAUSE_S_MAX: Final = 2.0
+PAUSE_MS: Final = 200
+PAUSE_MS_MAX: Final = 2_000
 """Between two tries; together they cover the time in which Shepherds that died are back."""
 GIVE_UP_S: Final = 30.0
 """After so long no further try is begun."""
@@ -116,7 +117,7 @@ class CopyReader:
 
     async def _fetch(self, inode: Inode, copy: CachedCopy, fetch: Fetch) -> None:
         staged = copy.staged
-        ends = time.monotonic() + GIVE_UP_S
+        ends, backoff = time.monotonic() + GIVE_UP_S, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         for left in range(TRIES - 1, -1, -1):
             missing = staged.missing(fetch.start, fetch.end)
             if not missing or copy.staged is not staged:
@@ -128,7 +129,7 @@ class CopyReader:
                 copy.source = None
                 if error.kind not in AGAIN or not left or time.monotonic() > ends:
                     raise
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2 ** (TRIES - 1 - left)))
+            await asyncio.sleep(backoff.failed() / 1000)
 
     async def _part(self, inode: Inode, copy: CachedCopy, fetch: Fetch, at: int) -> None:
         staged, place, end = copy.staged, LogicalName(inode.guid, ()), fetch.end

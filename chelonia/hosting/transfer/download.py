@@ -32,6 +32,7 @@ from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
 from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
@@ -226,7 +227,7 @@ ROUNDS = 4
 """How often in a row without a byte the Bartender is asked for TURLs: those of a long download may have expired, a node
 may be back."""
 _CHECKSUMS = ("sha256", "md5", "adler32")
-PAUSE_MS = 250
+PAUSE_MS, PAUSE_MS_MAX = 250, 1_000
 """Before the second round; doubled for each further one."""
 
 
@@ -267,10 +268,10 @@ class _Search:
         Raises: CONFLICT where the file is another by now; as `_ask`.
         """
         client = self._client
-        number = barren = 0
+        number, barren, backoff = 0, 0, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while barren < ROUNDS:
             if number:
-                await client.clock.sleep(PAUSE_MS * 2 ** max(barren - 1, 0))
+                await client.clock.sleep(backoff.failed())
             before = self._arrived
             try:
                 facts, choice = await self._ask(PATIENCE_MS[min(number, len(PATIENCE_MS) - 1)])
@@ -286,7 +287,10 @@ class _Search:
                     self._from_one, fetched.sliced = not fetched.size, self._sliced
                     yield fetched, choice
             number += 1
-            barren = 0 if self._arrived > before else barren + 1
+            barren += 1
+            if self._arrived > before:
+                barren = 0
+                backoff.worked()
 
     async def _ask(self, patience_ms: int) -> tuple[_ExpectedBytes, _Choice]:
         looks = self._client.looks

@@ -24,6 +24,7 @@ from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
 from chelonia.core.ports.files import ANY, Change, Done, Failure, Inline, Setting, When, Write
+from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.requester import Progress, Requester
@@ -33,7 +34,7 @@ from chelonia.wire.web.headers import RECEIPTS_HEADER
 
 TRIES = 6
 """Fresh starts of one upload: each may be sent to other Shepherds."""
-PAUSE_MS = 200
+PAUSE_MS, PAUSE_MS_MAX = 200, 3_200
 """Before the second start; doubled for each further one, so that a lost node has been noticed by the last."""
 
 
@@ -122,6 +123,7 @@ async def send(
     client: Requester, source: Source, ln: str, aim: Aim, progress: Progress | None = None
 ) -> UploadResult:  # fmt: skip
     """Send `source`, which is of the file `ln`, as often as it takes. Raises: as `upload`."""
+    backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
     for left in range(TRIES - 1, -1, -1):
         try:
             return await _try_upload(client, source, ln, _Try(aim, progress, TRIES - 1 - left))
@@ -129,9 +131,10 @@ async def send(
             if not left:
                 raise again.error from None
             client.trouble(ln, again.error.cause)
+            pause_ms = backoff.failed()
             if again.at_once and left == TRIES - 1:
                 continue
-        await client.clock.sleep(PAUSE_MS * 2 ** (TRIES - 1 - left))
+        await client.clock.sleep(pause_ms)
     raise AssertionError("the last try either returns or raises")
 
 

@@ -94,7 +94,7 @@ class Network:
 def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses take no time; and however slow the machine is, files made one after the other are many, each is young
     when it is closed, and no commit is late."""
-    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
     monkeypatch.setattr(behind, "LINGER_S", 0.0)
     for name in ("YOUNG_S", "MANY_S", "LATE_S"):
         monkeypatch.setattr(behind, name, HOUR_S)

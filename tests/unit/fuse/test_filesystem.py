@@ -37,8 +37,8 @@ LARGE = bytes(range(256)) * 8192  # 2 MiB
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "PAUSE_S", 0.0)
-    monkeypatch.setattr(reading, "PAUSE_S", 0.0)
+    monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
+    monkeypatch.setattr(reading, "PAUSE_MS_MAX", 0)
 
 
 def bound(mount: Trial) -> Any:

@@ -19,10 +19,14 @@ from msgspec import structs
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Failure
+from chelonia.core.timing.jobs import Jobs
+from chelonia.hosting.net.clock import SystemClock
 from chelonia_fuse import journal
+from chelonia_fuse.inodes import Inode
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support import files
 from tests.support.files import MemoryFiles
+from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import Trial, mounted
 from tests.unit.fuse.test_behind import NEW, held, mount, other, quick, slow_disk
 
@@ -326,6 +330,50 @@ async def test_what_waits_is_committed_though_the_disk_does_not_give_another_fil
     assert list(mount.committer.waiting) == [bad.guid]
     await mount.committer.work_off()
     assert await (await mounted(twin, tmp_path / "two")).read("bad") == b"bytes"
+
+
+@pytest.mark.expect_log("job failed: commit")
+@pytest.mark.expect_log("/good is committed now")
+async def test_a_mistake_with_one_file_that_waits_keeps_no_other_one_waiting(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    for name in ("bad", "good"):
+        await mount.write(name, b"bytes")
+        mount.system._cluster.away_until_s = time.monotonic() + 60
+    bad, commit, committed = await mount.find("bad"), mount.committer.commit, list[Inode]()
+
+    async def failing(inode: Inode) -> None:
+        assert inode is not bad, "a mistake that nobody expected"
+        await commit(inode)
+        committed.append(inode)
+
+    monkeypatch.setattr(mount.committer, "commit", failing)
+    working = asyncio.create_task(Jobs(SystemClock(), [mount.committer.job()]).run())
+    await poll_async(lambda: len(committed) == 1, what="the other one is committed")
+    assert list(mount.committer.waiting) == [bad.guid]
+    working.cancel()
+
+
+@pytest.mark.expect_log("/one is committed now")
+async def test_what_another_has_committed_meanwhile_is_left_alone(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    for name in ("one", "two"):
+        await mount.write(name, b"bytes")
+        mount.system._cluster.away_until_s = time.monotonic() + 60
+    two, commit = await mount.find("two"), mount.committer.commit
+
+    async def beside(inode: Inode) -> None:
+        await commit(inode)
+        if inode is not two:
+            await commit(two)
+            mount.cache.drop(two)
+
+    monkeypatch.setattr(mount.committer, "commit", beside)
+    await mount.committer.work_off()
+    assert not mount.committer.waiting
 
 
 @pytest.mark.expect_log("it cannot be read .*No such file")
