@@ -223,7 +223,7 @@ class CompactConnection(asyncio.Protocol):
         """Nobody waits for the answers: what only reads ends here, a change is finished, for its effects."""
         del exc
         if self._reading:
-            log.info("reads end with their connection who=%r count=%d", self._who.dn, len(self._reading))
+            self._door.notes.met("readers_gone", self._who.dn, f"{len(self._reading)} reads were ended")
         for task in tuple(self._reading):
             task.cancel()
         if self._look is not None:

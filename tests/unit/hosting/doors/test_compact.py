@@ -19,6 +19,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Horizon, Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid, ObjectId, RequestKey, ServiceId
+from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Filter, StoredObject, Triple
 from chelonia.core.operations import librarian as librarian_rows
 from chelonia.core.operations.bartender import BARTENDER
@@ -237,7 +238,8 @@ class Slow:
 
 async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(grid: Grid) -> None:
     port, registry = Slow(), RoleRegistry((replace(KNOWN, role=Role.BARTENDER),), None, SystemClock())
-    packed = CompactDoor(offer(librarian_rows.LIBRARIAN, port), CompactParts(registry, Horizon()))
+    limits = LimitCounts()
+    packed = CompactDoor(offer(librarian_rows.LIBRARIAN, port), CompactParts(registry, Horizon(), notes=limits))
     soap = SoapDoor(LIBRARIAN_TABLE, port, "https://x/Librarian", SoapParts(registry, Metrics()))
     wanted = {"get": ((), ()), "delete": (Delete(Guid("0")),)}
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
@@ -249,6 +251,7 @@ async def test_what_only_reads_ends_with_its_connection_and_a_change_does_not(gr
             await until(lambda: port.asked == 2)
         await until(lambda: bool(port.ended))
         assert port.ended == ["get cancelled"]
+        assert limits.reached == {"readers_gone": 1}
         port.done.set()
         await until(lambda: len(port.ended) == 2)
         assert port.ended == ["get cancelled", "delete done"]
