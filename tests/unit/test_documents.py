@@ -22,12 +22,15 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.errors import Kind
 from chelonia.hosting.cheloniad import parser_of as cheloniad_parser
 from chelonia.hosting.config import parse_config
+from chelonia.hosting.doors.large_bodies import OTHERS, PER_OWNER
+from chelonia.shepherd.rules.open_uploads import Crowd
 from chelonia_clients.arguments import GLOBAL
 from chelonia_clients.verbs.finding import find_verb
 from chelonia_clients.verbs.table import ADMIN, VERBS, Verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300
+CONNECTION_SHARES = "chelonia/hosting/doors/connection_shares.py"
 
 # First parts of what counts as a path into the repository, when a document writes it as code.
 FOLDERS = ("chelonia", "clients", "fuse", "tests", "docs", "conf", "scripts", "systemd", "demo", "bench", ".ci")
@@ -285,6 +288,20 @@ def test_configurations_shown_are_accepted(page: str) -> None:
     assert len(blocks) == 2
     for block in blocks:
         parse_config(tomllib.loads(block))
+
+
+def test_every_limit_that_can_be_met_is_told_in_troubleshooting() -> None:
+    text = "".join(path.read_text("utf-8") for path in tracked("chelonia/*.py"))
+    met = {*re.findall(r"\.met\(\s*\"([^\"]+)\"", text), *(crowd.value for crowd in Crowd), PER_OWNER, OTHERS}
+    met |= set(re.findall(r"\"(connections(?: of one \w+)?)\"", (ROOT / CONNECTION_SHARES).read_text("utf-8")))
+    told = (ROOT / "docs/operate/troubleshooting.md").read_text("utf-8").split("## Limits", 1)[1].split("##", 1)[0]
+    assert len(met) > 20
+    assert met == set(CODE.findall(told)) - {
+        "connections_per_address_max",
+        "[limits]",
+        "busy",
+        "chelonia admin node list",
+    }
 
 
 def test_error_kinds_named_in_troubleshooting_exist() -> None:
