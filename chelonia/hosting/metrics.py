@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -117,17 +117,19 @@ class Metrics:
         self.keep("data_bytes", "File bytes moved, by direction.", ("direction",), lambda: self._bytes)
         self._http: dict[tuple[str, ...], float] = {}
         self.keep("http_responses", "HTTP answers by status class.", ("status",), lambda: self._http)
-        cut = Counter(
-            "chelonia_connections_cut", "Clients' connections cut because this process stood still.", registry=r
-        )
-        self.cut = cut.inc
-        """Counts connections that the guard has cut."""
+        self._cut: dict[tuple[str, ...], float] = {(): 0}
+        text = "Clients' connections cut because this process stood still."
+        self.keep("connections_cut", text, (), lambda: self._cut)
         self._lives: set[int] = set()
         self._gauges: dict[str, Gauge] = {}
 
     def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
         """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
         self.registry.register(_ReadCounter(f"chelonia_{name}", text, labels, read))
+
+    def cut(self, count: int) -> None:
+        """Count connections that the guard has cut."""
+        self._cut[()] += count
 
     def count(self, limits: LimitCounts) -> None:
         """Show what a service counts by itself; its names are its own."""
