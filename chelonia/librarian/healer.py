@@ -47,7 +47,7 @@ from chelonia.librarian.recovery.snapshots import Snapshotting
 from chelonia.librarian.repair.balance.act import Balancing
 from chelonia.librarian.repair.claims.act import Renewing
 from chelonia.librarian.repair.copies.act import Copier
-from chelonia.librarian.repair.copies.decide import Copies
+from chelonia.librarian.repair.copies.under_way import Copies
 from chelonia.librarian.repair.erase import Erasers
 from chelonia.librarian.repair.forecast import Rate
 from chelonia.librarian.repair.notify_leader import LeaderNotifier

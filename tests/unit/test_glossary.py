@@ -68,3 +68,10 @@ def test_modules_are_described_in_sentences_that_end() -> None:
                 if len(sentence.split()) > WORDS_MAX or sentence.count(";") > SEMICOLONS_MAX:
                     long.append(f"{path.relative_to(ROOT)}: {sentence}")
     assert long == []
+
+
+def test_what_is_called_decide_waits_for_nothing() -> None:
+    waits = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
+    decides = {path: tree for path, tree in _modules().items() if path.stem == "decide"}
+    assert len(decides) > 10
+    assert [str(p) for p, tree in decides.items() if any(isinstance(node, waits) for node in ast.walk(tree))] == []

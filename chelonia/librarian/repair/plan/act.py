@@ -24,7 +24,7 @@ from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.metadata.elements import drop, on_version, put
 from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.ask_after import ask_after
-from chelonia.librarian.repair.copies.decide import Copies
+from chelonia.librarian.repair.copies.under_way import Copies
 from chelonia.librarian.repair.notify_leader import LeaderNotifier
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.plan.read import Planning
