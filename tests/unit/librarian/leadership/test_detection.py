@@ -279,6 +279,18 @@ async def test_a_connection_cut_to_the_leader_alone_is_not_a_dead_node() -> None
         assert await pair.state(pair.leader) == "alive", "back, and heard by the other alone"
 
 
+@virtual
+async def test_nobody_knocks_where_a_stranger_says() -> None:
+    async with two_librarians() as pair:
+        stranger, one = ServiceId("https://10.0.0.1:22/Shepherd"), pair.librarians[pair.leader]
+        call = Call(Dn("/CN=somebody"))
+        assert not (await one.heartbeat(call, replace(said(A), shepherd=stranger))).known
+        one.suspect(stranger)
+        await one.hearing(LIBRARIAN, (stranger, A))
+        await asyncio.sleep(5)
+        assert set(pair.knocks) == {A}
+
+
 @pytest.mark.parametrize("phase", [0.0, 0.05, 0.1, 0.15])
 @virtual
 async def test_a_frozen_shepherd_is_away_within_a_lease_though_the_others_had_heard_it_when_they_were_asked(
