@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chelonia.core.ids import ROOT, ObjectId, RequestKey
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import drop, put
+from chelonia_clients.administrator import Administrator
 from tests.support.admin_cli import run_admin
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import Bench, bench
+from tests.unit.clients.test_ahash import MASTER, PaperAHash, view
 
 STRAY = "11111111-1111-4111-8111-111111111111"
 
@@ -38,6 +41,16 @@ async def test_a_clean_cluster_is_clean(made: Bench, monkeypatch: pytest.MonkeyP
     code, said = await run(made, monkeypatch, "fsck")
     assert code == 0
     assert "objects checked: clean" in said
+
+
+async def test_replicas_of_two_histories_make_a_clean_namespace_fail(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = replace(MASTER, replicas=(view(1, "parted", -1), view(2, "master"), view(3)))
+    monkeypatch.setattr(Administrator, "ahashes", {"https://a/AHash": PaperAHash(torn)})
+    said = await run_admin(made, monkeypatch, "fsck")
+    assert said.code == 1
+    assert "replicas 1 and 2 of the A-Hash have two histories" in said.stdout + said.stderr
 
 
 async def test_work_in_hand_is_named_to_who_asks_for_more(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from chelonia.ahash.group import membership as records
-from chelonia.ahash.group.candidacy import LOST_WAITS
+from chelonia.ahash.group.candidacy import LOST_WAITS, ElectionTurn
 from chelonia.ahash.group.effects import (
     Admission,
     AskElection,
@@ -576,6 +576,16 @@ def test_elections_that_come_to_nothing_wait_longer_until_a_term_is_open() -> No
     one.received(2, Resign(5), now_ms)
     [asked] = of(AskElection, stand(one, 3, now_ms + PACE.lease_ms))
     assert asked.wait_ms == PACE.vote_ms
+
+
+def test_candidates_that_come_to_nothing_together_do_not_begin_again_together() -> None:
+    turns = [ElectionTurn(own, PACE, OPEN, run=own) for own in (1, 2, 3)]
+    for _ in range(4):
+        for turn in turns:
+            turn.failed(OPEN)
+    rests = [turn.after_ms - OPEN - PACE.backoff_ms * (1 + turn.own) for turn in turns]
+    assert len(set(rests)) == 3
+    assert all(0 < rest < bounds.ELECTION_REST_MS_MAX for rest in rests)
 
 
 def test_an_election_that_nothing_is_heard_of_is_lost_after_a_while_and_counts_as_failed() -> None:
