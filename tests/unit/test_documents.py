@@ -85,7 +85,7 @@ def paths_named(text: str) -> Iterator[str]:
         word = code.partition("::")[0].rstrip("/")
         first = word.removeprefix("../").partition("/")[0]
         is_path = re.fullmatch(r"[\w.*/-]+", word) and "/" in word
-        if is_path and (first in FOLDERS or (word.startswith("../") and "." in word.rpartition("/")[2])):
+        if is_path and (first in FOLDERS or word.endswith(".py") or (word.startswith("../") and "." in word[3:])):
             yield word
     for _language, block in FENCE.findall(text):
         yield from re.findall(r"(?<![\w./-])(?:conf|systemd|scripts|demo)/[\w@.-]+\w", block)
