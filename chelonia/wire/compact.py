@@ -8,9 +8,10 @@ A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
 - answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`; a failure of
   number 0 is of every call
 
-Replicas of the A-Hash put the same arguments, results and failures into messages of their own (`ahash.forwarding`).
-Numbers are the asker's; answers come in any order. Value types are maps of their field names: what is not known is
-passed over, what is missing has its default, so that one version of skew is harmless. See `docs/formats/compact.md`.
+Replicas of the A-Hash put the same arguments, results and failures into messages of their own
+(`chelonia.ahash.group.forwarding`). Numbers are the asker's; answers come in any order. Value types are maps of their
+field names: what is not known is passed over, what is missing has its default, so that one version of skew is
+harmless. See `docs/formats/compact.md`.
 """
 
 from __future__ import annotations
