@@ -150,7 +150,7 @@ def _expect_mounted(mountpoint: str, op: str) -> None:
 async def status(mountpoint: str) -> dict[str, object]:
     """What a mount tells of itself. Raises: NOT_FOUND; TIMEOUT, NETWORK when it does not answer."""
     _expect_mounted(mountpoint, "mount")
-    asking = Future[bytes]()
+    asking = Future[str | bytes | bytearray]()
 
     def ask() -> None:
         try:
@@ -161,8 +161,7 @@ async def status(mountpoint: str) -> dict[str, object]:
     threading.Thread(target=ask, daemon=True).start()  # the end of this process does not wait for it
     try:
         async with asyncio.timeout(ANSWER_S):
-            told = await asyncio.shield(asyncio.wrap_future(asking))
-        return dict(json.loads(told))
+            return dict(json.loads(await asyncio.shield(asyncio.wrap_future(asking))))
     except TimeoutError as error:
         cause = f"its process does not answer; `chelonia umount {mountpoint}` lets go of it all the same"
         raise CheloniaError(Kind.TIMEOUT, "mount", mountpoint, cause) from error

@@ -134,10 +134,14 @@ async def diff(session: Session, arguments: Arguments) -> None:
         if done.same or done.note or (done.target and done.type != "file"):
             continue
         differing += 1
-        sign, where = ("-", "cluster") if not done.target else ("~", "both") if done.over else ("+", "local")
-        session.out.say(f"{sign} {done.source}")
-        session.out.result(where=where, source=done.source, target=done.target, type=done.type)
+        _tell_difference(session, done)
     if differing:
         session.out.exit_code = session.out.exit_code or 1
     elif not session.out.exit_code:
         session.out.say("no difference")
+
+
+def _tell_difference(session: Session, done: TransferResult) -> None:
+    sign, where = ("-", "cluster") if not done.target else ("~", "both") if done.over else ("+", "local")
+    session.out.say(f"{sign} {done.source}")
+    session.out.result(where=where, source=done.source, target=done.target, type=done.type)

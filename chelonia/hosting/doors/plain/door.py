@@ -84,15 +84,17 @@ class PlainDoor:
                 answer = await handler(self._parts, Exchange(request, call, place, tokens))
         except CheloniaError as error:
             kind = error.kind.value
-            log.info(
-                "refused %s path=%r request=%s who=%r error=%s",
-                request.method, request.path, request.request_id, who, error,
-            )  # fmt: skip
+            _log_refusal(request, who, error)
             answer = frame.refused(request, _refusal(request, error), request.peer.dn)
         finally:
             method = "other" if handler is None else request.method
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
         return replace(answer, account=Account(who, request.method, kind))
+
+
+def _log_refusal(request: HttpRequest, who: str, error: CheloniaError) -> None:
+    told = request.method, request.path, request.request_id, who, error
+    log.info("refused %s path=%r request=%s who=%r error=%s", *told)
 
 
 def _no_entrys(request: HttpRequest) -> HttpResponse:
