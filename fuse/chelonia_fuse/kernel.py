@@ -363,7 +363,7 @@ class Binding(pyfuse3.Operations):
         try:
             await self._system.release(self._files[fh])
         finally:
-            self._files.pop(fh, None)  # now: a line about a failure names the file
+            asyncio.get_running_loop().call_soon(self._files.pop, fh, None)  # a line about a failure names the file
 
     # --- directories ---
 

@@ -13,7 +13,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
 from chelonia.hosting.logging_setup import ACCESS_LOGGER
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
-from chelonia.hosting.net.http_messages import Account, Door, HttpRequest, HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, HttpResponse, text_answer
 
 log = logging.getLogger(ACCESS_LOGGER)
 
@@ -92,7 +92,7 @@ def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int]
             metrics.answered(answer.status)
         if not log.isEnabledFor(logging.DEBUG):
             return
-        known = answer.account or Account(request.peer.dn, request.method)
+        known = answer.accessed or AccessNote(request.peer.dn, request.method)
         log.debug(
             "%s %r status=%d body=%d sent=%d ms=%d request=%s who=%r from=%s agent=%r operation=%s%s",
             request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, known.who,

@@ -69,7 +69,7 @@ class HttpRequest(Struct, frozen=True):
     target: str = ""
 
 
-class Account(Struct, frozen=True):
+class AccessNote(Struct, frozen=True):
     """What only its door knows of a request, for the access log: as whom it was served, which operation it was, and
     which error it ended with, "": none."""
 
@@ -86,7 +86,7 @@ class HttpResponse(Struct, frozen=True):
     body: bytes | AsyncIterator[bytes] = b""
     length: int = -1
     close: bool = False
-    account: Account | None = None
+    accessed: AccessNote | None = None
 
 
 Door = Callable[[HttpRequest], Awaitable[HttpResponse]]

@@ -1,7 +1,7 @@
 """Tickets at this Shepherd's door: issuing them in TURLs, and judging those that come back.
 
-A PUT ticket is of this boot, because the table of open uploads is in memory; a GET ticket bound to a user, or one for
-ranges, outlives a restart; any other GET ticket is good for one full body, so it is of this boot too.
+A PUT ticket is of this boot, because the table of open uploads is in memory. A GET ticket bound to a user, or one for
+ranges, outlives a restart. Any other GET ticket is good for one full body, so it is of this boot too.
 """
 
 from __future__ import annotations

@@ -476,6 +476,7 @@ async def test_what_a_last_close_could_not_commit_is_named_in_the_log(
 ) -> None:
     pyfuse3 = pytest.importorskip("pyfuse3")
     binding = bound(mount)
+    binding._next = 40  # else file and inode would have the same number
     opened = binding._opened(await mount.open("f", os.O_RDWR | os.O_CREAT))
     await binding.write(opened.fh, 0, b"x")
 

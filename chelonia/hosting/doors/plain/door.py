@@ -19,7 +19,7 @@ from chelonia.hosting.doors.plain import changes, content, delegation, frame, lo
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, requested
 from chelonia.hosting.doors.tokens.bearer import signs_in, token_of
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Account, HttpRequest, HttpResponse, error_answer, text_answer
+from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResponse, error_answer, text_answer
 
 log = logging.getLogger("chelonia.plain")
 
@@ -89,7 +89,7 @@ class PlainDoor:
         finally:
             method = "other" if handler is None else request.method
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
-        return replace(answer, account=Account(who, request.method, kind))
+        return replace(answer, accessed=AccessNote(who, request.method, kind))
 
 
 def _log_refusal(request: HttpRequest, who: str, error: CheloniaError) -> None:

@@ -19,7 +19,7 @@ from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multi
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
 from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
-from chelonia.hosting.net.http_messages import Account, HttpRequest, HttpResponse
+from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResponse
 from chelonia.wire.s3 import errors
 from chelonia.wire.s3.answers import XML
 from chelonia.wire.s3.errors import S3Error
@@ -116,7 +116,7 @@ class S3Door:
             answer = self._refusal(request, error, ids)
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
-        answer = replace(answer, account=answer.account or Account(who, operation, code))
+        answer = replace(answer, accessed=answer.accessed or AccessNote(who, operation, code))
         return await cors.across(self._parts, request, bucket, answer) if "Origin" in request.headers else answer
 
     async def _ask(

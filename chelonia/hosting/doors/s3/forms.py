@@ -16,7 +16,7 @@ from chelonia.hosting.doors.plain.sending import file_in
 from chelonia.hosting.doors.s3 import objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
 from chelonia.hosting.doors.s3.signing import signed_by
-from chelonia.hosting.net.http_messages import Account, HttpResponse
+from chelonia.hosting.net.http_messages import AccessNote, HttpResponse
 from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
 from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
@@ -67,7 +67,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
     await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
     answer = _answer(ask.target.bucket, key, quoted(measured.etag), fields)
-    return replace(answer, account=Account(call.dn, ask.operation))
+    return replace(answer, accessed=AccessNote(call.dn, ask.operation))
 
 
 async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds) -> AsyncIterator[bytes]:

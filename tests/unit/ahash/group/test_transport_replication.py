@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.far_links import FarLinks
 from tests.support.polling import patience, poll_async
