@@ -307,14 +307,19 @@ async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_
     assert again.committer.conflicts == 0
 
 
+async def kept(mount: Trial, *names: str) -> None:
+    """Files that were closed while the cluster was away."""
+    for name in names:
+        mount.system._cluster.away_until_s = time.monotonic() + 60
+        await mount.write(name, b"bytes")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+
+
 @pytest.mark.expect_log("waits still: the cache directory: .*the disk fails|is committed now")
 async def test_what_waits_is_committed_though_the_disk_does_not_give_another_file(
     mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mount.system._cluster.away_until_s = time.monotonic() + 60
-    for name in ("bad", "good"):
-        await mount.write(name, b"bytes")
-        mount.system._cluster.away_until_s = time.monotonic() + 60
+    await kept(mount, "bad", "good")
     bad, pread = await mount.find("bad"), os.pread
     assert bad.copy is not None
     fd_of_bad = bad.copy.file()
@@ -337,10 +342,7 @@ async def test_what_waits_is_committed_though_the_disk_does_not_give_another_fil
 async def test_a_mistake_with_one_file_that_waits_keeps_no_other_one_waiting(
     mount: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mount.system._cluster.away_until_s = time.monotonic() + 60
-    for name in ("bad", "good"):
-        await mount.write(name, b"bytes")
-        mount.system._cluster.away_until_s = time.monotonic() + 60
+    await kept(mount, "bad", "good")
     bad, commit, committed = await mount.find("bad"), mount.committer.commit, list[Inode]()
 
     async def failing(inode: Inode) -> None:
@@ -359,10 +361,7 @@ async def test_a_mistake_with_one_file_that_waits_keeps_no_other_one_waiting(
 async def test_what_another_has_committed_meanwhile_is_left_alone(
     mount: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mount.system._cluster.away_until_s = time.monotonic() + 60
-    for name in ("one", "two"):
-        await mount.write(name, b"bytes")
-        mount.system._cluster.away_until_s = time.monotonic() + 60
+    await kept(mount, "one", "two")
     two, commit = await mount.find("two"), mount.committer.commit
 
     async def beside(inode: Inode) -> None:
