@@ -15,7 +15,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +30,6 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import of_a_broken_connection
 from chelonia.hosting.net.quick_bodies import aiohttp  # noqa: F401 - before whoever else loads it, and more slowly
 from chelonia.hosting.node import Node
-from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store
-from chelonia.hosting.setup.cli_ca import whole_number
-from chelonia.hosting.setup.dev import DevCluster, DevOptions
 from chelonia.hosting.watchdog import watched
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -61,7 +58,8 @@ _LOW: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    options = parser_of().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = parser_of(runs=list(words[:1]) == ["run"]).parse_args(words)
     try:
         code: int = options.act(options)
     except CheloniaError as error:
@@ -85,8 +83,8 @@ def _cure(error: OSError) -> str:
     return ""
 
 
-def parser_of() -> argparse.ArgumentParser:
-    """The command line."""
+def parser_of(*, runs: bool = False) -> argparse.ArgumentParser:
+    """The command line. `runs`: without what sets hosts up, which a node would carry all its life and never use."""
     parser = argparse.ArgumentParser(prog="cheloniad", description="The Chelonia daemon.")
     parser.add_argument("--version", action="version", version=f"cheloniad {version('chelonia')}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -95,6 +93,28 @@ def parser_of() -> argparse.ArgumentParser:
     run.add_argument("--config", required=True, type=Path, help="its configuration (TOML; see conf/)")
     run.set_defaults(act=_run)
 
+    check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
+    check.add_argument("--config", required=True, type=Path, help="what to read")
+    check.set_defaults(act=_check_config)
+
+    show = verbs.add_parser("print-config", help="print a configuration with every key, defaults included")
+    show.add_argument("--config", required=True, type=Path, help="what to read")
+    show.set_defaults(act=_print_config)
+
+    if not runs:
+        _add_setup(verbs)
+    return parser
+
+
+def _add_setup(verbs: Any) -> None:
+    from chelonia.hosting.setup import cli_ahash, cli_ca, cli_init, cli_join, cli_store  # here: see `parser_of`
+
+    _add_dev(verbs, cli_ca.whole_number)
+    for module in (cli_init, cli_join, cli_ahash, cli_ca, cli_store):
+        module.add_to(verbs)
+
+
+def _add_dev(verbs: Any, whole_number: Callable[[int, int], Callable[[str], int]]) -> None:
     dev = verbs.add_parser(
         "dev",
         help="run a whole cluster on this machine, for tests and demos",
@@ -124,21 +144,6 @@ def parser_of() -> argparse.ArgumentParser:
         "--small-as-files", action="store_true", help="keep each replica in a file, to look at and to harm"
     )
     dev.set_defaults(act=_dev)
-
-    check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
-    check.add_argument("--config", required=True, type=Path, help="what to read")
-    check.set_defaults(act=_check_config)
-
-    show = verbs.add_parser("print-config", help="print a configuration with every key, defaults included")
-    show.add_argument("--config", required=True, type=Path, help="what to read")
-    show.set_defaults(act=_print_config)
-
-    cli_init.add_to(verbs)
-    cli_join.add_to(verbs)
-    cli_ahash.add_to(verbs)
-    cli_ca.add_to(verbs)
-    cli_store.add_to(verbs)
-    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -174,6 +179,8 @@ def _allow_many_files() -> None:
 
 
 def _dev(options: argparse.Namespace) -> int:
+    from chelonia.hosting.setup.dev import DevCluster, DevOptions  # here: see `parser_of`
+
     configure(LogSettings(), "dev")
     restart, keep_ms, as_files = not options.no_restart, options.trash_keep_s * 1000, options.small_as_files
     cluster = DevCluster(

@@ -22,9 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard_files()
     try:
         from chelonia.hosting import cheloniad  # here: it may not be there whole
+
+        return cheloniad.main(argv)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:
             raise
         sys.stderr.write(NEEDED.format(error.name) + "\n")
         return 2
-    return cheloniad.main(argv)

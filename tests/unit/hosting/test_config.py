@@ -253,10 +253,13 @@ def test_a_group_that_cannot_be_meant_is_refused(change: tuple[str, str], key: s
     assert says in error.cause
 
 
-def test_who_reads_a_configuration_loads_no_service() -> None:
-    """A Shepherd's process holds nothing of the A-Hash."""
-    program = "import sys, chelonia.hosting.node, chelonia.hosting.services.shepherd; print(*sys.modules)"
+def test_a_daemon_loads_only_the_services_that_it_serves() -> None:
+    """A Shepherd's process holds nothing of the A-Hash, and nothing of what sets hosts up."""
+    run = "from chelonia.hosting.cheloniad import main; main(('run', '--config', '/nowhere'))"
+    program = f"{run}; import sys, chelonia.hosting.services.shepherd; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "chelonia.hosting.node" in loaded
+    assert not [name for name in loaded if name.startswith("chelonia.hosting.setup")]
     services = [
         name for name in loaded if name.startswith(("chelonia.ahash", "chelonia.bartender", "chelonia.librarian"))
     ]
