@@ -360,6 +360,7 @@ def test_a_mount_tells_of_itself_while_the_cluster_is_away(cluster: Cluster, tmp
 def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Mount, Mount], cluster: Cluster) -> None:
     mount, other = two
     (other.path / "cold").write_bytes(b"x")
+    time.sleep(VALID_S)  # a mount may know for that long that there is no such name
     argv = ["cat", str(mount.path / "cold")]
     with stopped(cluster, *cluster.core_names), subprocess.Popen(argv, stdout=subprocess.DEVNULL) as reader:
         doing = Path(f"/proc/{reader.pid}/wchan")
