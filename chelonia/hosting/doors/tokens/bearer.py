@@ -52,8 +52,10 @@ class Bearers:
     other: Callable[[str, Call], Awaitable[Call]] | None = None
 
     async def call_of(self, request: HttpRequest) -> Call:
-        """The context of `request`. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does not hold."""
-        call, token = await call_of(request, self.registry), token_of(request)
+        """The context of `request`. Strong: clients of HTTP have no word for how new an answer has to be, and may ask
+        another front end for what one has acknowledged. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does
+        not hold."""
+        call, token = (await call_of(request, self.registry)).strongly(), token_of(request)
         if not token:
             return call
         nobody = msgspec.structs.replace(call, roles=(), attributes=(), credential="")

@@ -47,6 +47,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from tests.support.files import SHARE_KEY, MemoryFiles
+from tests.support.strength import noted
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
 DAV = "{DAV:}"
@@ -145,6 +146,19 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_what_one_front_end_has_acknowledged_the_next_one_tells(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid job stores by one of several hosts of one name, and looks, moves and compares by the next."""
+    strong, target = noted(bench.files, monkeypatch), "https://se:1/d/g"
+    for method, path in [
+        ("MKCOL", "/d"), ("PUT", "/d/f"), ("HEAD", "/d/f"), ("GET", "/d/f"), ("GET", "/d"), ("PROPFIND", "/d"),
+        ("COPY", "/d/f"), ("MOVE", "/d/f"), ("LOCK", "/d/new"), ("DELETE", "/d"),
+    ]:  # fmt: skip
+        before = len(strong)
+        assert bench.ask(method, path, b"x" if method == "PUT" else b"", Destination=target).status != 500
+        assert strong[before:], (method, path)
+        assert all(strong[before:]), (method, path)
 
 
 @pytest.mark.parametrize("url", ["https://[bad/x", "https://se\u2100/x"])

@@ -44,6 +44,7 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from chelonia.wire.s3.sigv4 import Signable
 from tests.support.files import MemoryFiles
+from tests.support.strength import noted
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
@@ -156,19 +157,7 @@ def kept(door: Door) -> Door:
 
 def test_what_one_front_end_has_acknowledged_the_next_one_tells(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3's clients have no word for how new an answer has to be; Amazon's answers are of all that was acknowledged."""
-    strong = list[bool]()
-
-    def noting(name: str) -> None:
-        inner = getattr(kept.files, name)
-
-        async def noted(call: Call, *args: Any) -> Any:
-            strong.append(call.strong)
-            return await inner(call, *args)
-
-        monkeypatch.setattr(kept.files, name, noted)
-
-    for name in ("look", "list", "apply"):
-        noting(name)
+    strong = noted(kept.files, monkeypatch)
     kept.put("k", b"1")
     for method, target in [
         ("GET", "/"), ("GET", "/lab?list-type=2"), ("GET", "/lab?versions"), ("HEAD", "/lab"), ("HEAD", "/lab/k"),
