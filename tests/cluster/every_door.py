@@ -524,12 +524,12 @@ def judge_races(racers: list[Racer], count: list[str], findings: Findings) -> No
     findings.wrong += [f"{what} by nobody" for what in told if what not in sure | set(unsure)]
 
 
-def command(cluster: Cluster, *words: str) -> tuple[int, str]:
-    """What `chelonia --json` tells an administrator, and its exit code."""
+def command(cluster: Cluster, *words: str) -> tuple[int, str, str]:
+    """Of `chelonia --json` as an administrator: its exit code, what it tells, and what it says beside."""
     chelonia = str(Path(sys.executable).parent / "chelonia")
     argv = [chelonia, "--cluster", str(cluster.root / "cluster.json"), "--as", "admin", "--json", *words]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 def disturb(cluster: Cluster, seconds: float, chance: random.Random, findings: Findings) -> None:
@@ -567,8 +567,8 @@ def judge(cluster: Cluster, workers: list[Worker], racers: list[Racer], findings
                 findings.add(f"{worker.name}, with all nodes there: {error}")
     count = S3Door.read(racers[0]._s3, "races/count", 0, -1).decode().split()
     judge_races(racers, count, findings)
-    code, told = command(cluster, "admin", "fsck")
-    findings.wrong += [f"fsck: {told}"] if code else []
+    code, told, beside = command(cluster, "admin", "fsck")
+    findings.wrong += [f"fsck: {told}{beside}"] if code else []
     before = command(cluster, "admin", "quota", "list")[1]
     assert command(cluster, "admin", "quota", "recount")[0] == 0
     end = time.monotonic() + 60
