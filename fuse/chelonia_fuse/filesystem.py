@@ -329,10 +329,14 @@ class FileSystem:
 
     async def _resize(self, inode: Inode, size: int) -> None:
         copy = self.cache.of(inode)
-        async with copy.lock:
-            copy.resize(size)
-        if not copy.staged.changed:  # then nothing is committed that takes the time along
-            await self.set(inode, Setting(modified_ns=copy.modified_ns))
+        inode.opens += 1  # else whoever closes it now lets go of this copy
+        try:
+            async with copy.lock:
+                copy.resize(size)
+            if not copy.staged.changed:  # then nothing is committed that takes the time along
+                await self.set(inode, Setting(modified_ns=copy.modified_ns))
+        finally:
+            inode.opens -= 1
 
     # --- open files -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -58,6 +59,26 @@ async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, 
     for flags in (os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_CREAT):
         with pytest.raises(CheloniaError, match="denied"):
             await mount.open("f", flags)
+
+
+async def test_a_file_is_cut_by_who_opens_it_while_its_last_writer_closes_it(mount: Trial, other: Trial) -> None:
+    """Also where the cache is full, and lets go of what nobody has open."""
+    writer = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(writer, 0, b"longer")
+    late = mount.network.late["apply"] = asyncio.Event()
+    closing = asyncio.create_task(mount.system.release(writer))
+    while "apply" in mount.network.late:
+        await asyncio.sleep(0)
+    opening = asyncio.create_task(mount.open("f", os.O_WRONLY | os.O_TRUNC))
+    while writer.inode.copy is not None and not writer.inode.copy.lock._waiters:
+        await asyncio.sleep(0)
+    mount.cache._bytes_max = 0
+    late.set()
+    await closing
+    handle = await opening
+    await mount.system.write(handle, 0, b"new")
+    await mount.close(handle)
+    assert await other.read("f") == b"new"
 
 
 async def test_an_extended_attribute_has_a_name(mount: Trial) -> None:
