@@ -127,8 +127,9 @@ class AccessKeysService:
 
 def _bound(key: AccessKey) -> bytes:
     """What a secret is sealed together with: changing any of it in the metadata breaks the seal."""
-    narrowed = encoded(key.scopes).decode() if key.scopes else ""
-    return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential, narrowed]))).encode()
+    if key.scopes:
+        return encoded((key.id, key.dn, key.expires_ms, key.credential, key.scopes))
+    return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential]))).encode()
 
 
 def _check_scopes(scopes: Scopes, dn: Dn) -> None:

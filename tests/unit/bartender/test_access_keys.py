@@ -95,9 +95,11 @@ async def test_a_key_stays_as_narrow_as_it_was_made(stage: Stage) -> None:
     assert [key.scopes for key in await keys.list(JOE)] == [scopes]
     sealed = await keys.kept(made.key.id)
     assert sealed is not None
-    for wider in ((), (Scope(READING),)):
+    text = msgspec.json.encode(scopes).decode()
+    for scoped, credential in (((), ""), ((Scope(READING),), ""), ((), text), ((), f"\n{text}")):
         await keys.revoke(JOE, made.key.id)
-        changed = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, scopes=wider))
+        wider = msgspec.structs.replace(sealed.key, scopes=scoped, credential=credential)
+        changed = msgspec.structs.replace(sealed, key=wider)
         await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), changed)
         assert await keys.find(made.key.id) is None
 
