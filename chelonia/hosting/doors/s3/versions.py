@@ -10,6 +10,9 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from msgspec import structs
+
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_SYMLINK
 from chelonia.core.names import LogicalName
@@ -30,6 +33,7 @@ from chelonia.core.ports.files import (
     Want,
     When,
 )
+from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import (
@@ -137,7 +141,7 @@ async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
     not there: who removed the newest version has given it its key."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
-        (gone,) = await apply_all(parts.plain, ask.exchange.call, (change,))
+        (gone,) = await apply_all(parts.plain, _makers(ask), (change,))
         if isinstance(gone, Failure) and gone.kind in _RACES:
             raise _crossed()
 
@@ -163,9 +167,17 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | N
     if there is not None:
         await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(there.attributes)))
         return
-    await apply(parts.plain, call, Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
+    await apply(parts.plain, _makers(ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
         await _let_go(parts, ask, ask.place.parent)
+
+
+def _makers(ask: Ask) -> Call:
+    """The call of who has made what waits for its key: it is his, also where what he signs with adds to the bucket and
+    takes nothing away."""
+    call = ask.exchange.call
+    adds = any(scope.covers(Action.ADD_ENTRY, ask.bucket) for scope in call.scopes)
+    return structs.replace(call, scopes=()) if adds else call
 
 
 async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
@@ -192,7 +204,7 @@ async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
     if waits is None:
         return ask
     place = place_of(ask, order)
-    await apply(parts.plain, ask.exchange.call, Move(ask.place, place, when=When(guid=waits.attributes.guid)))
+    await apply(parts.plain, _makers(ask), Move(ask.place, place, when=When(guid=waits.attributes.guid)))
     return ask.at(place)
 
 
@@ -221,7 +233,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         except CheloniaError as error:
             if error.kind not in (*_RACES, *_REFUSED):
                 raise  # what has the key may be behind the marker by now
-            await apply_all(parts.plain, ask.exchange.call, (Remove(mark.place, Removing.KEY),))
+            await apply_all(parts.plain, _makers(ask), (Remove(mark.place, Removing.KEY),))
             if error.kind in _REFUSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
@@ -254,7 +266,7 @@ async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """What a move has left goes, where only the key asked for it."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(there, Looked) and there.attributes.implied:
-        await apply_all(parts.plain, ask.exchange.call, (Remove(above, Removing.MARK),))
+        await apply_all(parts.plain, _makers(ask), (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:

@@ -165,3 +165,30 @@ async def test_a_key_that_adds_replaces_nothing() -> None:
 
     async with clients() as client:
         await asyncio.to_thread(asked, client)
+
+
+async def test_a_key_that_adds_does_so_too_where_versions_are_kept_and_leaves_none_of_what_is_refused() -> None:
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, s3 = client("ALL"), client("ADD")
+        owner.put_bucket_versioning(Bucket="lab", VersioningConfiguration={"Status": "Enabled"})
+        owner.put_object(Bucket="lab", Key="old", Body=DATA)
+        s3.put_object(Bucket="lab", Key="run/new", Body=DATA)
+        s3.copy_object(Bucket="lab", Key="copy", CopySource={"Bucket": "lab", "Key": "old"})
+        for maker, where in ((s3, {"Bucket": "lab", "Key": "parts"}), (owner, {"Bucket": "lab", "Key": "old"})):
+            upload = where | {"UploadId": maker.create_multipart_upload(**where)["UploadId"]}
+            part = {"PartNumber": 1, "ETag": maker.upload_part(PartNumber=1, Body=DATA, **upload)["ETag"]}
+            refused = denied(s3.complete_multipart_upload, MultipartUpload={"Parts": [part]}, **upload)
+            assert refused is (maker is owner)
+        assert denied(s3.put_object, Bucket="lab", Key="old", Body=b"")
+        assert denied(s3.delete_object, Bucket="lab", Key="old")
+        kept = s3.list_object_versions(Bucket="lab")
+        assert [each["Key"] for each in kept["Versions"]] == ["copy", "old", "parts", "run/new"]
+        assert "DeleteMarkers" not in kept
+        assert {each["Key"] for each in s3.list_objects_v2(Bucket="lab")["Contents"]} == {
+            "copy", "old", "parts", "run/new"
+        }  # fmt: skip
+        for key in ("copy", "old", "parts", "run/new"):
+            assert s3.get_object(Bucket="lab", Key=key)["Body"].read() == DATA
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
