@@ -64,7 +64,10 @@ def _grantees(name: str, text: str) -> list[str]:
             break
         if each[1] == "emailAddress":
             raise by_address()
-        found, at = [*found, (each[2] or each[3] or "").strip()], each.end()
+        who = (each[2] or each[3] or "").strip()
+        if who not in GROUPS and not who.startswith("/"):
+            break
+        found, at = [*found, who], each.end()
     if not found or at < len(text):
         raise S3Error("InvalidArgument", f'{name} is id="<DN>" or uri="<group>", and more behind commas')
     return found

@@ -127,6 +127,10 @@ def test_header_fields_grant_what_is_written(door: Door, *, versioned: bool) -> 
         told = door.ask("GET", f"/lab/{key}?acl")
         assert told.texts("ID") == [JOE, JOE, "/CN=ann", EVE]
         assert told.texts("Permission") == ["FULL_CONTROL", "READ", "READ"]
+    nobodys = [door.ask(how, f"/{target}", x_amz_grant_read="id=joe").status
+               for how, target in (("POST", "lab/more?uploads"), ("PUT", "other"), ("PUT", "lab/e/"))]  # fmt: skip
+    assert nobodys == [400] * 3
+    assert [door.ask("GET", target).status for target in ("/other", "/lab/e/")] == [404] * 2
     both = {"x_amz_acl": "private", **hers}
     assert [door.ask("PUT", target, b"", **both).status for target in ("/lab/k", "/lab/k?acl", "/other")] == [400] * 3
 

@@ -62,6 +62,8 @@ def test_header_fields_grant_by_grantee(field: str, grantees: tuple[str, ...]) -
 @pytest.mark.parametrize(("fields", "code"), [
     ({"x-amz-grant-read": "/CN=joe"}, "InvalidArgument"),
     ({"x-amz-grant-read": 'id="/CN=joe'}, "InvalidArgument"),
+    ({"x-amz-grant-read": "id=bucket-owner, id=/CN=joe"}, "InvalidArgument"),
+    ({"x-amz-grant-read": 'uri="http://acs.amazonaws.com/groups/s3/LogDelivery"'}, "InvalidArgument"),
     ({"x-amz-grant-read": "id=/CN=joe id=/CN=eve\udcff"}, "InvalidArgument"),
     ({"x-amz-grant-write-acp": 'emailAddress="joe@example.org"'}, "UnresolvableGrantByEmailAddress"),
     ({"x-amz-grant-write": ",".join(["id=/CN=joe"] * 101)}, "InvalidArgument"),
