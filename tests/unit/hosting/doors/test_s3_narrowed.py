@@ -70,11 +70,25 @@ def denied(call: Callable[..., Any], **asked: Any) -> bool:
     return False
 
 
-def fetched(url: str) -> int:
+def fetched(url: str, body: bytes | None = None) -> int:
+    """The status of a GET, or of a PUT of a body, by a URL that is signed."""
     try:
-        with urllib.request.urlopen(url) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body, method="PUT" if body else "GET")) as answer:
             assert answer.read() == DATA
             return 200
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def posted(form: dict[str, Any], body: bytes) -> int:
+    """The status of a form that is signed, as a browser sends it."""
+    fields = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+              for name, value in form["fields"].items()]  # fmt: skip
+    file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + body + b"\r\n--x--\r\n"
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(form["url"], b"".join((*fields, file)), kind)) as answer:
+            return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -107,6 +121,9 @@ async def test_a_key_that_reads_does_nothing_else() -> None:
             (reader.put_bucket_versioning, {"Bucket": "lab", "VersioningConfiguration": {"Status": "Enabled"}}),
         ):  # fmt: skip
             assert denied(call, **more), more
+        form = reader.generate_presigned_post("lab", "d/k")
+        assert posted(form, b"changed") == 403
+        assert fetched(reader.generate_presigned_url("put_object", where), b"changed") == 403
         errors = reader.delete_objects(Bucket="lab", Delete={"Objects": [{"Key": "d/k"}]})["Errors"]
         assert [each["Code"] for each in errors] == ["AccessDenied"]
         reads_all(owner, where)
@@ -137,7 +154,16 @@ async def test_a_key_of_one_bucket_does_there_all_but_change_rights() -> None:
             s3.put_bucket_versioning(Bucket="lab", VersioningConfiguration={"Status": "Enabled"})
         assert len(s3.list_object_versions(Bucket="lab")["Versions"]) > 3
         owner.put_object(Bucket="own", Key="k", Body=DATA)
+        upload = {"Bucket": "lab", "Key": "y"}
+        upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+        theirs = {"Bucket": "own", "Key": "z"}
+        theirs["UploadId"] = owner.create_multipart_upload(**theirs)["UploadId"]
+        assert posted(s3.generate_presigned_post("lab", "posted"), DATA) == 204
+        assert posted(s3.generate_presigned_post("own", "posted"), DATA) == 403
         for call, more in (
+            (s3.upload_part_copy, upload | {"PartNumber": 1, "CopySource": {"Bucket": "own", "Key": "k"}}),
+            (s3.upload_part, theirs | {"PartNumber": 1, "Body": DATA}), (s3.list_parts, theirs),
+            (s3.abort_multipart_upload, theirs), (s3.list_multipart_uploads, {"Bucket": "own"}),
             (s3.get_object, {"Bucket": "own", "Key": "k"}), (s3.put_object, {"Bucket": "own", "Key": "new"}),
             (s3.copy_object, {"Bucket": "lab", "Key": "x", "CopySource": {"Bucket": "own", "Key": "k"}}),
             (s3.list_objects_v2, {"Bucket": "own"}), (s3.head_bucket, {"Bucket": "own"}), (s3.list_buckets, {}),
