@@ -117,7 +117,7 @@ class RoleRegistry:
     def registered(self, role: Role) -> tuple[ServiceId, ...]:
         """The services of a role, as the registry said when it was last read, however long ago."""
         every = (record for record in (*self._configured, *self._last_read) if record.role is role)
-        return tuple(dict.fromkeys(record.service_id for record in every if record.approved and record.service_id))
+        return tuple(dict.fromkeys(record.service_id for record in every if record.service_id))
 
     def has_role(self, identity: Identity) -> bool:
         """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
