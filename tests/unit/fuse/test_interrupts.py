@@ -50,14 +50,21 @@ async def test_a_request_of_a_program_that_is_to_end_is_given_up_and_others_go_o
     late = mount.network.late["apply"] = asyncio.Event()
     for fh in (hers, his):
         await binding.write(fh, 0, b"bytes")
-    waiting = [asyncio.create_task(act(fh)) for act, fh in ((binding.flush, hers), (binding.flush, his))]
+
+    async def given_up() -> int:
+        """How often its task is cancelled, which goes on to other requests."""
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await binding.flush(his)
+        assert caught.value.errno == errno.EINTR
+        task = asyncio.current_task()
+        return -1 if task is None else task.cancelling()
+
+    going_on, ended = asyncio.create_task(binding.flush(hers)), asyncio.create_task(given_up())
     await asyncio.sleep(0)
     binding.requests.look(float("inf"))
-    with pytest.raises(pyfuse3.FUSEError) as caught:
-        await waiting[1]
-    assert caught.value.errno == errno.EINTR
+    assert await ended == 0
     late.set()
-    await waiting[0]
+    await going_on
     await binding.release(his)  # its bytes go to the cluster all the same
     assert not mount.committer.waiting
     assert (await mount.find("his")).attributes.size == 5
