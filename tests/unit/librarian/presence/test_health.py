@@ -49,6 +49,16 @@ def test_who_is_heard_for_the_first_time_comes_back_though_it_counts_as_present(
     assert made.comes_back(beat(), Ms(10 + LEASE))
 
 
+def test_who_is_stored_as_alive_and_not_heard_has_still_to_be_listened_for() -> None:
+    made = table()
+    made.beat(beat(), Ms(10))
+    assert made.unsure(Ms(20)) == (B,)
+    assert made.unsure(Ms(10 + LEASE)) == (A, B)
+    assert table("offline").unsure(Ms(20)) == ()
+    made.load({A: StoredNode(Dn("/CN=a"), "alive", approved=False)})
+    assert made.unsure(Ms(10 + LEASE)) == (), "who waits for approval has nothing that could be missed"
+
+
 def test_only_who_was_heard_and_has_compared_its_disk_is_proven() -> None:
     made = table()
     assert made.present(A, Ms(10))
