@@ -15,7 +15,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
@@ -622,10 +622,13 @@ async def test_strangers_read_only_what_they_may(stage: Stage) -> None:
     assert (await stage.get_file("/")).status == "is not a file"
     await stage.modify("/f", "set", "policy", "ANONYMOUS", "+read")
     assert (await stage.get_file("/f", EVE)).status == "denied"
-    got = await stage.get_file("/f", NOBODY)
-    assert got.status == "done"
-    asked = [request for shepherd in stage.shepherds.values() for request in shepherd.gets]
-    assert {request.dn for request in asked} == {""}  # bound to nobody: one full body
+    carried = replace(NOBODY, carrier=ANONYMOUS)
+    for caller, ranges in ((NOBODY, False), (carried, True), (replace(JOE, carrier=ANONYMOUS), True)):
+        for shepherd in stage.shepherds.values():
+            shepherd.gets.clear()
+        assert (await stage.get_file("/f", caller)).status == "done"
+        asked = [request for shepherd in stage.shepherds.values() for request in shepherd.gets]
+        assert {(request.dn, request.ranges) for request in asked} == {("", ranges)}  # bound to nobody
 
 
 # --- addReplica ------------------------------------------------------------------------------------------------------
