@@ -271,6 +271,10 @@ def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
         )
         got = door.ask("GET", f"/lab/{name}", x_amz_checksum_mode="ENABLED")
         assert (got.body, got.headers[f"x-amz-checksum-{kind.lower()}"]) == (b"bytes", sums[kind.lower()])
+    (upload,) = door.ask("POST", "/lab/parts?uploads", x_amz_checksum_algorithm="SHA256").texts("UploadId")
+    assert door.ask("POST", f"/lab/parts?uploadId={upload}", door.part("parts", upload, b"bytes")).status == 200
+    copied = door.ask("PUT", "/lab/whole", x_amz_copy_source="lab/parts", x_amz_checksum_algorithm="SHA256")
+    assert copied.texts("ChecksumSHA256") == [sums["sha256"]], "not that of its parts' checksums"
     unknown = door.ask("PUT", "/lab/x", x_amz_copy_source="lab/k", x_amz_checksum_algorithm="MD4")
     assert told(unknown) == (400, "InvalidRequest")
     door.write_user("k", "")
