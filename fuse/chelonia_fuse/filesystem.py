@@ -43,6 +43,7 @@ from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import AWAITED_S, UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.lookups import VALID_S, Lookups
 from chelonia_fuse.reading import READABLE, WINDOW_MIN, CopyReader
+from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
 FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
@@ -323,9 +324,15 @@ class FileSystem:
         """Cut a file, or lengthen it by zeros; by name: as it is in the cluster now, and committed at once."""
         if by_name and not inode.gone:
             await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
+        alone = not inode.opens and (inode.copy is None or not inode.copy.staged.changed)
         await self._resize(inode, size)
         if by_name:
-            await self.committer.commit(inode)
+            try:
+                await self.committer.commit(inode)
+            except BaseException:  # also who is interrupted
+                if alone and not inode.opens and inode.copy is not None:  # else whoever closes it next would cut it
+                    inode.copy.restart(Staged.of(inode.attributes.etag, inode.attributes.size))
+                raise
 
     async def _resize(self, inode: Inode, size: int) -> None:
         copy = self.cache.of(inode)

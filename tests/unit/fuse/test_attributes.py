@@ -61,6 +61,22 @@ async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, 
             await mount.open("f", flags)
 
 
+async def test_a_cut_that_failed_is_not_made_by_whoever_reads_the_file_later(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"bytes")
+    inode = await mount.find("f")
+
+    def breaks() -> None:
+        mount.network.away = True
+        mount.network.check()
+
+    mount.network.before_apply = breaks
+    with pytest.raises(CheloniaError, match="network"):
+        await mount.system.resize(inode, 0, by_name=True)
+    mount.network.away = False
+    assert await mount.read("f") == b"bytes"
+    assert await other.read("f") == b"bytes"
+
+
 async def test_a_file_is_cut_by_who_opens_it_while_its_last_writer_closes_it(mount: Trial, other: Trial) -> None:
     """Also where the cache is full, and lets go of what nobody has open."""
     writer = await mount.open("f", os.O_RDWR | os.O_CREAT)
