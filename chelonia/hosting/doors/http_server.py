@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientPayloadError, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.http_writer import StreamWriter
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
@@ -565,7 +565,23 @@ class _HttpConnection(RequestHandler):
         self._head_bytes = self._head_bytes + len(data) if idle and self._request_count == before else 0
         if self._head_bytes > self.max_field_size:
             log.info("connection cut off: %d bytes of header fields without an end", self._head_bytes)
+            if self.transport is not None:  # no answer is on its way there: this is `idle`
+                told = _too_long(self.max_field_size).encode()
+                head = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                self.transport.write(f"{head}Connection: close\r\nContent-Length: {len(told)}\r\n\r\n".encode() + told)
             self.force_close()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """The answer to what is no request."""
+        if isinstance(exc, LineTooLong):
+            status, message = 431, _too_long(self.max_field_size)
+        return super().handle_error(request, status, exc, message)
+
+
+def _too_long(most: int) -> str:
+    return f"too-large: the URL, or the header fields, are over {most} bytes; send shorter ones\n"
 
 
 class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
