@@ -42,8 +42,8 @@ async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> H
     if known.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
     call = call if _is_bound(exchange) else msgspec.structs.replace(call, carrier=ANONYMOUS)
-    (source, *_) = (await look(parts, call, exchange.place, Want.SOURCES)).sources
-    return sent_to(f"{source}&{NAME}={quote(exchange.place.name, safe='')}")
+    sources = (await look(parts, call, exchange.place, Want.SOURCES)).sources  # none where it is several blobs by now
+    return sent_to(f"{sources[0]}&{NAME}={quote(exchange.place.name, safe='')}") if sources else None
 
 
 async def upload(

@@ -382,6 +382,27 @@ def test_large_files_go_straight_to_who_follows(bench: Bench, monkeypatch: pytes
     assert bench.ask("GET", "/big", dn=ANONYMOUS).status == 200
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_that_changes_while_its_reader_is_sent_on_is_an_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    """Between the two looks a writer laid a part over it, so no one TURL has its bytes any more; or it was removed."""
+    bench.ask("PUT", "/big", b"x" * 300_000)
+    look, tries = bench.files.look, 0
+
+    async def looked(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            change = ("DELETE", "/big") if is_gone else ("PUT", "/big", b"y")
+            await bench.look(*change, **({} if is_gone else {"Content_Range": "bytes 0-0/*"}))
+        return await look(call, asks)
+
+    monkeypatch.setattr(bench.files, "look", looked)
+    got = bench.ask("GET", "/big")
+    assert (got.status, got.body[:2]) == ((404, b"no") if is_gone else (200, b"xx")), "as it was when it was asked for"
+
+
 def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(bench: Bench) -> None:
     big, waits = b"x" * 300_000, {"Expect": "100-continue"}
     sent = bench.ask("PUT", "/new", big, User_Agent="libdavix/0.8", X_OC_Mtime="12", **waits)
