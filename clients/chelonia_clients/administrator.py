@@ -9,10 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
-from urllib.parse import urlsplit
-
-import msgspec
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.healing import ForgetPage
@@ -25,14 +22,12 @@ from chelonia.core.ports.shepherd import Shepherd
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_client import HttpClient, Sending, raise_for_status
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.node_jobs import jobs_of, node_urls
 from chelonia_clients.client import new_call
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-JOBS_MS: Final = 5_000
-"""How long a node is waited for that should say how its jobs get on: one may be stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +114,11 @@ class Administrator:
 
     def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
         """The base URLs of the approved among these services, and of the A-Hashes that are known."""
-        ids = [*self._ports.ahashes, *(record.service_id for record in records if record.approved)]
-        parts = {urlsplit(url) for url in ids if url}
-        # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.
-        return tuple(sorted({f"{part.scheme}://{part.netloc}" for part in parts if part.port}))
+        return node_urls([*self._ports.ahashes, *(record.service_id for record in records if record.approved)])
 
     async def jobs(self, node: str) -> NodeJobs:
         """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
-        answer = await self.http.request(Sending("GET", f"{node}/jobs", read_idle_ms=JOBS_MS))
-        raise_for_status(answer.status, answer.headers, answer.body, "jobs")
-        try:
-            return msgspec.json.decode(answer.body, type=NodeJobs)
-        except msgspec.MsgspecError as error:
-            cause = "its answer is no list of jobs; is it of another version?"
-            raise CheloniaError(Kind.BAD_REQUEST, "jobs", node, cause) from error
+        return await jobs_of(self.http, node)
 
     async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
         """Announce planned absence from now on (0 ends it); return until when. Raises: NOT_FOUND."""

@@ -1,6 +1,7 @@
-"""`GET /jobs`: the background jobs of this node's services, for administrators, as JSON.
+"""`GET /jobs`: the background jobs of this node's services, for administrators and Bartenders, as JSON.
 
 One list for a process, whatever it hosts: jobs belong to nodes, and a node may host no service that could be asked.
+Bartenders show it to administrators (`doors.plain.cluster_page`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class JobsDoor:
             call = await call_of(request, self._registry)
         except CheloniaError as error:
             return error_answer(error)
-        if not call.has(Role.ADMINISTRATOR):
+        if not (call.has(Role.ADMINISTRATOR) or call.has(Role.BARTENDER)):
             cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
             return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
         return HttpResponse(200, (("Content-Type", "application/json"),), msgspec.json.encode(self._look()))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.librarian import ServiceRecord
-from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
+from chelonia.core.timing.jobs import FAILING, JobView
+from chelonia.hosting.net.node_jobs import jobs_of_all
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
 
@@ -25,16 +24,11 @@ async def jobs(session: Session) -> None:
             raise
         out.failure(error)  # and the nodes of the A-Hash are asked: Librarians are mostly there
     urls = administrator.node_urls(records)
-    answers = await asyncio.gather(*(administrator.jobs(url) for url in urls), return_exceptions=True)
-    told: dict[str, NodeJobs] = {}
     rows: list[tuple[str, ...]] = [("NODE", "SERVICE", "JOB", "STATE", "NEXT", "LEADER", "BUGS", "WHY")]
-    for url, answer in zip(urls, answers, strict=True):
+    for url, answer in (await jobs_of_all(administrator.http, urls)).items():
         if isinstance(answer, CheloniaError):
-            out.failure(CheloniaError(answer.kind, "jobs", url, answer.cause), node=url)
-        elif isinstance(answer, BaseException):
-            raise answer
-        elif answer.process not in told:  # a node with several addresses tells the same at each
-            told[answer.process] = answer
+            out.failure(answer, node=url)
+        else:
             rows += [_row(session, url, answer.node, job) for job in answer.jobs]
     out.say(*table(rows, frozenset({4, 6})))
     if any(row[3] == FAILING for row in rows):

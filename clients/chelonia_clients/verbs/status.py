@@ -14,7 +14,8 @@ from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import Sending
-from chelonia_clients.administrator import JOBS_MS, Administrator
+from chelonia.hosting.net.node_jobs import JOBS_MS
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, parse_duration
 from chelonia_clients.output import human_size, record_facts
 from chelonia_clients.session import Session

@@ -7,7 +7,7 @@ to do but to look. Only who shows an administrator's certificate sees it; a toke
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from chelonia.core.caller import Call, Role
@@ -17,7 +17,7 @@ from chelonia.core.cluster.healing_words import doubt, forecast
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.clock import stamp
-from chelonia.core.timing.jobs import JobView
+from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse
@@ -50,12 +50,18 @@ async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
     if parts.cluster is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
-    nodes, healing, drill = await parts.cluster.nodes(), await parts.cluster.healing(), await parts.cluster.drill()
-    told, is_still = page(nodes, healing, parts.cluster.jobs(), drill), STILL in exchange.request.query
+    seen = parts.cluster
+    told = page(await seen.nodes(), await seen.healing(), await seen.jobs(), await seen.drill())
+    is_still = STILL in exchange.request.query
     return frame.answer(exchange, frame.headers(POLICY), _whole(told, exchange.call.dn, is_still=is_still))
 
 
-def page(nodes: Iterable[NodeView], healing: HealStatus, jobs: Iterable[JobView], drill: Drill = NO_DRILL) -> str:
+def page(
+    nodes: Iterable[NodeView],
+    healing: HealStatus,
+    jobs: Mapping[str, NodeJobs | CheloniaError],
+    drill: Drill = NO_DRILL,
+) -> str:
     """What the page tells."""
     return (
         f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
@@ -155,12 +161,17 @@ def _queue(status: HealStatus) -> str:
     return _table("Files in danger, the most endangered first", ("File", "Copies", "Size"), rows) if rows else ""
 
 
-def _jobs(jobs: Iterable[JobView]) -> str:
+def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
+    """The jobs of all nodes, those with bad news first."""
     rows = [
-        ((job.service, False), (job.name, False), (f"{job.state} {job.why}".strip(), False), (job.last_error, True))
-        for job in jobs
+        (url, job.service, job.name, f"{job.state} {job.why}".strip(), job.last_error)
+        for url, node in nodes.items()
+        if isinstance(node, NodeJobs)
+        for job in node.jobs
     ]
-    return _table("Background work of this node", ("Service", "Job", "State", "Last error"), rows)
+    rows += [(url, "", "", "", str(node)) for url, node in nodes.items() if isinstance(node, CheloniaError)]
+    told = [tuple((text, n == 4) for n, text in enumerate(row)) for row in sorted(rows, key=lambda row: not row[4])]
+    return _table("Background work", ("Node", "Service", "Job", "State", "Last error"), told)
 
 
 def _table(title: str, head: tuple[str, ...], rows: Iterable[tuple[tuple[str, bool], ...]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -36,7 +36,7 @@ from chelonia.core.ports.files import (
     When,
 )
 from chelonia.core.ports.librarian import NodeView
-from chelonia.core.timing.jobs import JobView
+from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.hosting.transfer.file_reader import FileReader
@@ -60,8 +60,8 @@ class AdminView(Protocol):
     async def drill(self) -> Drill:
         """The present or last drill."""
 
-    def jobs(self) -> tuple[JobView, ...]:
-        """The background work of this process."""
+    async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
+        """The background work of each node by its URL, or why it does not tell."""
 
 
 @dataclass(slots=True)

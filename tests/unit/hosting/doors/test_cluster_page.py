@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from lxml import html
 
 from chelonia.core.caller import Role
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
 from chelonia.core.cluster.healing import Endangered, Exposed, HealControl, HealStatus
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView, ServiceRecord
-from chelonia.core.timing.jobs import JobView
+from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.cluster_page import page
@@ -42,7 +42,12 @@ NODES = (
     NodeView(ServiceId("https://s1/Shepherd"), Dn("/CN=s1"), "alive", Ms(1), free_bytes=1 << 30, total_bytes=1 << 31),
     NodeView(ServiceId("https://s2/Shepherd"), Dn("/CN=s2"), "offline", Ms(1), trouble="its disk is gone"),
 )
-JOBS = (JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True),)
+FAILS = JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True)
+JOBS: dict[str, NodeJobs | CheloniaError] = {
+    "https://core1": NodeJobs("core1", "p", (replace(FAILS, name="repair", state="idle", last_error=""),)),
+    "https://core2": NodeJobs("core2", "q", (FAILS,)),
+    "https://s2": CheloniaError(Kind.NETWORK, "jobs", "https://s2", "nobody listens there"),
+}
 
 DRILL = Drill("d", 1, DrillAction.SILENCE, DrillStage.LATE, ServiceId("https://s2/Shepherd"), files=9,
               began_ms=Ms(1000), noticed_ms=Ms(4500), touched=7, whole_ms=Ms(61_000), why="it took long",
@@ -59,7 +64,7 @@ class Cluster:
     async def drill(self) -> Drill:
         return DRILL
 
-    def jobs(self) -> tuple[JobView, ...]:
+    async def jobs(self) -> dict[str, NodeJobs | CheloniaError]:
         return JOBS
 
 
@@ -88,7 +93,12 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert text("Too few copies", answer.text) == "7 with 1 left"
     assert text("To go", answer.text) == "14 copies, 3.0 MiB"
     bad = [cell.text_content() for cell in shown.xpath("//td[@class='bad']")]
-    assert bad == ["7 with 1 left", "offline", "its disk is gone", "1 of 3", "late it took long", f"it broke {ODD}"]
+    assert bad[:5] == ["7 with 1 left", "offline", "its disk is gone", "1 of 3", "late it took long"]
+    assert bad[5:] == [f"it broke {ODD}", str(JOBS["https://s2"])]
+    (jobs,) = shown.xpath("//table[caption='Background work']/tbody")
+    rows = [[cell.text_content() for cell in row][:3] for row in jobs]
+    quiet = ["https://core1", "librarian", "repair"]
+    assert rows == [["https://core2", "librarian", "survey"], ["https://s2", "", ""], quiet], "bad news stands first"
     assert shown.xpath("//meta[@http-equiv='refresh']")
     for name, told in (("Noticed after", "3.5 s"), ("Found exposed", "7 of 9"), ("All whole after", "60.0 s")):
         assert text(name, answer.text) == told
@@ -96,7 +106,7 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert "noticed after 3.5 s" in figure.findtext("desc"), "who does not see it hears it"
     assert {band.get("fill") for band in figure.iter("polygon")} == {curve.WHOLE, *curve.COLOURS[1:3]}
     assert not figure.xpath(".//@style"), "the page's policy would refuse it"
-    assert "The last drill" not in page(NODES, WHOLE, ())
+    assert "The last drill" not in page(NODES, WHOLE, {})
     root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
     assert "/?cluster" in {link.get("href") for link in root.iter("a")}
 
@@ -120,12 +130,12 @@ def test_nobody_else_does(bench: Bench) -> None:
 
 
 def test_it_is_no_rosier_than_what_is_known() -> None:
-    assert text("All whole in", page(NODES, WHOLE, ())) == "it is whole"
+    assert text("All whole in", page(NODES, WHOLE, {})) == "it is whole"
     leaderless = replace(WHOLE, leader="", is_leader=False)
-    assert "nobody leads repair" in text("All whole in", page(NODES, leaderless, ()))
-    assert text("Too few copies", page(NODES, leaderless, ())) == "not known"
+    assert "nobody leads repair" in text("All whole in", page(NODES, leaderless, {}))
+    assert text("Too few copies", page(NODES, leaderless, {})) == "not known"
     paused = replace(WORSE, control=HealControl(0, 2, "/CN=anna", Ms(1)))
-    assert text("All whole in", page(NODES, paused, ())) == "never, while it is paused"
+    assert text("All whole in", page(NODES, paused, {})) == "never, while it is paused"
     lost = replace(WORSE, lost=1, lost_named=(Endangered(BlobId("b"), "/gone", 0, 3, 1, Ms(1)),))
-    assert text("Lost", page(NODES, lost, ())) == "1: /gone"
-    assert msgspec.structs.asdict(JOBS[0])["state"] in page((), WHOLE, JOBS)
+    assert text("Lost", page(NODES, lost, {})) == "1: /gone"
+    assert "failing" in page((), WHOLE, JOBS)

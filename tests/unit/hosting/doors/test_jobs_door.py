@@ -17,10 +17,11 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
 
-ADMIN, LIBRARIAN, JANE = Dn("/CN=admin"), Dn("/CN=librarian"), Dn("/CN=Jane")
+ADMIN, LIBRARIAN, BARTENDER, JANE = Dn("/CN=admin"), Dn("/CN=librarian"), Dn("/CN=bartender"), Dn("/CN=Jane")
 KNOWN = (
     ServiceRecord(Role.ADMINISTRATOR, ADMIN, ServiceId(""), True),
     ServiceRecord(Role.LIBRARIAN, LIBRARIAN, ServiceId("l"), True),
+    ServiceRecord(Role.BARTENDER, BARTENDER, ServiceId("b"), True),
 )
 TOLD = NodeJobs("core1", "p", (JobView("librarian", "balance", "failing", "", "KeyError('X')", 3, 2_000, True),))
 
@@ -36,12 +37,13 @@ async def ask(dn: Dn, method: str = "GET") -> HttpResponse:
 
 
 @pytest.mark.parametrize("dn", [ANONYMOUS, JANE, LIBRARIAN])
-async def test_jobs_are_for_administrators_alone(dn: Dn) -> None:
+async def test_jobs_are_for_administrators_and_who_shows_them_to_these(dn: Dn) -> None:
     assert (await ask(dn)).status == 403
 
 
-async def test_administrators_are_told_all() -> None:
-    answer = await ask(ADMIN)
+@pytest.mark.parametrize("dn", [ADMIN, BARTENDER])
+async def test_administrators_are_told_all(dn: Dn) -> None:
+    answer = await ask(dn)
     assert isinstance(answer.body, bytes)
     assert (answer.status, msgspec.json.decode(answer.body, type=NodeJobs)) == (200, TOLD)
     assert (await ask(ADMIN, "POST")).status == 405

@@ -1,0 +1,56 @@
+"""How the background jobs of all nodes get on: each node is asked for its own, at `GET /jobs`.
+
+Asks all at once, and waits for none of them long: a node that is stuck is told as such beside the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.timing.jobs import NodeJobs
+from chelonia.hosting.net.http_client import HttpClient, Sending, raise_for_status
+
+JOBS_MS: Final = 5_000
+"""How long a node is waited for that should say how its jobs get on: one may be stuck."""
+
+
+def node_urls(services: Iterable[str]) -> tuple[str, ...]:
+    """The base URLs of services, by their ids."""
+    parts = {urlsplit(url) for url in services if url}
+    # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.
+    return tuple(sorted({f"{part.scheme}://{part.netloc}" for part in parts if part.port}))
+
+
+async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
+    """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
+    answer = await http.request(Sending("GET", f"{node}/jobs", read_idle_ms=JOBS_MS))
+    raise_for_status(answer.status, answer.headers, answer.body, "jobs")
+    try:
+        return msgspec.json.decode(answer.body, type=NodeJobs)
+    except msgspec.MsgspecError as error:
+        cause = "its answer is no list of jobs; is it of another version?"
+        raise CheloniaError(Kind.BAD_REQUEST, "jobs", node, cause) from error
+
+
+async def jobs_of_all(http: HttpClient, nodes: Iterable[str]) -> dict[str, NodeJobs | CheloniaError]:
+    """By base URL the jobs of each process, or why there is no answer. One with several addresses is told once."""
+
+    async def asked(node: str) -> NodeJobs | CheloniaError:
+        try:
+            return await jobs_of(http, node)
+        except CheloniaError as error:
+            return CheloniaError(error.kind, "jobs", node, error.cause)
+
+    urls, told, processes = tuple(nodes), dict[str, NodeJobs | CheloniaError](), set[str]()
+    for url, answer in zip(urls, await asyncio.gather(*map(asked, urls)), strict=True):
+        if isinstance(answer, CheloniaError) or answer.process not in processes:
+            told[url] = answer
+        if isinstance(answer, NodeJobs):
+            processes.add(answer.process)
+    return told
