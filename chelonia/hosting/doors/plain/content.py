@@ -55,7 +55,7 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if guards := {name: request.headers[name] for name in _GUARDS if name in request.headers}:
         when_of(guards).require(exchange.place, known)
     if known.type == TYPE_COLLECTION:
-        return await pages.collection(parts, exchange, known)
+        return await pages.collection(parts, exchange)
     if known.type != TYPE_FILE:
         cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)

@@ -1,4 +1,4 @@
-"""What a person sees of a collection: a page for browsers, lines for everything else.
+"""What is seen of a collection: a page for browsers, its links alone for programs, lines for who wants no HTML.
 
 Rendered here, without scripts of strangers: names are escaped, the page may load nothing but its own style and script
 (their hashes stand in its Content-Security-Policy), and it works without the script, which adds dropping, several files
@@ -17,7 +17,7 @@ from chelonia.core.bounds import PAGE_ENTRIES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
-from chelonia.core.ports.files import Attributes, Listing, Named
+from chelonia.core.ports.files import Listing, Named
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import READING, Share
 from chelonia.core.timing.clock import stamp
@@ -30,6 +30,7 @@ from chelonia.hosting.doors.plain.frame import (
     crumbs,
     head,
     headers,
+    is_browser,
     policy,
     require_own,
     sha256_source,
@@ -81,7 +82,7 @@ document.ondrop=e=>{e.preventDefault();drop.classList.remove('over');all(e.dataT
 POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 'self'; ", "'self'")
 
 
-async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
+async def collection(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
     request = exchange.request
     if not exchange.place.parts and CLUSTER in request.query:
@@ -91,9 +92,27 @@ async def collection(parts: DoorParts, exchange: Exchange, known: Attributes) ->
     if not request.path.endswith("/"):
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
         return HttpResponse(301, (("Location", to),), b"", 0)
-    page = "text/html" in exchange.header("Accept")
-    told = (*headers(POLICY, HTML if page else TEXT, "private, no-cache"), ("Vary", "Accept"))
-    return HttpResponse(200, told, _page(parts, exchange, known) if page else _lines(parts, exchange))
+    lines, varies = _takes_lines(exchange), ("Vary", "Accept, User-Agent")
+    told = (*headers(POLICY, TEXT if lines else HTML, "private, no-cache"), varies)
+    if lines:
+        return HttpResponse(200, told, _lines(parts, exchange))
+    return HttpResponse(200, told, (_page if is_browser(request) else _links)(parts, exchange))
+
+
+def _takes_lines(exchange: Exchange) -> bool:
+    """Whether names are to be read as they are: by who asks for text, and in a terminal."""
+    if is_browser(exchange.request):
+        return False
+    return "text/plain" in exchange.header("Accept") or exchange.header("User-Agent").startswith("curl/")
+
+
+async def _links(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
+    """A page of links to all entries and to nothing else: programs follow whatever they find."""
+    query = html.escape(query_of(exchange.request))
+    yield f"{head(str(exchange.place), STYLE)}<table><tbody>\n".encode()
+    async for page in list_pages(parts, exchange.call, Listing(exchange.place)):
+        yield "".join(_row(entry, query, view=False) for entry in page.entries).encode()
+    yield b"</tbody></table></body></html>\n"
 
 
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
@@ -102,7 +121,7 @@ async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
         yield "".join(f"{_shown(entry)}\n" for entry in page.entries).encode()
 
 
-async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> AsyncIterator[bytes]:
+async def _page(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     query, title = html.escape(query_of(exchange.request)), html.escape(str(exchange.place))
     yield (
         f"{head(str(exchange.place), STYLE)}{crumbs(exchange, exchange.place)}"
@@ -117,7 +136,7 @@ async def _page(parts: DoorParts, exchange: Exchange, known: Attributes) -> Asyn
     begin, further, shown = exchange.request.query.get(AFTER, ""), "", 0
     ask = Listing(exchange.place, begin, min(ROWS_MAX, PAGE_ENTRIES_MAX))
     async for page in list_pages(parts, exchange.call, ask):
-        yield "".join(_row(entry, query) for entry in page.entries).encode()
+        yield "".join(_row(entry, query, view=True) for entry in page.entries).encode()
         further, shown = page.after, shown + len(page.entries)
         if shown >= ROWS_MAX:
             break
@@ -176,14 +195,14 @@ def _share(call: Call) -> str:
     return f'<form id="share" method="post" action="?{LINK}">{button}</form>'
 
 
-def _row(entry: Named, query: str) -> str:
+def _row(entry: Named, query: str, *, view: bool) -> str:
     known, is_collection = entry.attributes, entry.attributes.type == TYPE_COLLECTION
     href = href_of((entry.name,), collection=is_collection).removeprefix("/")
     moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
     size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
     # No `./`: programs compare with patterns. A name looks like no scheme, as its colons are encoded.
     link = f'<a href="{html.escape(href)}{query}"><bdi>{html.escape(_shown(entry))}</bdi></a>'
-    shown, view = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
-    look = f'<a href="{html.escape(href)}?{view}" aria-label="View {shown}">view</a>'
-    look = look if not is_collection and preview.may_show(entry.name) else ""
+    shown, asks = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
+    look = f'<a href="{html.escape(href)}?{asks}" aria-label="View {shown}">view</a>'
+    look = look if view and not is_collection and preview.may_show(entry.name) else ""
     return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td><td>{look}</td></tr>\n'

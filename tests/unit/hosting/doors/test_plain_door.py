@@ -179,7 +179,7 @@ def test_a_path_that_is_no_text_is_not_another_name(bench: Bench) -> None:
 
 
 def listed(bench: Bench, path: str) -> list[str]:
-    return bench.ask("GET", path).text.split("\n")[:-1]
+    return bench.ask("GET", path, User_Agent="curl/8").text.split("\n")[:-1]
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------

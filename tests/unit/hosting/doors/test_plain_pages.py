@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 from lxml import html
@@ -24,7 +24,7 @@ from chelonia.hosting.doors.plain import pages
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.preview import TEXT_BYTES
 from chelonia.hosting.metrics import Metrics
-from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen
+from tests.unit.hosting.doors.test_plain_door import JOE, Bench, Seen, listed
 from tests.unit.hosting.doors.test_plain_tokens import asked, by
 
 ODD = "<b>'\"&.txt"
@@ -146,14 +146,14 @@ def test_a_form_replaces_nothing_and_leaves_nothing_half(bench: Bench) -> None:
     for name in ("", "..", "a\x07"):
         assert added(bench, name, b"x").status == 400
     assert bench.ask("POST", "/d/", b"", Content_Type=kind, **OURS).status == 400
-    assert bench.ask("GET", "/d/").text == "f\n"
+    assert listed(bench, "/d/") == ["f"]
 
 
 def test_a_page_of_another_site_adds_nothing_and_makes_no_link(bench: Bench) -> None:
     for told in OTHERS:
         assert added(bench, "f", b"x", **told).status == 403
         assert bench.ask("POST", "/d/?link", Content_Type="application/x-www-form-urlencoded", **told).status == 403
-    assert bench.ask("GET", "/d/").text == ""
+    assert listed(bench, "/d/") == []
 
 
 def test_who_has_a_link_to_add_adds_by_the_form_too(bench: Bench) -> None:
@@ -162,7 +162,7 @@ def test_who_has_a_link_to_add_adds_by_the_form_too(bench: Bench) -> None:
     assert (answer.status, answer.headers["Location"]) == (303, f"/d/?authz={token}")
     reader = asked(bench, "/d", "activity:LIST,DOWNLOAD")
     assert added(bench, "g", b"x", f"/d/?authz={reader}", ANONYMOUS).status == 403
-    assert bench.ask("GET", "/d/").text == "f\n"
+    assert listed(bench, "/d/") == ["f"]
 
 
 def test_a_link_is_made_without_a_script(bench: Bench) -> None:
@@ -253,7 +253,32 @@ def test_a_large_collection_comes_in_pages(bench: Bench, monkeypatch: pytest.Mon
             path = next((f"/d/{href}" for href in shown.xpath("//a[@rel='next']/@href")), "")
             assert bool(shown.xpath("//a[.='the first']")) == (len(counts) > 1)
         assert (seen, counts) == (names, [2, 2, 1])
-    assert bench.ask("GET", "/d/").text.splitlines() == names, "programs get all at once"
+    assert listed(bench, "/d/") == names, "programs get all at once"
+
+
+@pytest.mark.parametrize("accept", [{}, {"Accept": "*/*", "User_Agent": "Wget/1.21"}])
+def test_a_program_finds_links_to_all_entries_and_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, accept: dict[str, str]
+) -> None:
+    """`wget -r` would fetch what else is linked: the views of texts, the trash, the next page and the one above."""
+    monkeypatch.setattr(pages, "ROWS_MAX", 2)
+    for name in ("a%20b.txt", "c%23", "e"):
+        bench.ask("PUT", f"/d/{unquote(name)}", b"x")
+    bench.ask("MKCOL", "/d/f")
+    token = asked(bench, "/d", "activity:LIST,DOWNLOAD")
+    for dn, query in ((JOE, ""), (ANONYMOUS, f"?authz={token}")):
+        got = bench.ask("GET", f"/d/{query}", dn=dn, **accept)
+        assert got.headers["Content-Type"].startswith("text/html")
+        shown = html.fromstring(got.text)
+        assert shown.xpath("//@href") == [f"{href}{query}" for href in ("a%20b.txt", "c%23", "e", "f/")]
+        assert not shown.xpath("//form|//script")
+
+
+def test_who_wants_text_gets_a_name_a_line(bench: Bench) -> None:
+    bench.ask("PUT", "/d/a b", b"x")
+    for told in ({"Accept": "text/plain"}, {"Accept": "*/*", "User_Agent": "curl/8"}):
+        got = bench.ask("GET", "/d/", **told)
+        assert (got.text, got.headers["Content-Type"]) == ("a b\n", "text/plain; charset=utf-8")
 
 
 @pytest.mark.parametrize(
