@@ -98,6 +98,25 @@ def test_a_large_upload_goes_to_a_shepherd_and_a_lock_keeps_it_here(
     assert sent() == b"201 1"
 
 
+def test_who_has_a_token_writes_at_a_shepherd_what_it_allows(cluster: Cluster, place: str) -> None:
+    kind, asked = {"Content-Type": "application/macaroon-request"}, b'{"caveats": ["activity:UPLOAD"]}'
+    token = json.loads(cluster.request("POST", f"{place}/", body=asked, headers=kind).body)["macaroon"]
+    shown = {"Authorization": f"Bearer {token}", "User-Agent": "libdavix/0.8", "Expect": "100-continue"}
+
+    def sent(url: str, body: bytes, **fields: str) -> tuple[int, str]:
+        answer = cluster.request("PUT", url, "anonymous", body=body, headers=fields)
+        return answer.status, answer.headers.get("location", "")
+
+    status, turl = sent(f"{place}/new", DATA, **shown)
+    assert (status, cluster.request("GET", f"{place}/new").status) == (307, 404)
+    assert sent(turl, DATA + b"more") == (413, ""), "what was announced, and no more"
+    assert sent(turl, DATA) == (201, "")
+    assert cluster.request("GET", f"{place}/new?proxy").body == DATA
+    assert sent(turl, DATA[::-1]) == (409, ""), "once"
+    assert sent(f"{place}/new", DATA, **shown)[0] == 403, "the token replaces nothing"
+    assert sent(f"{place.rpartition('/')[0]}/new", DATA, **shown)[0] == 403
+
+
 def test_who_has_a_token_reads_ranges_at_a_shepherd(cluster: Cluster, place: str) -> None:
     assert cluster.request("PUT", f"{place}/file", body=DATA).status == 201
     kind, asked = {"Content-Type": "application/macaroon-request"}, b'{"caveats": ["activity:DOWNLOAD"]}'

@@ -28,6 +28,7 @@ from chelonia.core.ports.files import (
     Placing,
     Remove,
     Removing,
+    Reserving,
     Set,
     Setting,
     Want,
@@ -313,6 +314,30 @@ async def test_bytes_are_for_the_name_and_the_user_they_were_placed_for(world: W
     assert await applied(world, Write(at("/g"), arrived)) is Kind.BAD_REQUEST
     assert await applied(world, Write(at("/f"), arrived), EVE) is Kind.BAD_TICKET
     assert await names(world, "/") == []
+
+
+async def reserved(world: World, reserving: Reserving, **more: bool) -> Placed | Kind:
+    (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, wanted=2, reserving=reserving, **more),))
+    return placed.kind if isinstance(placed, Failure) else placed
+
+
+@played
+async def test_the_last_byte_makes_the_file_of_a_name_that_is_reserved(world: World) -> None:
+    placed = await reserved(world, Reserving(Setting(mode=0o604, modified_ns=9 * S), When(absent=True)))
+    assert isinstance(placed, Placed)
+    assert (await names(world, "/"), placed.put) == ([], "")
+    await world.arrive(placed, b"abc")
+    made = (await there(world, "/f")).attributes
+    assert (made.size, made.mode, made.modified_ns, made.wanted, made.owner) == (3, 0o604, 9 * S, 2, JOE.dn)
+    assert await reserved(world, Reserving(when=When(absent=True))) is Kind.PRECONDITION
+    over = await reserved(world, Reserving())
+    assert isinstance(over, Placed)
+    assert (await there(world, "/f")).attributes.etag == made.etag
+    await world.arrive(over, b"new")
+    after = (await there(world, "/f")).attributes
+    assert (after.guid, after.etag == made.etag, after.mode) == (made.guid, False, 0o604)
+    assert await reserved(world, Reserving(), piece=True) is Kind.BAD_REQUEST
+    assert await reserved(world, Reserving(), parents=True) is Kind.BAD_REQUEST
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from chelonia.core import bounds
 from chelonia.core.errors import Kind
-from chelonia.core.ports.files import Change, Done, Failure, Listing, Make, Move, Over, Remove, Set, Setting, Want, When
+from chelonia.core.ports.files import (
+    Change,
+    Done,
+    Failure,
+    Listing,
+    Make,
+    Move,
+    Over,
+    Placing,
+    Remove,
+    Reserving,
+    Set,
+    Setting,
+    Want,
+    When,
+)
 from chelonia.core.rights.locks import Lock
 from tests.support.files_worlds import World, applied, at, collection, done, played, there, write
 from tests.unit.bartender.stage import EVE, JOE
@@ -33,6 +48,9 @@ async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> Non
         assert await applied(world, Set(at("/f"), Setting(mode=1), when=when)) is Kind.LOCKED
         assert await applied(world, Move(at("/f"), at("/g"), when=when)) is Kind.LOCKED
         assert await applied(world, Remove(at("/f"), when=when)) is Kind.LOCKED
+        (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, reserving=Reserving(when=when)),))
+        assert isinstance(placed, Failure)
+        assert placed.kind is Kind.LOCKED
     assert isinstance(await write(world, "/f", when=HELD), Done)
     assert isinstance(await write(world, "/f"), Done)  # who knows nothing of locks
     assert await locked(world, "/f") == ["urn:a"]

@@ -22,8 +22,10 @@ from chelonia.core.ports.files import (
     Make,
     Move,
     Over,
+    Placed,
     Placing,
     Remove,
+    Reserving,
     Set,
     Setting,
     Want,
@@ -109,6 +111,22 @@ async def test_reading_changes_nothing(world: World) -> None:
     ):
         assert await applied(world, change, reader) is Kind.DENIED, change
     assert await names(world, "/a") == ["b", "f"]
+
+
+@played
+async def test_a_name_is_reserved_as_far_as_a_file_may_be_written(world: World) -> None:
+    """Its TURL is good for whoever has it, and names the file: so nothing may be reserved that could not be written."""
+    await filled(world)
+    adder, reader = narrowed(JOE, (ADDING, "/a")), narrowed(JOE, (READING, "/a"))
+    for caller, name in ((adder, "/ab/new"), (adder, "/a/f"), (adder, "/new"), (reader, "/a/new"), (reader, "/a/f")):
+        (refused,) = await world.files.place(caller, (Placing(at(name), 5, wanted=2, reserving=Reserving()),))
+        assert isinstance(refused, Failure), name
+        assert refused.kind is Kind.DENIED, name
+    (placed,) = await world.files.place(adder, (Placing(at("/a/new"), 5, wanted=2, reserving=Reserving()),))
+    assert isinstance(placed, Placed)
+    assert await looked(world, "/a/new") is Kind.NOT_FOUND
+    await world.arrive(placed, b"bytes")
+    assert (await there(world, "/a/new")).attributes.owner == JOE.dn
 
 
 @played

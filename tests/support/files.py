@@ -108,8 +108,14 @@ class MemoryFiles:
 
     def arrive(self, placed: Placed, data: bytes) -> Arrived:
         """Keep these bytes for the upload."""
-        self._bytes[placed.put] = data
-        return Arrived(placed.put, ("receipt",))
+        put = placed.put or placed.turl.removeprefix("memory:")
+        self._bytes[put] = data
+        arrived = Arrived(put, ("receipt",))
+        if not placed.put:  # the name is reserved
+            ask, dn = self._placed[put]
+            assert ask.reserving is not None, "else there is a token"
+            self._apply(Call(dn=dn), Write(ask.place, arrived, ask.reserving.setting))
+        return arrived
 
     # --- the port ---------------------------------------------------------------------------------------------------
 
@@ -272,6 +278,13 @@ class MemoryFiles:
 
     def _place(self, call: Call, ask: Placing) -> Placed:
         there, parent, rest = self._find(ask.place)
+        if ask.reserving is not None:
+            when = ask.reserving.when
+            when.require(ask.place, there.attributes if there else None)
+            if when.tokens is not None:
+                self._check_locks(call, Write(ask.place, when=when), when.tokens)
+            if ask.piece or ask.parents:
+                raise CheloniaError(Kind.BAD_REQUEST)
         if there is not None:
             if there.type != TYPE_FILE:
                 raise CheloniaError(Kind.NOT_A_FILE, subject=str(ask.place))
@@ -281,7 +294,7 @@ class MemoryFiles:
             _require(call, Action.ADD_ENTRY, parent, ask.place)
         put = f"put-{next(self._numbers)}"
         self._placed[put] = (ask, call.dn)
-        return Placed(f"memory:{put}", put, BlobId(put))
+        return Placed(f"memory:{put}", "" if ask.reserving else put, BlobId(put))
 
     def _apply(self, call: Call, change: Change) -> Done:
         when = ANY if isinstance(change, Open | Part | Drop) else change.when

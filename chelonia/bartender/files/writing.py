@@ -26,7 +26,19 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, ObjectId
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Arrived, Clone, Done, Open, Part, Placed, Placing, Splice, Write, placed_part
+from chelonia.core.ports.files import (
+    Arrived,
+    Clone,
+    Done,
+    Open,
+    Part,
+    Placed,
+    Placing,
+    Reserving,
+    Splice,
+    Write,
+    placed_part,
+)
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.rights.policy import Action, with_rules
 from chelonia.core.values import replace
@@ -41,12 +53,29 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
         if not (ask.piece and 1 <= ask.part.number <= bounds.PARTS_MAX):
             cause = f"a part is a piece with a number from 1 to {bounds.PARTS_MAX}"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    if ask.reserving is not None:
+        return await _reserved(ports, turn, ask, ask.reserving)
     replaces = await may_begin(ports, turn, ask, "place")
     begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
     begin = replace(begin, replaces=replaces, piece=ask.piece, part=ask.part)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob)
+
+
+async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Reserving) -> Placed:
+    """A TURL whose last byte makes the file. Raises: as `place`; PRECONDITION, LOCKED; BAD_REQUEST for what is none."""
+    if ask.piece or ask.parents:
+        cause = "a name is reserved for the whole of a file, in a collection that is there"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
+    change = Write(ask.place, setting=reserving.setting, when=reserving.when)
+    ready, _ = await ready_to_write(ports, turn, change, begin)
+    kind = record_type(ask.checksums)
+    facts = FileFacts(ask.size, getattr(ask.checksums, kind), kind, ask.wanted)
+    named = replace(ready, sections=merged(ready.sections, {"states": facts.states()}), named=True)
+    turl, begun = await tickets(ports, turn, named, Purpose.PENDING)
+    return Placed(turl, "", begun.blob)
 
 
 def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:

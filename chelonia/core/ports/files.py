@@ -242,10 +242,33 @@ class Listed(msgspec.Struct, frozen=True):
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """Attributes to set; None leaves one as it is."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    device: int | None = None
+    modified_ns: int | None = None
+    accessed_ns: int | None = None
+
+
+LEAVE: Final = Setting()
+
+
+class Reserving(msgspec.Struct, frozen=True):
+    """A name is reserved for bytes until their TURL expires. The Shepherd gives it to them itself once it has them all:
+    nothing is left to apply, and neither rights nor `when` are decided again. `setting`: of the file."""
+
+    setting: Setting = LEAVE
+    when: When = ANY
+
+
 class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content` or as a `Part`; `part`: as this one and no other."""
+    part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be the whole
+    of a file, whose collection is there, without a `Write`; then `Placed.put` is empty."""
 
     place: LogicalName
     size: int
@@ -254,6 +277,7 @@ class Placing(msgspec.Struct, frozen=True):
     parents: bool = False
     piece: bool = False
     part: PartPlace = NO_PART
+    reserving: Reserving | None = None
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -327,20 +351,6 @@ class Content(msgspec.Struct, frozen=True):
         if not _A_MARK.fullmatch(self.mark):
             cause = f"a mark has at most {bounds.MARK_CHARACTERS_MAX} letters, digits and `-`"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """Attributes to set; None leaves one as it is."""
-
-    mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
-    device: int | None = None
-    modified_ns: int | None = None
-    accessed_ns: int | None = None
-
-
-LEAVE: Final = Setting()
 
 
 class Make(msgspec.Struct, frozen=True):

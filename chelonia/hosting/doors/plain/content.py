@@ -121,7 +121,7 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     check_held(there.locks if there else (), exchange.tokens, exchange.call.dn)  # before the bytes travel
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
-    elsewhere = await redirects.upload(parts, exchange, there, setting.modified_ns)
+    elsewhere = await redirects.upload(parts, exchange, there, setting)
     if elsewhere is not None:
         return elsewhere
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies

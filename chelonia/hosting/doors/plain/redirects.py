@@ -3,9 +3,9 @@
 Only large ones. Who shows a certificate and no token has a ticket bound to it, and a GET of his is redirected unless
 his client is known not to follow. A ticket for anybody else is good for whoever has it, and his GET is redirected where
 his client is known to follow, or says so (`?redirect`): browsers do not know the CAs of Shepherds. A PUT is redirected
-for certificates alone, where the client is known to follow and waits for `100 Continue`: who does not follow a PUT has
-lost it. `?proxy` keeps all here. A redirected PUT is committed by the Shepherd before its 201; so it goes only where
-nothing but the absence of the name has to hold then.
+where the client is known to follow, or says so, and waits for `100 Continue`: who does not follow a PUT has lost it.
+`?proxy` keeps all here. A redirected PUT is committed by the Shepherd before its 201; so it goes only where nothing but
+the absence of the name has to hold then. Its ticket is for one body of that size, under that name, once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from chelonia.core.cluster.replicas import PROTOCOL_HTTP
+from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.metadata import Triple
-from chelonia.core.ports.bartender import PutFileRequest
-from chelonia.core.ports.files import Attributes, Looked, Want
+from chelonia.core.ports.files import Attributes, Looked, Placed, Placing, Reserving, Setting, Want
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, look
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.tickets import NAME
@@ -37,18 +35,16 @@ _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 
 async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse | None:
     """The 307 for a GET of a file of one blob, None where it is served here."""
-    agent, query, call = exchange.header("User-Agent"), exchange.request.query, exchange.call
+    agent, query = exchange.header("User-Agent"), exchange.request.query
     follows = not agent.startswith(STAY_HERE) if _is_bound(exchange) else agent.startswith(FOLLOW)
     if known.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
-    call = call if _is_bound(exchange) else msgspec.structs.replace(call, carrier=ANONYMOUS)
-    sources = (await look(parts, call, exchange.place, Want.SOURCES)).sources  # none where it is several blobs by now
+    there = await look(parts, _carried(exchange), exchange.place, Want.SOURCES)
+    sources = there.sources  # none where it is of several blobs by now
     return sent_to(f"{sources[0]}&{NAME}={quote(exchange.place.name, safe='')}") if sources else None
 
 
-async def upload(
-    parts: DoorParts, exchange: Exchange, there: Looked | None, modified_ns: int | None
-) -> HttpResponse | None:
+async def upload(parts: DoorParts, exchange: Exchange, there: Looked | None, setting: Setting) -> HttpResponse | None:
     """The 307 for a PUT, None where its bytes are taken here."""
     request = exchange.request
     follows = exchange.header("User-Agent").startswith(FOLLOW) or "redirect" in request.query
@@ -56,35 +52,23 @@ async def upload(
     stays = any(exchange.header(name) for name in _CONDITIONS) or (
         there is not None and bool(exchange.header("If-None-Match"))
     )
-    if (
-        parts.bartender is None
-        or request.length < REDIRECTED_BYTES_MIN
-        or "proxy" in request.query
-        or not (_is_bound(exchange) and follows and waits)
-        or stays
-    ):
-        return None
-    above = there or await look(parts, exchange.call, exchange.place.parent, Want.LOCKS)
-    if above.locks:
+    if request.length < REDIRECTED_BYTES_MIN or "proxy" in request.query or not (follows and waits) or stays:
         return None
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-    facts = (
-        ("size", str(request.length)),
-        ("checksum", ""),
-        ("checksumType", "sha256"),
-        ("neededReplicas", str(copies)),
-    )
-    metadata = [Triple("states", name, value) for name, value in facts]
-    if modified_ns is not None:
-        metadata.append(Triple("timestamps", "modified", str(modified_ns // 1_000_000_000)))
-    asked = PutFileRequest("0", str(exchange.place), tuple(metadata), (PROTOCOL_HTTP,), replace=there is not None)
-    (answer,) = await parts.bartender.put_file(exchange.call, (asked,))
-    return sent_to(answer.turl) if answer.turl else None
+    reserving = Reserving(setting, exchange.when)
+    asked = Placing(exchange.place, request.length, wanted=copies, reserving=reserving)
+    (placed,) = await parts.files.place(_carried(exchange), (asked,))
+    return sent_to(placed.turl) if isinstance(placed, Placed) else None
 
 
 def sent_to(turl: str) -> HttpResponse:
     """The redirect to a Shepherd."""
     return HttpResponse(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
+
+
+def _carried(exchange: Exchange) -> Call:
+    """The caller's request, for tickets that are bound to him if they can be, and else good for whoever has them."""
+    return exchange.call if _is_bound(exchange) else msgspec.structs.replace(exchange.call, carrier=ANONYMOUS)
 
 
 def _is_bound(exchange: Exchange) -> bool:

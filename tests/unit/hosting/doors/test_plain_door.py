@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -20,8 +20,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Guid
-from chelonia.core.ports.bartender import Bartender, PutFileRequest, TransferOutcome
+from chelonia.core.ids import ANONYMOUS, ROOT, Dn, Guid
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
@@ -34,6 +33,7 @@ from chelonia.core.ports.files import (
     Named,
     Over,
     Placed,
+    Placing,
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -80,17 +80,6 @@ class MemoryBytes:
             yield self._files.bytes_of(source)[span.offset : span.offset + span.length]
 
 
-class Uploads:
-    """Gives TURLs for what is asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[PutFileRequest] = []
-
-    async def put_file(self, call: Call, requests: tuple[PutFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        self.asked += requests
-        return tuple(TransferOutcome(each.request_id, "done", "https://shepherd/turl/1") for each in requests)
-
-
 @dataclass
 class Seen:
     """An answer, whole."""
@@ -110,8 +99,7 @@ class Bench:
     def __init__(self, third: ThirdParty | None = None) -> None:
         self.files = MemoryFiles(JOE)
         self.bytes = MemoryBytes(self.files)
-        self.uploads = Uploads()
-        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, cast("Bartender", self.uploads), third)
+        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, third=third)
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()
@@ -403,14 +391,27 @@ def test_a_file_that_changes_while_its_reader_is_sent_on_is_an_answer(
     assert (got.status, got.body[:2]) == ((404, b"no") if is_gone else (200, b"xx")), "as it was when it was asked for"
 
 
-def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(bench: Bench) -> None:
+def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     big, waits = b"x" * 300_000, {"Expect": "100-continue"}
+    asked, place = list[tuple[Dn, Placing]](), bench.files.place
+
+    async def placed(call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        asked.extend((call.carrier, ask) for ask in asks)
+        return await place(call, asks)
+
+    monkeypatch.setattr(bench.files, "place", placed)
     sent = bench.ask("PUT", "/new", big, User_Agent="libdavix/0.8", X_OC_Mtime="12", **waits)
-    assert (sent.status, sent.headers["Location"]) == (307, "https://shepherd/turl/1")
-    (asked,) = bench.uploads.asked
-    assert (asked.ln, asked.replace) == ("/new", False)
-    facts = {(each.section, each.property): each.value for each in asked.metadata}
-    assert (facts["states", "size"], facts["timestamps", "modified"]) == ("300000", "12")
+    assert sent.status == 307
+    assert asked == [("", Placing(place_of("/new"), 300_000, wanted=2, reserving=asked[0][1].reserving))], "his own"
+    bench.files.arrive(Placed(sent.headers["Location"], ""), big)
+    told = bench.ask("HEAD", "/new").headers
+    assert (told["Last-Modified"], bench.ask("GET", "/new?proxy").body) == ("Thu, 01 Jan 1970 00:00:12 GMT", big)
+    bench.files.nodes[ROOT].policy["ANONYMOUS"] = "+addEntry"
+    assert bench.ask("PUT", "/nobodys", big, dn=ANONYMOUS, User_Agent="ARC", **waits).status == 307
+    assert asked[-1][0] == ANONYMOUS, "the ticket is good for whoever has it"
+    bench.files.nodes[ROOT].policy.clear()
     assert bench.ask("PUT", "/new?redirect", big, User_Agent="curl/8", **waits).status == 307
     for path, body, headers in (
         ("/small", b"x", {"User_Agent": "ARC", **waits}),
