@@ -195,6 +195,8 @@ class HttpClient:
         finally:
             # Anything unread makes the connection useless for the next request.
             if not response.content.is_eof():
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()  # first: a TLS transport that is closed reads on for 30 s
                 response.close()
             response.release()
 

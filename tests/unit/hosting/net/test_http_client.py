@@ -13,6 +13,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
+from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
 from tests.support.polling import patience, poll_async
@@ -242,6 +244,33 @@ async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
     async with plain(door) as server, client_of(None) as client:
         error = await failure(client, Sending("PUT", f"http://127.0.0.1:{server.port}/", body=body(), length=10))
         assert error.kind is Kind.NOT_ALIVE
+
+
+def test_who_leaves_an_answer_is_sent_no_more_of_it(tmp_path: Path) -> None:
+    """uvloop reads a TLS transport that is closed for another 30 s, at full speed, if its other end does not look."""
+    grid, listening = Grid(tmp_path), socket.create_server(("127.0.0.1", 0))
+
+    def sends() -> None:
+        context = grid.server().server_context(ClientCertificate.OPTIONAL)
+        with listening, context.wrap_socket(listening.accept()[0], server_side=True) as connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    connection.sendall(bytes(CHUNK_BYTES))
+                    time.sleep(0.01)
+
+    async def leave() -> None:
+        url = f"https://localhost:{listening.getsockname()[1]}/"
+        async with client_of(grid.client(None)) as client:
+            sending = asyncio.create_task(asyncio.to_thread(sends))
+            async with client.stream(Sending("GET", url)) as answer:
+                assert await anext(aiter(answer.chunks()))
+            async with asyncio.timeout(20):
+                await sending
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(leave())
 
 
 async def test_an_answer_longer_than_the_bound_is_refused() -> None:
