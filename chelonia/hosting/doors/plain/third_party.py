@@ -104,7 +104,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             )
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
-    return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+    return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
 
 
 async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -141,7 +141,7 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
                     await _check(answer)
             await _verify(strangers, other, f"{moved.adler:08x}")
 
-    return HttpResponse(202, _MARKERS, _Markers(third, exchange.call.dn, run, moved))
+    return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
 
 
 def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
@@ -202,18 +202,25 @@ def _third(parts: DoorParts) -> ThirdParty:
 
 
 class _Markers:
-    """The body of the answer: markers while the copy goes on, and how it ended. Closed early, it ends the copy."""
+    """The body of the answer: markers while the copy goes on, and how it ended. The copy ends with its client's
+    connection, and when the body is closed."""
 
     def __init__(
-        self, third: ThirdParty, dn: str, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
+        self, third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
     ) -> None:
+        dn = exchange.call.dn
         own, others = third.running[dn], third.running.total() - third.running[dn]
         if 2 * (own + 1) > TRANSFERS_MAX - others:
             cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
             raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
         third.running[dn] += 1
-        self._third, self._dn, self._moved = third, dn, moved
-        self._task = asyncio.ensure_future(run())
+        self._third, self._dn, self._moved = third, str(dn), moved
+        self._task = task = asyncio.ensure_future(run())
+
+        def gone() -> None:
+            task.cancel()
+
+        exchange.request.when_closed(_Markers, gone)
         self._over = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -223,6 +230,8 @@ class _Markers:
         if self._over:
             raise StopAsyncIteration
         done, _ = await asyncio.wait({self._task}, timeout=MARKER_S)
+        if self._task.cancelled():
+            raise ConnectionResetError("the client has gone")
         line = third_party.marker(int(time.time() * 1000), self._moved.count)
         if not done:
             return line

@@ -12,6 +12,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
@@ -160,6 +161,23 @@ async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monk
         await body.aclose()
     assert bench.parts.third is not None
     assert bench.parts.third.running.total() == 0
+    other.waits.set()
+    assert (await bench.look("GET", "/f")).status == 404
+
+
+async def test_a_copy_ends_at_once_when_its_client_s_connection_does(bench: Bench, other: Other) -> None:
+    other.waits = asyncio.Event()
+    gone: list[Callable[[], None]] = []
+    exchange = bench.exchange("COPY", "/f", Source=OTHER)
+    request = replace(exchange.request, when_closed=lambda key, told: gone.append(told))
+    body: Any = (await third_party.pull(bench.parts, replace(exchange, request=request))).body
+    marking = asyncio.ensure_future(anext(body))
+    await asyncio.sleep(0)
+    gone[0]()
+    async with asyncio.timeout(third_party.MARKER_S / 2):
+        with pytest.raises(ConnectionError):
+            await marking
+    await body.aclose()
     other.waits.set()
     assert (await bench.look("GET", "/f")).status == 404
 
