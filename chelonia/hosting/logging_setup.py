@@ -36,7 +36,7 @@ class LogSettings:
         level: DEBUG, INFO, WARNING or ERROR.
         format: `text` (key=value) or `json`.
         audit_file: where decisions about users are logged; empty: with the rest.
-        access_file: where each HTTP request has a line; empty: with the rest, at DEBUG.
+        access_file: where each HTTP request has a line; empty: with the rest, if `level` is DEBUG.
     """
 
     level: str = "INFO"
@@ -60,7 +60,8 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     logging._srcfile = None
     logging.setLogRecordFactory(LineRecord)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
-    logging.getLogger(ACCESS_LOGGER).setLevel(logging.DEBUG if settings.access_file else logging.NOTSET)
+    told = settings.access_file or settings.level == "DEBUG"
+    logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if told else logging.WARNING)
     for name, path in ((AUDIT_LOGGER, settings.audit_file), (ACCESS_LOGGER, settings.access_file)):
         apart = logging.getLogger(name)
         for old in list(apart.handlers):

@@ -85,15 +85,15 @@ class Routes:
 
 
 def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int], None]:
-    """Count answers, and leave an access line at DEBUG; queries (they may hold tickets) are in neither."""
+    """Count answers, and leave an access line; queries (they may hold tickets) are in neither."""
 
     def observe(request: HttpRequest, answer: HttpResponse, sent: int, took_ms: int) -> None:
         if sent >= 0:
             metrics.answered(answer.status)
-        if not log.isEnabledFor(logging.DEBUG):
+        if not log.isEnabledFor(logging.INFO):
             return
         known = answer.accessed or AccessNote(request.peer.dn, request.method)
-        log.debug(
+        log.info(
             "%s %r status=%d body=%d sent=%d ms=%d request=%s who=%r from=%s agent=%r operation=%s%s",
             request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, known.who,
             request.peer.address, request.headers.get("User-Agent", ""), known.operation,

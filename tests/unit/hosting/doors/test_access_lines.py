@@ -78,6 +78,7 @@ async def test_a_line_says_who_has_signed_which_operation_and_how_it_ended(lines
         await poll_async(lambda: _told(lines, 4), 10, what="lines of four requests")
     told = [re.sub(r" (ms|request)=\w+", "", line.partition("chelonia.http.access ")[2]) for line in _told(lines, 4)]
     assert "Botocore/" in told[0]
+    assert "level=INFO" in _told(lines, 4)[0]
     told = [re.sub(r"agent='[^']+'", "agent='...'", line) for line in told]
     joe = r"who='/CN=joe' from=127.0.0.1 agent='...'"
     assert told[0].startswith("PUT '/lab/k' status=200 body=")
