@@ -14,6 +14,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import structs
 from msgspec.json import encode as encoded
 
 from chelonia.bartender import audit
@@ -25,6 +26,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.operations.access_keys import ACCESS_KEYS
 from chelonia.core.ports.access_keys import (
     KEY_ID_CHARACTERS,
+    LINK_PREFIX,
     NOTE_BYTES_MAX,
     SCOPES_BYTES_MAX,
     SCOPES_MAX,
@@ -35,6 +37,7 @@ from chelonia.core.ports.access_keys import (
 )
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import NARROWED, Scopes
+from chelonia.wire.shares import mark_of
 
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12
@@ -76,8 +79,9 @@ class AccessKeysService:
         return issued
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
-        keys = [sealed.key for sealed in await self._ports.librarian.access_keys(self._ports.own(call))]
-        return tuple(key for key in keys if key.dn == call.dn or call.has(Role.ADMINISTRATOR))
+        kept = await self._ports.librarian.access_keys(self._ports.own(call))
+        told = [each for each in kept if each.key.dn == call.dn or call.has(Role.ADMINISTRATOR)]
+        return tuple([structs.replace(each.key, void=self._is_void(each)) for each in told])
 
     async def revoke(self, call: Call, key_id: str) -> None:
         sealed = await self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id)
@@ -90,7 +94,7 @@ class AccessKeysService:
 
     async def find(self, key_id: str) -> IssuedKey | None:
         sealed = await self.kept(key_id)
-        if sealed is None or (sealed.key.credential and self.revoked(sealed.key.credential)):
+        if sealed is None or self._is_revoked(sealed.key):
             self._issued.pop(key_id, None)  # revoked elsewhere, or expired
             return None
         known = self._issued.get(key_id)
@@ -111,6 +115,16 @@ class AccessKeysService:
         if known is None or 0 < known.key.expires_ms <= now:
             return None
         return known
+
+    def _is_revoked(self, key: AccessKey) -> bool:
+        return bool(key.credential) and self.revoked(key.credential)
+
+    def _is_void(self, sealed: SealedKey) -> bool:
+        if sealed.key.id.startswith(LINK_PREFIX):
+            is_other = sealed.mark not in ("", mark_of(self._ports.settings.token_key))
+        else:
+            is_other = self._opened(sealed) is None
+        return is_other or self._is_revoked(sealed.key)
 
     def _sealed(self, key: AccessKey, secret: str, nonce: bytes) -> str:
         return base64.b64encode(nonce + self._sealing.encrypt(nonce, secret.encode(), _bound(key))).decode()

@@ -27,6 +27,8 @@ TOKEN_BYTES_MAX: Final = 8 * 1024
 PASSWORD_MAC_BYTES: Final = 16
 _PASSWORD: Final = re.compile(r"([0-9a-f]{12})-([A-Za-z0-9_-]{22})")
 _CONTEXT: Final = b"chelonia share 1\0"
+_MARK_CONTEXT: Final = b"chelonia share mark 1"
+_MARK_BYTES: Final = 6
 
 
 class ShareToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -80,6 +82,11 @@ def kept_of(text: str) -> str:
     raw = armour.from_text(text)
     assert raw is not None, "a token that was given"
     return armour.to_text(raw[:-MAC_BYTES])
+
+
+def mark_of(key: bytes) -> str:
+    """What tells the links of one token key from those of another, and nothing of either."""
+    return hmac.digest(key, _MARK_CONTEXT, hashlib.sha256)[:_MARK_BYTES].hex()
 
 
 def id_of_password(text: str) -> str:

@@ -20,7 +20,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey, SealedKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import NARROWED, Scope, Share, Shared
-from chelonia.wire.shares import ShareToken, issue, kept_of
+from chelonia.wire.shares import ShareToken, issue, kept_of, mark_of
 
 ID_BYTES = 6
 UNKEPT_MS = 3 * 3_600 * 1000
@@ -52,7 +52,8 @@ async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
         ports.settings.token_key, ShareToken(link_id, user.dn, user.credential, scope, Ms(now_ms), expires_ms)
     )
     if is_kept:  # without a request key: asked again, it is another link
-        kept = SealedKey(AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope)), kept_of(token))
+        link = AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope), user.credential)
+        kept = SealedKey(link, kept_of(token), mark_of(ports.settings.token_key))
         await ports.librarian.keep_access_key(turn.service.keyed(RequestKey("")), kept)
     path = "/".join(quote(part, safe="") for part in ask.place.parts)
     url = ports.settings.files_url.rstrip("/") + "/" + path

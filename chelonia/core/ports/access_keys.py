@@ -31,7 +31,8 @@ SCOPES_BYTES_MAX: Final = 8192
 class AccessKey(msgspec.Struct, frozen=True):
     """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people;
     `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it;
-    `scopes`: what it is narrowed to, empty: to nothing."""
+    `scopes`: what it is narrowed to, empty: to nothing; `void`, in a list: refused, for the
+    Bartenders have another secret since, or that certificate is revoked."""
 
     id: str
     dn: Dn
@@ -40,13 +41,16 @@ class AccessKey(msgspec.Struct, frozen=True):
     note: str = ""
     credential: str = ""
     scopes: Scopes = ()
+    void: bool = False
 
 
 class SealedKey(msgspec.Struct, frozen=True):
-    """A key as it is stored: `secret` is sealed, and of use to Bartenders alone."""
+    """A key as it is stored: `secret` is sealed, and of use to Bartenders alone. `mark`, of a share link: of what
+    signed it (`wire.shares.mark_of`), "": not known."""
 
     key: AccessKey
     secret: str
+    mark: str = ""
 
 
 class NewKey(msgspec.Struct, frozen=True):

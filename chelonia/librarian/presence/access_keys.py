@@ -94,7 +94,7 @@ def read_key(stored: StoredObject) -> SealedKey | None:
         values.get("credential", ""),
         msgspec.json.decode(values.get("scopes") or "[]", type=Scopes),
     )
-    return SealedKey(key, values["secret"])
+    return SealedKey(key, values["secret"], values.get("mark", ""))
 
 
 def written(sealed: SealedKey) -> list[Element]:
@@ -103,6 +103,7 @@ def written(sealed: SealedKey) -> list[Element]:
     values = {
         "dn": key.dn,
         "secret": sealed.secret,
+        "mark": sealed.mark,
         "created_ms": str(key.created_ms),
         "expires_ms": str(key.expires_ms),
         "note": key.note,

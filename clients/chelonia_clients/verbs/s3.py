@@ -23,6 +23,8 @@ from chelonia_clients.settings import toml_path
 
 ONLY: Final = {"read": READING, "upload": (*READING, *ADDING), "write": (*READING, *CHANGING)}
 """What a key may be narrowed to."""
+VOID: Final = "void"
+"""Of a key or link that is refused, though it has not expired."""
 PORT_AFTER_BARTENDER: Final = 7
 """Where `cheloniad init` puts the S3 door, counted from the Bartender's port."""
 
@@ -86,10 +88,11 @@ async def _list(session: Session) -> None:
     keys = [key for key in await session.keys().list(new_call()) if not key.id.startswith(LINK_PREFIX)]
     rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "ONLY", "NOTE", "DN")]
     for key in keys:
-        rows.append((key.id, stamp(key.created_ms), _until(key.expires_ms), narrowed_to(key.scopes), key.note, key.dn))
+        good = VOID if key.void else _until(key.expires_ms)
+        rows.append((key.id, stamp(key.created_ms), good, narrowed_to(key.scopes), key.note, key.dn))
         session.out.result(
             id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note,
-            only=narrowed_to(key.scopes),
+            only=narrowed_to(key.scopes), void=key.void,
         )  # fmt: skip
     session.out.say(*table(rows))
 

@@ -11,6 +11,7 @@ from chelonia_clients.arguments import Arguments, UsageError, parse_duration
 from chelonia_clients.client import new_call
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
+from chelonia_clients.verbs.s3 import VOID
 
 DAY = "1d"
 
@@ -48,8 +49,10 @@ async def _list(session: Session) -> None:
     for key in await session.keys().list(new_call()):
         if key.id.startswith(LINK_PREFIX) and key.expires_ms > now:
             link = key.id.removeprefix(LINK_PREFIX)
-            rows.append((link, stamp(key.created_ms), stamp(key.expires_ms), key.note, key.dn))
-            session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note)
+            good = VOID if key.void else stamp(key.expires_ms)
+            rows.append((link, stamp(key.created_ms), good, key.note, key.dn))
+            session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note,
+                               void=key.void)  # fmt: skip
     session.out.say(*table(rows))
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms
+from chelonia.core.ids import ROOT, Ms
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import NewKey
 from chelonia.core.rights.policy import Action
-from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes
+from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes, Share
 from chelonia.core.values import replace
 from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
 
@@ -71,7 +72,9 @@ async def test_keys_that_were_made_with_a_certificate_end_when_it_is_revoked(sta
     assert await keys.find(stolen.key.id) == stolen
     keys.revoked = lambda credential: credential.startswith("5f ")
     assert [await keys.find(each.key.id) for each in (stolen, given, older)] == [None, given, older]
-    assert [key.credential for key in await keys.list(JOE) if key.id == stolen.key.id] == [thief.credential]
+    told = {key.id: (key.credential, key.void) for key in await keys.list(JOE)}
+    assert told[stolen.key.id] == (thief.credential, True)
+    assert [told[each.key.id][1] for each in (given, older)] == [False, False]
 
 
 @scene
@@ -120,7 +123,8 @@ async def test_metadata_that_were_stolen_reveal_no_secret(stage: Stage) -> None:
     assert sealed is not None
     assert made.secret.encode() not in base64.b64decode(sealed.secret) + msgspec.json.encode(sealed)
     thief = stage.another_bartender(replace(stage.settings, token_key=b"what he had to guess")).keys
-    assert (await thief.list(JOE), await thief.find(made.key.id)) == ((made.key,), None)
+    assert await stage.bartender.keys.list(JOE) == (made.key,)
+    assert (await thief.list(JOE), await thief.find(made.key.id)) == ((replace(made.key, void=True),), None)
     for other in (EVE.dn, ADMIN.dn):
         await stage.bartender.keys.revoke(JOE, made.key.id)
         changed = msgspec.structs.replace(sealed, key=msgspec.structs.replace(sealed.key, dn=other))
@@ -128,3 +132,14 @@ async def test_metadata_that_were_stolen_reveal_no_secret(stage: Stage) -> None:
         assert await stage.bartender.keys.find(made.key.id) is None, "nor is another's made of it"
         await stage.bartender.keys.revoke(ADMIN, made.key.id)
         await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), sealed)
+
+
+@scene
+async def test_links_of_another_token_key_or_of_a_revoked_certificate_are_told_as_void(stage: Stage) -> None:
+    giver = msgspec.structs.replace(JOE, credential="5f /CN=CA")
+    later = stage.another_bartender(replace(stage.settings, token_key=b"a new one of all Bartenders"))
+    for bartender in (stage.bartender, later):
+        await bartender.files.share(giver, Share(LogicalName(ROOT, ()), READING, 60_000))
+    assert [[key.void for key in await each.keys.list(JOE)].count(True) for each in (stage.bartender, later)] == [1, 1]
+    later.keys.revoked = lambda credential: credential.startswith("5f ")
+    assert all(key.void for key in await later.keys.list(JOE))
