@@ -1,10 +1,15 @@
 """modify: the whitelist, the right of each section, the rules of states."""
 
+import msgspec
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.errors import Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.bartender import ModifyRequest
+from chelonia.core.ports.files import Failure, Inline, Write
+from chelonia.core.rights.scopes import CHANGING, READING, Scope
+from tests.support.files_worlds import at
 from tests.unit.bartender.stage import EVE, JOE, Stage, scene
 
 
@@ -199,3 +204,25 @@ async def test_every_change_of_a_bulk_call_is_answered(stage: Stage) -> None:
     assert [(outcome.request_id, outcome.status) for outcome in outcomes] == [
         ("1", "set"), ("2", "denied"), ("3", "no such LN"), ("4", "set"),
     ]  # fmt: skip
+
+
+@scene
+async def test_a_new_file_with_fewer_rules_than_it_would_have_needs_no_right_to_change_them(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2")
+    writer = msgspec.structs.replace(JOE, scopes=(Scope((*READING, *CHANGING), ("a",)),), via="key K")
+
+    async def written(name: str, policy: dict[str, str]) -> Kind | None:
+        change = Write(at(name), inline=Inline(b"x", 2), policy=policy)
+        (answer,) = await stage.bartender.files.apply(writer, (change,))
+        return answer.kind if isinstance(answer, Failure) else None
+
+    await stage.make("/a")
+    assert await stage.modify("/a", "set", "defaultPolicy", "ALL", "+read") == "set"
+    assert await written("/a/private", {}) is None
+    assert "policy" not in await stage.stat("/a/private")
+    assert await written("/a/private", {}) is None, "it changes nothing"
+    assert await written("/a/same", {"ALL": "+read"}) is None
+    assert await written("/a/same", {}) is Kind.DENIED
+    assert await written("/a/more", {"ALL": "+read +delete"}) is Kind.DENIED
+    assert await stage.modify("/a", "set", "defaultPolicy", EVE.dn, "-read") == "set"
+    assert await written("/a/allowed", {"ALL": "+read"}) is Kind.DENIED, "what denies goes"
