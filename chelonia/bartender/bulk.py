@@ -128,13 +128,15 @@ class StoredBytes:
 class ElementCall:
     """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
     shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored; `walked`:
-    where names of the call lead, as seen just before its first try."""
+    where names of the call lead, as seen just before its first try; `made`: collections made on the way to a name, the
+    last one below the others."""
 
     user: Call
     service: Call
     room: AnswerRoom = field(default_factory=AnswerRoom)
     stored: list[StoredBytes] = field(default_factory=list)
     walked: dict[LogicalName, Traversal] = field(default_factory=dict)
+    made: list[LogicalName] = field(default_factory=list)
 
 
 Outcomes = dict[int, CheloniaError | None]

@@ -125,6 +125,7 @@ async def test_bytes_come_with_their_rules(world: World, inline: bool) -> None:
     assert isinstance(await written("/f", b"new", policy={EVE.dn: "+delete"}), Done)
     assert (await there(world, "/f", Want.POLICY)).policy == {EVE.dn: "+delete"}
     assert await written("/f", b"hers", call=EVE, policy={}) is Kind.DENIED
+    assert isinstance(await written("/f", b"same", call=EVE, policy={EVE.dn: "+delete"}), Done), "it changes nothing"
     assert isinstance(await written("/f", b"hers", call=EVE), Done)
     await done(world, Set(at("/f"), policy={"ALL": "+read", GROUP: "+read"}))
     assert isinstance(await written("/f", b"closed", policy={"ANONYMOUS": "-read"}), Done)
@@ -167,6 +168,24 @@ async def test_implied_parents_are_made_only_when_asked_for(world: World) -> Non
     assert await write(world, "/x/y/file") is Kind.NO_PARENT
     assert isinstance(await write(world, "/x/y/file", parents=True), Done)
     assert await names(world, "/x/y") == ["file"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@played
+async def test_a_change_that_is_refused_leaves_no_implied_parents(world: World, there: bool) -> None:
+    if there:
+        await write(world, "/a/b/key", parents=True)
+    for change in (
+        Write(at("/a/b/x/f"), inline=Inline(b"new", 2), parents=True, policy={"nobody": "+read"}),
+        Write(at("/a/b/x/f"), inline=Inline(b"new", 2), parents=True, when=When(etags=("none",))),
+        Make(at("/a/b/x/y/c"), "collection", parents=True, when=When(etags=("none",))),
+        Move(at("/a/none"), at("/a/b/x/f"), parents=True),
+    ):
+        assert isinstance(await applied(world, change), Kind)
+    if there:
+        assert await names(world, "/a/b") == ["key"]
+    else:
+        assert await looked(world, "/a") is Kind.NOT_FOUND
 
 
 @played

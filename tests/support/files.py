@@ -302,7 +302,14 @@ class MemoryFiles:
         if when.tokens is not None:
             self._check_locks(call, change, when.tokens)
         before = {guid: dict(node.inside) for guid, node in self.nodes.items()}
-        done = self._changed(call, change)
+        try:
+            done = self._changed(call, change)
+        except CheloniaError:  # collections that were made on the way go again
+            for guid in self.nodes.keys() - before.keys():
+                del self.nodes[guid]
+            for guid, inside in before.items():
+                self.nodes[guid].inside = inside
+            raise
         for guid, node in self.nodes.items():
             if node.inside != before.get(guid, {}):
                 node.names_changed += 1
@@ -506,10 +513,11 @@ class MemoryFiles:
 
     def _rule(self, call: Call, change: Write | Clone | Seal, node: Node) -> None:
         if change.policy is not None:
-            _require(call, Action.MODIFY_POLICY, node, change.place)
             for who, actions in change.policy.items():
                 check_policy_rule(who, actions)
-            node.policy = with_rules(node.policy, change.policy)
+            if (policy := with_rules(node.policy, change.policy)) != node.policy:
+                _require(call, Action.MODIFY_POLICY, node, change.place)
+            node.policy = policy
 
     def _laid_inline(self, call: Call, change: Write | Splice, content: Content) -> Content:
         """A content whose bytes came in the message, as if they had arrived before."""

@@ -1,11 +1,13 @@
 """Changes of the port `Files`: each is judged on one walk and handed to the Librarian as one transact.
 
 The transact is conditioned on the versions of what was judged and of what a `When` spoke of; when one has changed, the
-change is judged anew (`bulk`). Nothing here can leave half a change behind, but for implied parents, which stay.
+change is judged anew (`bulk`). Nothing here can leave half a change behind; implied parents of one that is refused go
+again, but where this process ends just then.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from chelonia.bartender.bulk import ElementCall, Outcomes, led
@@ -201,6 +203,14 @@ async def remove_together(
     return outcomes
 
 
+async def undo(ports: Ports, turn: ElementCall) -> None:
+    """Take away what was made on the way to a name that came to nothing, as far as nobody else has use for it."""
+    if turn.made:
+        with contextlib.suppress(CheloniaError):
+            await _let_go(ports, turn, turn.made[-1])
+        turn.made.clear()
+
+
 async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
     """Remove implied collections from here upwards, as far as they are empty; `found`: the first, if it is known."""
     service = turn.service.keyed(RequestKey(""))
@@ -237,6 +247,8 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         except CheloniaError as error:
             if error.kind is not Kind.EXISTS:  # somebody else has just made it
                 raise
+        else:
+            turn.made.append(above.ln.child(walked.rest[0]))
         (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
 
 

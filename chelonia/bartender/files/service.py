@@ -74,7 +74,7 @@ class FilesService:
         )
         self._change: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",
-            _checked(self._apply),
+            _checked(self._apply_or_undo),
             _failure,
             _subject,
             recalled=_recalled,
@@ -122,6 +122,14 @@ class FilesService:
         alive = [node for node in nodes if node.state == NODE_ALIVE]
         free = sum(node.free_bytes for node in alive if node.accepting)
         return Space(sum(node.total_bytes for node in alive), free, quotas)
+
+    async def _apply_or_undo(self, turn: ElementCall, change: Change) -> Done | Failure:
+        """Apply a change. Of one that is refused nothing stays."""
+        try:
+            return await self._apply(turn, change)
+        except CheloniaError:
+            await changing.undo(self._ports, turn)
+            raise
 
     async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
         match change:
