@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Listing, Make, Remove, Removing
+from chelonia.core.ports.files import Attributes, Listing, Make, Remove, Removing
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
-from chelonia.hosting.doors.s3 import acls
+from chelonia.hosting.doors.s3 import acls, narrowed
 from chelonia.hosting.doors.s3.parts import (
     REGION,
     Ask,
@@ -19,7 +21,6 @@ from chelonia.hosting.doors.s3.parts import (
     no_bucket,
     note_facts,
     number_of,
-    readable_bucket,
     said,
     xml_answer,
 )
@@ -41,19 +42,29 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
     query, limit = ask.query, number_of(ask.query.get("max-buckets", "") or str(BUCKETS_MAX), "max-buckets", 1)
     out: list[tuple[str, int]] = []
     asked = Listing(parts.root, query.get("continuation-token", ""), prefix=query.get("prefix", ""))
-    async for page in list_pages(parts.plain, call, asked):
-        for entry in page.entries:
-            known = entry.attributes
-            # Of what he may not read the caller is told no owner.
-            if known.type == TYPE_COLLECTION and known.owner and keys.is_bucket_name(entry.name):
-                if len(out) == min(limit, BUCKETS_MAX):
-                    return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
-                out.append((entry.name, known.created_ns))
+    async for name, known in _readable(parts, call, asked):
+        if known.type == TYPE_COLLECTION and keys.is_bucket_name(name):
+            if len(out) == min(limit, BUCKETS_MAX):
+                return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
+            out.append((name, known.created_ns))
     return xml_answer(answers.buckets(call.dn, out))
 
 
+async def _readable(parts: S3Parts, call: Call, asked: Listing) -> AsyncIterator[tuple[str, Attributes]]:
+    """What the caller may read of the collection of buckets, or may read parts of."""
+    if narrowed.tops(call, parts.root):
+        for name, known in (await narrowed.buckets(parts, call, asked)).items():
+            yield name, known
+        return
+    async for page in list_pages(parts.plain, call, asked):
+        for entry in page.entries:
+            if entry.attributes.owner:  # of what he may not read the caller is told none
+                yield entry.name, entry.attributes
+
+
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT of a bucket. One's own that is there already is made again without a change."""
+    """Answer PUT of a bucket. One's own that is there already is made again without a change, of its rights too:
+    rclone asks for that, `private`, before it uploads a single file."""
     where, tags = await said(ask, requests.new_bucket)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
@@ -66,20 +77,21 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
             Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(known) if known != facts.Facts() else {}),
         )
     except CheloniaError as error:
-        if error.kind is not Kind.EXISTS:
+        if error.kind is not Kind.EXISTS and not (error.kind is Kind.DENIED and narrowed.tops(call, ask.bucket)):
             raise
-        there = await check_bucket(parts, ask)
+        there = await check_bucket(parts, narrowed.above(ask))
         if there is None or there.attributes.owner != call.dn:
             cause = "The requested bucket name is not available: all users of the cluster share the names of buckets"
             raise S3Error("BucketAlreadyExists", cause) from error
-    if grants is not None:
-        await acls.made(parts, ask, grants)
+    else:
+        if grants is not None:
+            await acls.made(parts, ask, grants)
     return HttpResponse(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
 
 
 async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer HEAD of a bucket."""
-    there = await readable_bucket(parts, ask)
+    there = await narrowed.open_bucket(parts, ask)
     return HttpResponse(200, (("x-amz-bucket-region", facts.facts_of(there.user).location or REGION),), b"", 0)
 
 
@@ -115,12 +127,12 @@ async def _swept(parts: S3Parts, ask: Ask) -> bool:
 
 async def location(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's location: what its maker said, else the empty name of the first region."""
-    return xml_answer(answers.location(facts.facts_of((await readable_bucket(parts, ask)).user).location))
+    return xml_answer(answers.location(facts.facts_of((await narrowed.open_bucket(parts, ask)).user).location))
 
 
 async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a setting that is never there."""
-    await readable_bucket(parts, ask)
+    await narrowed.open_bucket(parts, ask)
     if ask.subresource in EMPTY:
         return xml_answer(answers.plain(EMPTY[ask.subresource]))
     raise S3Error(UNSET[ask.subresource], f"the bucket has no {ask.subresource} setting")
@@ -128,13 +140,13 @@ async def setting(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def no_setting(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a setting that is never there."""
-    await readable_bucket(parts, ask)
+    await narrowed.open_bucket(parts, ask)
     return HttpResponse(204)
 
 
 async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of whether a bucket keeps versions."""
-    return xml_answer(answers.versioning(facts.facts_of((await readable_bucket(parts, ask)).user).versioning))
+    return xml_answer(answers.versioning(facts.facts_of((await narrowed.open_bucket(parts, ask)).user).versioning))
 
 
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -146,7 +158,7 @@ async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of who pays for requests."""
-    await readable_bucket(parts, ask)
+    await narrowed.open_bucket(parts, ask)
     return xml_answer(answers.payer())
 
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove, Want
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
+from chelonia.hosting.doors.s3 import narrowed
 from chelonia.hosting.doors.s3 import versions as versioning
 from chelonia.hosting.doors.s3.objects import GONE, removals, removed
 from chelonia.hosting.doors.s3.parts import (
@@ -30,7 +32,6 @@ from chelonia.hosting.doors.s3.parts import (
     is_kept,
     no_bucket,
     number_of,
-    readable_bucket,
     said,
     seen,
     version_in,
@@ -68,7 +69,7 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
-    bucket = await readable_bucket(parts, ask)
+    bucket = await narrowed.open_bucket(parts, ask)
     ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
     mark = ask.query.get("version-id-marker", "")
     asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
@@ -207,6 +208,10 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want 
     """
     if not asked.limit:
         return await _nothing(parts, ask)
+    if tops := narrowed.tops(ask.exchange.call, ask.bucket):
+        await _nothing(parts, ask)
+        found = [await _top(parts, ask, asked, after, top) for top in tops]
+        return pages.merged(chain.from_iterable(found), (), asked.limit + 1)
     names, others = await asyncio.gather(
         _names(parts, ask, asked, after, want), _kept_apart(parts, ask, asked, after, want)
     )
@@ -215,11 +220,34 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want 
 
 async def _nothing(parts: S3Parts, ask: Ask) -> list[Item]:
     """No item of a bucket that is there. Raises: NoSuchBucket, AccessDenied."""
-    await readable_bucket(parts, ask)
+    await narrowed.open_bucket(parts, ask)
     return []
 
 
-async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want) -> list[Item]:
+async def _top(parts: S3Parts, ask: Ask, asked: Asked, after: str, top: str) -> list[Item]:
+    """The part of a listing that the caller's key is narrowed to: an object, or a collection and what is below it."""
+    if not (asked.prefix.startswith(top) or top.startswith(asked.prefix)):
+        return []
+    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(narrowed.at(ask.bucket, top)),))
+    if isinstance(there, Failure):
+        if there.kind is Kind.NOT_FOUND:
+            return []
+        raise there.error(ask.operation)
+    itself = _item(Named(top[:-1], there.attributes))
+    items = [] if itself is None else [itself]
+    if there.attributes.type == TYPE_COLLECTION:
+        one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # of what is summed up together
+        inner = replace(
+            asked,
+            prefix=max(asked.prefix, top, key=len),
+            delimiter="" if one else asked.delimiter,
+            limit=0 if one else asked.limit,
+        )
+        items += await _names(parts, ask, inner, after, Want.NOTHING, top)
+    return pages.summed_up(items, asked, after)
+
+
+async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want, top: str = "") -> list[Item]:
     """The part of a listing that other doors show as it is. Raises: NoSuchBucket, AccessDenied."""
     if asked.prefix.startswith(apart.RESERVED) or keys.followable(asked.prefix) != asked.prefix:
         return await _nothing(parts, ask)
@@ -230,7 +258,7 @@ async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want)
         count = min(asked.limit + 1 - len(items), bounds.BELOW_ENTRIES_MAX)
         want_page = Listing(ask.bucket, after, count, want, True, asked.prefix, asked.delimiter)
         try:
-            page = await parts.plain.files.list(ask.exchange.call, want_page)
+            page = await narrowed.page(parts, ask.exchange.call, want_page, top)
         except CheloniaError as error:
             raise no_bucket(ask) if error.kind in _NO_BUCKET else error from None
         shown = [item for item in map(_item, page.entries) if item is not None]
@@ -342,7 +370,7 @@ async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, Chel
     changes: list[tuple[str, Remove]] = []
     for key in outcomes:
         try:
-            found = removals(ask.bucket, keys.check_key(key))
+            found = removals(ask, keys.check_key(key))
         except S3Error as error:
             outcomes[key] = error
         else:

@@ -17,7 +17,6 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
-from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
     UNSHARED,
@@ -49,6 +48,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_owner,
     check_unsigned,
     found,
+    homes,
     in_own_name,
     no_key,
     said,
@@ -275,7 +275,7 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
         return await versions.version_removed(parts, ask, version)
     if versioning:
         return await versions.removed(parts, ask, when)
-    changes = removals(ask.bucket, ask.target.key)
+    changes = removals(ask, ask.target.key)
     if match:
         ask, there = await seen(parts, ask)
         if there is None:
@@ -291,12 +291,11 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
     return KeyRemoved(ask.target.key)
 
 
-def removals(bucket: LogicalName, key: str) -> tuple[Remove, ...]:
+def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
     """The changes that remove a key from where it may be."""
-    home, elsewhere = keys.home_of(bucket, key), Remove(keys.apart_of(bucket, key), Removing.KEY)
-    if home is None:
-        return (elsewhere,)
-    return Remove(home, Removing.MARK if key.endswith("/") else Removing.KEY), elsewhere
+    home, by_name = keys.home_of(ask.bucket, key), Removing.MARK if key.endswith("/") else Removing.KEY
+    places = homes(ask.exchange.call, ask.bucket, key)
+    return tuple([Remove(place, by_name if place == home else Removing.KEY) for place in places])
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -193,6 +193,14 @@ def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> Htt
     return HttpResponse(status, (*answers.XML, *headers), body)
 
 
+def homes(call: Call, bucket: LogicalName, key: str) -> tuple[LogicalName, ...]:
+    """Where a key may be: by its name, and kept apart. Who is narrowed to a part of the bucket has names alone."""
+    home, apart = keys.home_of(bucket, key), keys.apart_of(bucket, key)
+    if home is None:
+        return (apart,)
+    return (home, apart) if not call.scopes or any(scope.holds(apart) for scope in call.scopes) else (home,)
+
+
 async def seen(
     parts: S3Parts, ask: Ask, want: Want = Want.NOTHING, *, writes: bool = False, lately: bool = False
 ) -> tuple[Ask, Looked | None]:
@@ -202,8 +210,8 @@ async def seen(
     A name counts before a key that is kept apart: other doors write names alone. A collection counts after it: it has
     no bytes. Raises: NoSuchBucket; as `Files.look` fails.
     """
-    home, apart = keys.home_of(ask.bucket, ask.target.key), ask.apart
-    order = (apart,) if home is None else (apart, home) if ask.target.key.endswith("/") else (home, apart)
+    key, order = ask.target.key, homes(ask.exchange.call, ask.bucket, ask.target.key)
+    home, order = keys.home_of(ask.bucket, key), order[::-1] if key.endswith("/") else order
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
     taken, asked, state = home is None, False, parts.state(call, ask.bucket) if lately else None
     for place in order:
@@ -224,7 +232,7 @@ async def seen(
         state = await bucket_state(parts, ask, answer, lately=lately)
     ask = replace(ask, versioning=state)
     if home is None or taken or (writes and await _blocked(parts, ask, home)):
-        return ask.at(apart), None
+        return ask.at(ask.apart), None
     return ask.at(home), None
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -36,6 +37,8 @@ SCOPES = {
     "LAB": (Scope((*READING, *CHANGING), ("lab",)),),
     "ADD": (Scope((*READING, *ADDING), ("lab",)),),
     "RUN": (Scope((*READING, *CHANGING), ("lab", "run")),),
+    "ADDS": (Scope(ADDING, ("lab", "run")),),
+    "FILE": (Scope(READING, ("lab", "run", "a")),),
 }
 DATA = b"some bytes"
 
@@ -166,8 +169,66 @@ async def test_a_key_of_one_bucket_does_there_all_but_change_rights() -> None:
             (s3.abort_multipart_upload, theirs), (s3.list_multipart_uploads, {"Bucket": "own"}),
             (s3.get_object, {"Bucket": "own", "Key": "k"}), (s3.put_object, {"Bucket": "own", "Key": "new"}),
             (s3.copy_object, {"Bucket": "lab", "Key": "x", "CopySource": {"Bucket": "own", "Key": "k"}}),
-            (s3.list_objects_v2, {"Bucket": "own"}), (s3.head_bucket, {"Bucket": "own"}), (s3.list_buckets, {}),
+            (s3.list_objects_v2, {"Bucket": "own"}), (s3.head_bucket, {"Bucket": "own"}),
             (s3.delete_bucket, {"Bucket": "own"}),
+        ):  # fmt: skip
+            assert denied(call, **more), more
+        assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["lab"]
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
+
+
+async def test_a_key_of_a_part_of_a_bucket_lists_that_part() -> None:
+    def listed(s3: Any, **asked: Any) -> list[str]:
+        """Keys, and what is summed up, over all pages."""
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket="lab", PaginationConfig={"PageSize": 2}, **asked)
+        kinds = [page.get(kind, ()) for page in pages for kind in ("Contents", "CommonPrefixes")]
+        return [each.get("Key") or each["Prefix"] for found in kinds for each in found]
+
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, s3 = client("ALL"), client("RUN")
+        assert listed(s3) == [], "nothing is there yet"
+        within = [f"run/{name}" for name in ("a", "b/1", "b/2", "b-c", "d//e", "※x", "z")]
+        for key in ("a", "ru", "run-1/x", "running", "zz", *within):
+            owner.put_object(Bucket="lab", Key=key, Body=DATA)
+        by_name = sorted(set(within) - {"run/d//e"}, key=str.encode)  # which is no name
+        owner.put_object(Bucket="lab", Key="run/", Body=b"")
+        every = ["run/", *by_name]
+        for prefix in ("", "r", "run", "run/"):
+            assert listed(s3, Prefix=prefix) == every
+        assert listed(s3, Delimiter="/") == listed(s3, Prefix="run", Delimiter="/") == ["run/"]
+        assert sorted(listed(s3, Prefix="run/", Delimiter="/")) == sorted({*every, "run/b/"} - {"run/b/1", "run/b/2"})
+        assert set(listed(s3, Prefix="ru", Delimiter="-")) == {*every, "run/b-"} - {"run/b-c"}
+        assert listed(s3, Prefix="run/b/") == ["run/b/1", "run/b/2"]
+        assert listed(s3, StartAfter="run/b/1") == every[every.index("run/b/2") :]
+        assert listed(s3, StartAfter="q") == every
+        assert listed(s3, StartAfter="zz") == listed(s3, Prefix="running") == listed(s3, Prefix="a") == []
+        assert [each["Key"] for each in s3.list_objects(Bucket="lab", Prefix="run/b/")["Contents"]] == listed(
+            s3, Prefix="run/b/"
+        )
+        told = s3.list_object_versions(Bucket="lab", Prefix="run/b/")["Versions"]
+        assert [(each["Key"], each["VersionId"]) for each in told] == [("run/b/1", "null"), ("run/b/2", "null")]
+        assert [each["Key"] for each in client("FILE").list_objects(Bucket="lab")["Contents"]] == ["run/a"]
+        assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["lab"]
+        assert s3.list_buckets(Prefix="o")["Buckets"] == []
+        s3.create_bucket(Bucket="lab", ACL="private")  # as rclone does before it uploads a file
+        assert denied(s3.create_bucket, Bucket="new")
+        s3.head_bucket(Bucket="lab")
+        for missing in ("run/none", "run/a/none", "run/none/"):
+            with pytest.raises(ClientError, match="404"):
+                s3.head_object(Bucket="lab", Key=missing)
+            s3.delete_object(Bucket="lab", Key=missing)
+        s3.put_object(Bucket="lab", Key="run/b/1", Body=DATA, ACL="private")
+        s3.delete_object(Bucket="lab", Key="run/b/1")
+        doomed = {"Objects": [{"Key": "run/b/2"}, {"Key": "run/"}]}
+        assert "Errors" not in s3.delete_objects(Bucket="lab", Delete=doomed)
+        assert listed(s3) == ["run/a", "run/b-c", "run/z", "run/※x"]
+        assert s3.get_bucket_location(Bucket="lab")["LocationConstraint"] is None
+        for call, more in (
+            (s3.list_objects_v2, {"Bucket": "own"}), (s3.head_bucket, {"Bucket": "own"}),
+            (s3.get_bucket_acl, {"Bucket": "lab"}), (s3.put_object, {"Bucket": "lab", "Key": "x"}),
+            (client("ADDS").list_objects_v2, {"Bucket": "lab"}), (client("ADDS").head_bucket, {"Bucket": "lab"}),
         ):  # fmt: skip
             assert denied(call, **more), more
 

@@ -221,3 +221,12 @@ def test_a_list_that_another_changes_before_all_of_a_bucket_has_it_is_set_anew(
     assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
     assert "READ" in door.ask("GET", "/lab?acl").texts("Permission")
     assert len(set(keys)) == 2
+
+
+def test_a_bucket_that_is_made_again_keeps_its_rights(door: Door) -> None:
+    allowed: dict[str, str | None] = {EVE: "+read"}
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
+    assert door.ask("PUT", "/lab", x_amz_acl="private").status == 200
+    assert door.ask("GET", "/lab?list-type=2", who=EVE).status == 200
+    assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 200
+    assert door.ask("GET", "/new?list-type=2", who=EVE).status == 200

@@ -1,0 +1,71 @@
+"""What a key that is narrowed to parts of a bucket is told of what lies above them: that it is there, and which of its
+own is in it.
+
+It is told no more than its owner is: he has to be able to read the bucket. What is below the parts the port judges.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from chelonia.core.caller import Call
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Attributes, Listed, Listing, Look, Looked
+from chelonia.core.rights.policy import Action
+from chelonia.core.values import replace
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, readable_bucket
+
+
+def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
+    """The paths below a place that the caller is narrowed to reading, each with a slash at its end, in order; none:
+    he may read all that is there, or nothing."""
+    reading = [scope for scope in call.scopes if Action.READ in scope.actions]
+    if place.start != ROOT or any(scope.holds(place) for scope in reading):
+        return ()
+    deep = len(place.parts)
+    return tuple(sorted({f"{'/'.join(scope.path[deep:])}/" for scope in reading if scope.path[:deep] == place.parts}))
+
+
+def at(bucket: LogicalName, top: str) -> LogicalName:
+    """Where a path of `tops` is; "": the bucket itself."""
+    return LogicalName(bucket.start, (*bucket.parts, *filter(None, top.split("/"))))
+
+
+def above(ask: Ask) -> Ask:
+    """The same request as its owner's, where the caller's key is narrowed to parts of the bucket."""
+    call = ask.exchange.call
+    if not tops(call, ask.bucket):
+        return ask
+    return replace(ask, exchange=replace(ask.exchange, call=structs.replace(call, scopes=())))
+
+
+async def open_bucket(parts: S3Parts, ask: Ask) -> Looked:
+    """The bucket of a request, of which the caller may read a part. Raises: NoSuchBucket, AccessDenied."""
+    return await readable_bucket(parts, above(ask))
+
+
+async def buckets(parts: S3Parts, call: Call, asked: Listing) -> dict[str, Attributes]:
+    """The collections in which the caller may read parts, behind a name and with a prefix."""
+    names = sorted({top.partition("/")[0] for top in tops(call, parts.root)})
+    named = [name for name in names if name.startswith(asked.prefix) and f"{name}/" > asked.after]
+    looks = tuple([Look(parts.root.child(name)) for name in named])
+    there = await parts.plain.files.look(structs.replace(call, scopes=()), looks)
+    return {name: each.attributes for name, each in zip(named, there, strict=True) if isinstance(each, Looked)}
+
+
+async def page(parts: S3Parts, call: Call, asked: Listing, top: str) -> Listed:
+    """A page of what a listing of a bucket has below a path of `tops`; `asked.prefix` begins with that path.
+    "": of all of it."""
+    if not top:
+        return await parts.plain.files.list(call, asked)
+    if not asked.after.startswith(top) and asked.after.encode() > top.encode():
+        return Listed(())
+    after = asked.after[len(top) :] if asked.after.startswith(top) else ""
+    inner = structs.replace(asked, place=at(asked.place, top), after=after, prefix=asked.prefix[len(top) :])
+    told = await parts.plain.files.list(call, inner)
+    return Listed(
+        tuple([structs.replace(entry, name=top + entry.name) for entry in told.entries]),
+        told.after and top + told.after,
+        tuple([top + prefix for prefix in told.prefixes]),
+    )
