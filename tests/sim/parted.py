@@ -53,6 +53,8 @@ AGAIN = 0.2
 LONG_MS = 100_000
 """In place of a day: a record that is so much older than a snapshot which lacks it was deleted before that. An upload
 has ended by then."""
+SLACK_MS = 20_000
+"""In place of ten minutes: the last tries of a commit, after a ticket has ended, where clocks are steady."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,8 @@ class PartsJudging:
         """What was gone long before a snapshot was begun, and is back."""
         for blob, facts in self._written.items():
             obj = blob_object(blob)
-            long_ago = facts.created_ms + max(decide.UPLOAD_MS, facts.commit_within_ms) < begun_ms
+            may_take_ms = max(decide.UPLOAD_MS, facts.commit_within_ms) + decide.COMMIT_SLACK_MS
+            long_ago = facts.created_ms + may_take_ms < begun_ms
             if long_ago and self._now.get(obj).exists and not (self._then.get(obj).exists or self._knew(obj).exists):
                 yield f"{blob} was gone long before the snapshot, and is back"
 

@@ -24,7 +24,7 @@ from tests.sim.front_ends import front_ends
 from tests.sim.laying import Laying
 from tests.sim.model import Op, Story, Violation
 from tests.sim.objects import Objects
-from tests.sim.parted import LONG_MS, Parted
+from tests.sim.parted import LONG_MS, SLACK_MS, Parted
 from tests.sim.quotas import Quotas
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
@@ -141,7 +141,8 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
     doors = front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext()
     is_dated = run.parted is not None and run.chaos.mix.steady_clocks
     try:
-        with slower(), doors, patch.object(decide, "UPLOAD_MS", LONG_MS) if is_dated else nullcontext():
+        dates = {"UPLOAD_MS": LONG_MS, "COMMIT_SLACK_MS": SLACK_MS}
+        with slower(), doors, patch.multiple(decide, **dates) if is_dated else nullcontext():
             await run.prepare()
             await run.trouble()
             return await run.recovery()
@@ -544,8 +545,7 @@ class Swarm:
         if self.parted is not None and self.chaos.mix.steady_clocks and not self.undeletes:
             unheard = self._losing.choice(self.world.shepherds)
             gone = await self.parted.go_unheard(self.people[0], unheard)
-            await self.world.clock.sleep(LONG_MS)
-            await self.parted.since(self.people[0])  # while nothing is different no new snapshot is taken
+            await self.world.clock.sleep(LONG_MS + SLACK_MS)
         await rebuild(self.world, self.watch, self._losing, since, unheard)
         if back := [blob for blob in sorted(gone) if self.watch.known().get(blob_object(blob)).exists]:
             raise Violation(f"{back} went long before, and have come back")

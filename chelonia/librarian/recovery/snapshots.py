@@ -132,7 +132,7 @@ class Snapshotting:
         return not (await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)).items
 
     async def take(self, stored: StoredObject) -> None:
-        """Take a snapshot; nothing is written when nothing has changed. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
+        """Take a snapshot; where nothing has changed it is a manifest. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
         begun, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
         writing = _Writing(self, await self._newest(stored))
         try:
@@ -147,7 +147,7 @@ class Snapshotting:
         await self._register(new, number, manifest)
 
     async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
-        """Read everything and store what is new of it; None when nothing is, or when it is not to go on."""
+        """Read everything and store what is new of it; None when it is not to go on."""
         await writing.start()
         async for ids in self._on.records.object_pages(self._on.call, "", PAGE):
             for obj in await self._on.records.get(self._on.call, ids, _READ):
@@ -309,15 +309,13 @@ class _Writing:
         self.written.append(blob)
         self._segments[blob] = number
 
-    async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest | None:
-        """The manifest; None when nothing has changed since the snapshot before."""
+    async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest:
+        """The manifest. It is a new one also when nothing has changed: what was made and deleted meanwhile leaves no
+        trace but in when it was begun."""
         rest = self._pager.rest()
         if rest is not None:
             await self._add(rest)
         if self._gathered.places:
             await self._flush()
         pages = tuple(self._known.get(digest) or self._new[digest] for digest in self._pages)
-        before = self._before
-        if before is not None and [p.digest for p in pages] == [p.digest for p in before.pages] and not self._new:
-            return None
         return Manifest(cluster, generation, begun, self._pager.objects, tuple(self._segments), pages)

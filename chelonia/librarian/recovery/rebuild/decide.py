@@ -285,7 +285,7 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
 
 def _long_before(facts: ReplicaFacts, begun_ms: Ms) -> bool:
     """Whether a snapshot that was begun then would know the blob of such a record, were it still named."""
-    return facts.created_ms < begun_ms - max(UPLOAD_MS, facts.commit_within_ms)
+    return facts.created_ms + max(UPLOAD_MS, facts.commit_within_ms) + COMMIT_SLACK_MS < begun_ms
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:

@@ -21,6 +21,7 @@ KEY = "5a" * 32
         (0.9, RecordVerdict.SHELTERED),
         (3, RecordVerdict.SHELTERED),
         (23, RecordVerdict.SHELTERED),
+        (24.1, RecordVerdict.SHELTERED),  # clocks differ, and a commit is tried again
         (25, RecordVerdict.DELETED),
     ],
 )

@@ -71,6 +71,12 @@ async def rebuilt(k: Keepers, settings: object = None) -> AsyncIterator[tuple[Ke
         yield k, status
 
 
+def short_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is 10 s older than the snapshot which lacks it was deleted."""
+    monkeypatch.setattr(rebuild, "UPLOAD_MS", 5_000)
+    monkeypatch.setattr(rebuild, "COMMIT_SLACK_MS", 5_000)
+
+
 async def next_snapshot(k: Keepers) -> None:
     """Until whatever there is now stands in a snapshot."""
     await times(k, 1)
@@ -194,7 +200,7 @@ async def test_what_was_deleted_before_the_snapshot_stays_deleted(
     monkeypatch: pytest.MonkeyPatch, came_ms: int
 ) -> None:
     """But bytes that came for very long may have got their name after it."""
-    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+    short_uploads(monkeypatch)
 
     k = keepers()
     async with k.running(replace(BEFORE, trash_keep_ms=0)):
@@ -210,6 +216,27 @@ async def test_what_was_deleted_before_the_snapshot_stays_deleted(
     async with rebuilt(k) as (k, status):
         assert [path for path in await k.paths() if not path.startswith("/lost+found")] == ["/g"]
         assert status.counts.get("replicas of deleted files", 0) == (0 if came_ms else 1)
+
+
+@virtual
+async def test_what_was_made_and_deleted_between_two_snapshots_stays_deleted_also_when_all_is_quiet_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short_uploads(monkeypatch)
+
+    k = keepers()
+    async with k.running(replace(BEFORE, trash_keep_ms=0)):
+        await k.upload("/g")
+        await next_snapshot(k)
+        guid, blob = await k.upload("/f")
+        copy = [replace(kept) for kept in held(k, blob)]
+        await k.bench.service.delete(BARTENDER, Delete(guid))
+        await asyncio.sleep(30)
+    # A Shepherd that was away when its order to erase was written:
+    list(k.shepherds.values())[3].plant(1, copy[0].facts, copy[0].data)
+    async with rebuilt(k) as (k, status):
+        assert [*await k.paths()] == ["/g"]
+        assert status.counts["replicas of deleted files"] == 1
 
 
 @virtual
@@ -554,7 +581,7 @@ def manifests(k: Keepers) -> set[str]:
 async def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+    short_uploads(monkeypatch)
 
     k = keepers()
     async with k.running(BEFORE):
@@ -571,7 +598,7 @@ async def test_a_fresh_namespace_takes_no_snapshot_in_place_of_the_last_good_one
 
 @virtual
 async def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+    short_uploads(monkeypatch)
 
     k = keepers()
     async with k.running(BEFORE):

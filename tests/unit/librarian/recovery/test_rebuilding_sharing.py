@@ -10,7 +10,6 @@ from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.ids import BlobId, Guid
 from chelonia.core.ports.librarian import Delete
 from chelonia.librarian.recovery import snapshots
-from chelonia.librarian.recovery.rebuild import decide as rebuild
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER
 from tests.unit.librarian.recovery.test_rebuilding import (
@@ -22,6 +21,7 @@ from tests.unit.librarian.recovery.test_rebuilding import (
     next_snapshot,
     rebuilt,
     resealed,
+    short_uploads,
 )
 
 NEWER = BlobId("00000000-0000-4000-9000-b00000000009")
@@ -65,7 +65,7 @@ async def test_a_copy_keeps_the_bytes_of_a_deleted_file_whose_time_is_over_by_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(snapshots, "BLOB_KEPT", ("blob",))
-    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+    short_uploads(monkeypatch)
 
     k = keepers()
     async with k.running(BEFORE):

@@ -39,8 +39,9 @@ from tests.unit.librarian.recovery.test_rebuilding import (
     next_snapshot,
     over,
     rebuilt,
+    short_uploads,
 )
-from tests.unit.librarian.recovery.test_snapshots import lose_copies, newest, taken, times
+from tests.unit.librarian.recovery.test_snapshots import another, lose_copies, newest
 
 pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
 
@@ -233,7 +234,7 @@ async def test_a_rebuild_goes_on_without_the_snapshot_when_who_may_have_it_is_wi
 
 @virtual
 async def test_files_of_a_lost_page_are_not_taken_for_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "UPLOAD_MS", 10_000)
+    short_uploads(monkeypatch)
 
     k = keepers()
     async with k.running(BEFORE):
@@ -261,10 +262,10 @@ async def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(tor
     async with k.running(BEFORE):
         old, _ = await k.upload("/old", sections={"policy": {EVE: "+read"}})
         await next_snapshot(k)
-        count, (before, objects) = len(await taken(k)), await newest(k)
+        before, objects = await newest(k)
         for segment in before.segments:
             await lose_copies(k, segment)
-        await times(k, count + 1)
+        await another(k)
         after, again = await newest(k)
         assert (again, {*after.segments} & {*before.segments}) == (objects, set())
     for segment in (*after.segments, *(before.segments if torn == "both" else ())):
