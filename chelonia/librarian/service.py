@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import DrillStatus
@@ -21,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, BlobId, Guid, ServiceId
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.operations.librarian import LIBRARIAN
+from chelonia.core.operations.rows import PortMethod
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import (
     NOBODY,
@@ -42,13 +43,13 @@ from chelonia.core.ports.librarian import (
     ReportAnswer,
     ServiceRecord,
 )
-from chelonia.core.rights.access import guarded, own_shepherd
+from chelonia.core.rights.access import admit, guarded, own_shepherd
 from chelonia.core.timing.jobs import Jobs
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
-from chelonia.librarian.metadata.rebuild_record import awaited, late_command, remembers, under_way
+from chelonia.librarian.metadata.rebuild_record import awaited, late_command, under_way
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
@@ -80,7 +81,22 @@ def _in(
     return handler
 
 
-@guarded(LIBRARIAN)
+ABOUT_NODES: Final = frozenset({"nodes", "services", "heal_status", "drill_status", "health"})
+"""What a Bartender is told also while the namespace is rebuilt."""
+
+
+def _whole(service: LibrarianService, call: Call, row: PortMethod) -> None:
+    """Refuse what users ask of half a namespace: what is not restored yet is not gone, and its name is not free.
+
+    Raises: DENIED; UNAVAILABLE.
+    """
+    admit(call, row)
+    if service.rebuilding and call.has(Role.BARTENDER) and row.method not in ABOUT_NODES:
+        cause = "the namespace is being rebuilt: `chelonia admin status` tells how far it is"
+        raise CheloniaError(Kind.UNAVAILABLE, f"librarian.{row.name}", cause=cause)
+
+
+@guarded(LIBRARIAN, _whole)
 class LibrarianService:
     """The namespace service. `start` before use, `run` beside it, `stop` at the end.
 
@@ -117,7 +133,7 @@ class LibrarianService:
         await parts.nodes.refresh(call)
         await parts.names.quotas.table(call)
         marker = await parts.records.one(call, REBUILD_OBJECT)
-        parts.records.remembers_deleted = remembers(marker)
+        parts.records.heed(marker)
         if under_way(marker):
             _LOG.warning(
                 "a rebuild has broken off: give `chelonia admin rebuild` again; until then nothing is repaired"
@@ -131,6 +147,11 @@ class LibrarianService:
     def jobs(self) -> Jobs:
         """Its background work."""
         return self._parts.healer.jobs
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether the namespace is being rebuilt, as last read."""
+        return self._parts.records.rebuilding
 
     @property
     def written(self) -> Mapping[str, int]:

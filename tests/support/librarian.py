@@ -149,7 +149,7 @@ class Bench:
         return {key.split(" ")[0]: state for key, state in found.items()}
 
     async def names(self, guid: Guid = ROOT) -> dict[str, str]:
-        page = await self.service.below(BARTENDER, Below(guid, deep=False))
+        page = await self.service.below(ADMIN, Below(guid, deep=False))
         return {entry_name(leaf.path): Guid(leaf.object.id) for leaf in page.leaves if leaf.object}
 
 

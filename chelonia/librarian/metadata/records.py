@@ -102,12 +102,19 @@ class Records:
         self.remembers_deleted = False
         """Whether a record is kept of each blob that is deleted: a Shepherd that a rebuild was made without may come
         back with bytes of it."""
+        self.rebuilding = False
+        """Whether a rebuild of the namespace is under way: half of one is none for users."""
         self.restored = asyncio.Event()
         """Set when older metadata have been put back since the first answer."""
 
     def listen(self, listener: Applied) -> None:
         """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
         self._listeners.append(listener)
+
+    def heed(self, marker: StoredObject) -> None:
+        """Go by the record of a rebuild, as read."""
+        self.remembers_deleted = rebuild_record.remembers(marker)
+        self.rebuilding = rebuild_record.under_way(marker)
 
     def patiently(self, patience: RetryContext) -> Records:
         """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no

@@ -18,7 +18,7 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.leadership.lease.decide import Leadership
 from chelonia.librarian.metadata.elements import LEASE, put
-from chelonia.librarian.metadata.rebuild_record import half_told, litter, remembers, under_way, waiting
+from chelonia.librarian.metadata.rebuild_record import half_told, litter, under_way, waiting
 from chelonia.librarian.metadata.records import PlannedTransact
 
 _LOG = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Leading:
         """Take, keep or notice the loss of the lease."""
         records, call = self._on.records, self._on.call
         self.record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
-        records.remembers_deleted = remembers(self._rebuild)
+        records.heed(self._rebuild)
         self._leadership.observe(leader.parse(self.record), now)
         bid = self._leadership.bid(now, self._on.wall)
         if bid is not None and (await records.attempt(call, PlannedTransact(bid.elements(), cause="lease"))).applied:

@@ -76,6 +76,8 @@ LISTED_TOGETHER: Final = ELEMENTS_TOGETHER // 2
 """Replicas listed in one transact: two changes each."""
 NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
+HEEDED_TICKS: Final = 2
+"""After so many ticks every Librarian has read that a rebuild is under way, and lets no user at half a namespace."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
 CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
@@ -230,9 +232,11 @@ class Rebuilding:
 
     async def _run(self) -> None:
         try:
+            await self._on.world.clock.sleep(HEEDED_TICKS * self._on.settings.tick_ms)
             basis = await self._work()
             noted = [*self._noted(basis), *await self._reported(self._on.nodes.table.shepherds())]
             await self._mark(self._on.records, rebuild_record.DONE, noted)
+            self._tools.prompt.rebuilding = False  # other Librarians read it a tick later
             self._progress.stage = "done"
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)

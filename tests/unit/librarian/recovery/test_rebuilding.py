@@ -14,6 +14,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import CLUSTER_OBJECT, REBUILD_OBJECT, ROOT, SERVICES_OBJECT, BlobId, Dn, Guid, Ms, ServiceId
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import (
     Delete,
@@ -660,6 +661,55 @@ def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_
 
 
 @virtual
+async def test_while_a_rebuild_is_under_way_no_librarian_lets_users_at_half_a_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f")
+        await next_snapshot(k)
+        paths = await k.paths()
+    answers: list[Kind | None] = []
+    async with k.running(BEFORE, generation=2):
+        world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
+        second = LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian"))
+        other = LibrarianService(k.bench.ahash, second, world)
+        await other.start()
+        running = asyncio.create_task(other.run())
+
+        async def ask() -> None:
+            for each in (k.bench.service, other):
+                for asked in (
+                    each.make_entry(BARTENDER, MakeEntry(ROOT, "f", "collection", JOE, {})),
+                    each.traverse(BARTENDER, (parse_ln("/f"),)),
+                ):
+                    try:
+                        await asked
+                        answers.append(None)
+                    except CheloniaError as error:
+                        answers.append(error.kind)
+                assert len(await each.nodes(BARTENDER)) == len(k.shepherds)
+
+        real = Rebuilding._restore_batch
+
+        async def batch(self: Rebuilding, elements: Sequence[tuple[list[Element], list[Element]]]) -> None:
+            await ask()
+            await real(self, elements)
+
+        monkeypatch.setattr(Rebuilding, "_restore_batch", batch)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: over(k), 200_000)
+        assert set(answers) == {Kind.UNAVAILABLE}
+        await asyncio.sleep(2)
+        answers.clear()
+        await ask()
+        assert answers == [Kind.EXISTS, None] * 2
+        assert await k.paths() == paths
+        await other.stop()
+        await running
+
+
+@virtual
 async def test_a_snapshot_is_used_although_the_generation_was_not_raised() -> None:
     k = keepers()
     async with k.running(BEFORE):
@@ -677,10 +727,11 @@ async def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapsho
 
     k = keepers()
     async with k.running(BEFORE):
+        guid, blob = await k.upload("/f", copies=1)
         await marked(k, "running")
         await k.bench.service.start()
-        _, blob = await k.upload("/f", copies=1)
-        await k.bench.service.set_wanted(BARTENDER, SetWanted((await k.paths())["/f"], 3))  # type: ignore[arg-type]
+        await asyncio.sleep(1)  # until it is heeded
+        await k.bench.service._parts.contents.set_wanted(LIBRARIAN, SetWanted(Guid(guid), 3))
         await asyncio.sleep(60)
         assert (len(held(k, blob)), manifests(k)) == (1, set())
         await k.bench.service.rebuild(ADMIN, True)
