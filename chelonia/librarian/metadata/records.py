@@ -164,9 +164,11 @@ class Records:
         own = self._identity.call(call)
         return await self._ask(lambda: self._ahash.scan(own, object_id, section, after, limit))
 
-    async def pages(self, call: Call, object_id: ObjectId, section: str, limit: int) -> AsyncIterator[Items]:
-        """A whole wide section, page by page; none when it is empty."""
-        after, more = "", True
+    async def pages(
+        self, call: Call, object_id: ObjectId, section: str, limit: int, after: str = ""
+    ) -> AsyncIterator[Items]:
+        """A whole wide section, or what is after a property, page by page; none when it is empty."""
+        more = True
         while more:
             page = await self.scan(call, object_id, section, after, limit)
             after, more = page.after, bool(page.after)

@@ -36,10 +36,9 @@ from chelonia.core.ids import (
     blob_object,
     shepherd_object,
 )
-from chelonia.core.metadata import TYPE_COLLECTION, Needed, StoredObject
-from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import NOBODY, Finding, MakeEntry, RebuildStatus, Severity
+from chelonia.core.ports.librarian import NOBODY, Finding, RebuildStatus, Severity
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
@@ -49,7 +48,6 @@ from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.summaries import missed
-from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.presence.identity import BURNT
 from chelonia.librarian.presence.reports import reached
 from chelonia.librarian.recovery import invariants
@@ -58,6 +56,7 @@ from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
+from chelonia.librarian.recovery.rebuild.naming import Naming
 from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
 from chelonia.wire.snapshots import (
     Manifest,
@@ -145,11 +144,16 @@ class Rebuilding:
         self._holes = False
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
+        self._naming = Naming(context, tools.names, self._attempt, self._made)
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
 
     def _note(self, text: str) -> None:
+        self._progress.note(text)
+
+    def _made(self, text: str) -> None:
+        self._progress.count("collections made")
         self._progress.note(text)
 
     async def status(self) -> RebuildStatus:
@@ -579,7 +583,7 @@ class Rebuilding:
             match verdict:
                 case RecordVerdict.LISTED if not known.deleted:
                     await self._attempt(rebuild.list_location(known.blob, facts, at))
-                case RecordVerdict.FILE if not await self._file(facts, at):
+                case RecordVerdict.FILE if not await self._naming.file(facts, at, surely=basis.surely):
                     verdict = RecordVerdict.SHELTERED
                 case RecordVerdict.VERSION if not await self._attempt(rebuild.new_version(facts, at, known)):
                     verdict = RecordVerdict.SHELTERED  # the file changes meanwhile: it keeps the bytes it has
@@ -637,11 +641,6 @@ class Rebuilding:
         obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
         return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
 
-    async def _file(self, facts: ReplicaFacts, at: Location) -> bool:
-        """A file since the snapshot, under its name; False where it has lost that to another."""
-        parent, name = await self._place(facts.name)
-        return parent is not None and await self._attempt(rebuild.new_file(facts, at, parent, name))
-
     async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
         """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
         ids = [*blobs, *(ObjectId(blob.removeprefix(BLOB_PREFIX)) for blob in blobs)]
@@ -649,34 +648,6 @@ class Rebuilding:
             found = await self._tools.fsck.of(self._on.call, ids)
             if not await self._mend([each for each in found if each.mendable and each.severity is not Severity.WORK]):
                 return
-
-    async def _place(self, text: str) -> tuple[StoredObject | None, str]:
-        """The collection in which a name was made; what is missing above it is made, for administrators alone."""
-        try:
-            ln = parse_ln(text)
-        except CheloniaError:
-            return None, ""
-        if not ln.parts:
-            return None, ""
-        [walk] = await self._tools.names.traverse(
-            self._on.call, (ln.parent,), (Needed("entry"), Needed("defaultPolicy"))
-        )
-        if walk.complete and type_of(walk.last) == TYPE_COLLECTION:
-            return walk.last, ln.name
-        if not walk.steps or type_of(walk.last) != TYPE_COLLECTION:
-            return None, ""
-        guid = walk.guid
-        for part in walk.rest:
-            guid = await self._collection(guid, part, ln)
-        return StoredObject(ObjectId(guid), 1), ln.name
-
-    async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
-        owner = self._on.settings.root_owner
-        made = await self._tools.names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
-        assert not isinstance(made, StoredObject), "it is told only when asked for"
-        self._progress.count("collections made")
-        self._progress.note(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
-        return made
 
     # --- the invariants ---------------------------------------------------------------------------------------------
 

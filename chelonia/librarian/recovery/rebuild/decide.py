@@ -214,6 +214,11 @@ class Basis:
         """Whether users are at work in the namespace."""
         return self.rebuilt_ms is not None
 
+    @property
+    def surely(self) -> bool:
+        """Whether what is believed now was committed, and may take a name that something has."""
+        return not (self.late or self.in_use)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
@@ -351,15 +356,18 @@ def unowned(facts: ReplicaFacts, location: Location) -> list[Element]:
     return make_blob(NewBlob(facts, (location,)))
 
 
-def new_file(facts: ReplicaFacts, location: Location, parent: StoredObject, name: str) -> list[Element]:
+def new_file(
+    facts: ReplicaFacts, location: Location, parent: StoredObject, name: str, user: Mapping[str, str]
+) -> list[Element]:
     """A file that was written after the snapshot, under the name it was given then; the policy is its collection's
-    default, for its own is not known."""
+    default, for its own is not known. `user`: its metadata, as far as its name tells any."""
     new = NewBlob(facts, (location,))
     sections: dict[str, Mapping[str, str]] = {
         "entry": {"type": TYPE_FILE, "GUID": facts.guid, "owner": facts.owner},
         "timestamps": {"created": seconds(facts.created_ms), "modified": seconds(facts.created_ms)},
         "parents": {f"{parent.id}/{name}": "parent"},
         "policy": parent.sections.get("defaultPolicy", {}),
+        "metadata": user,
         "states": file_states({"checksumType": known_checksum_type(facts.checksums)}, new),
         "blobs": {FIRST_ORDINAL: facts.blob},
     }

@@ -1,0 +1,176 @@
+"""The names under which files come back that were written since the snapshot: those that their records say.
+
+A version of an object is written among the versions of its key first, and so its record names it. Then it exchanges
+names with what has the key (`hosting/doors/s3/versions.py`), and so it does here, whichever record comes first.
+Invariant: what is not known to be committed, or comes late, takes no key from anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Location, ReplicaFacts
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Guid, ObjectId, blob_object
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, StoredObject
+from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.files import Over
+from chelonia.core.ports.librarian import MakeEntry, MoveEntry
+from chelonia.librarian.context import LibrarianContext
+from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.namespace.tree import blobs_of, type_of
+from chelonia.librarian.recovery.rebuild.decide import new_file
+from chelonia.wire.s3 import facts as s3
+from chelonia.wire.s3 import keys, versions
+
+_COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"))
+_STAYS: Final = (Kind.EXISTS, Kind.NOT_FOUND, Kind.CONFLICT, Kind.NOT_A_COLLECTION, Kind.BAD_NAME, Kind.TOO_LARGE)
+"""Why a version keeps the name that its record says."""
+
+
+class StagedVersion(NamedTuple):
+    """A version as it is written first: of which bucket and key, and its order."""
+
+    bucket: LogicalName
+    key: str
+    order: str
+
+
+class _Place(NamedTuple):
+    parent: Guid
+    name: str
+    entry: StoredObject
+
+
+def staged_version(name: str) -> StagedVersion | None:
+    """What the name in a record says of a version; None: it names none, or one that stands behind a marker."""
+    try:
+        ln = parse_ln(name)
+    except CheloniaError:
+        return None
+    if versions.COLLECTION not in ln.parts[1:]:
+        return None
+    at = ln.parts.index(versions.COLLECTION, 1)
+    key, order = versions.named("/".join(ln.parts[at + 1 :])) or ("", "")
+    bucket = LogicalName(ln.start, ln.parts[:at])
+    return StagedVersion(bucket, key, order) if len(order) == versions.ORDER else None
+
+
+class Naming:
+    """Gives files their names. `attempt`: applies, False when it does not apply; `made`: told of each collection."""
+
+    def __init__(
+        self,
+        context: LibrarianContext,
+        names: Names,
+        attempt: Callable[[Sequence[Element]], Awaitable[bool]],
+        made: Callable[[str], None],
+    ) -> None:
+        self._on = context
+        self._names = names
+        self._attempt = attempt
+        self._made = made
+
+    async def file(self, facts: ReplicaFacts, at: Location, *, surely: bool) -> bool:
+        """A file since the snapshot, under its name; False where it has lost that to another. `surely`: it was
+        committed, and nobody is at work in the namespace."""
+        try:
+            parent, name = await self._place(parse_ln(facts.name))
+        except CheloniaError as error:
+            if error.kind is not Kind.BAD_NAME:
+                raise
+            return False
+        staged = staged_version(facts.name)
+        user = await self._user(staged) if staged is not None else {}
+        if parent is None or not await self._attempt(new_file(facts, at, parent, name, user)):
+            return False
+        if staged is not None and surely:
+            await self._in_order(staged, Guid(facts.guid), Guid(parent.id), name)
+        return True
+
+    # --- collections ------------------------------------------------------------------------------------------------
+
+    async def _place(self, ln: LogicalName) -> tuple[StoredObject | None, str]:
+        """The collection in which a name was made; what is missing above it is made, for administrators alone."""
+        if not ln.parts:
+            return None, ""
+        [walk] = await self._names.traverse(self._on.call, (ln.parent,), _COLLECTION)
+        if walk.complete and type_of(walk.last) == TYPE_COLLECTION:
+            return walk.last, ln.name
+        if not walk.steps or type_of(walk.last) != TYPE_COLLECTION:
+            return None, ""
+        guid = walk.guid
+        for part in walk.rest:
+            guid = await self._collection(guid, part, ln)
+        return StoredObject(ObjectId(guid), 1), ln.name
+
+    async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
+        owner = self._on.settings.root_owner
+        made = await self._names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
+        assert not isinstance(made, StoredObject), "it is told only when asked for"
+        self._made(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
+        return made
+
+    # --- versions of objects ----------------------------------------------------------------------------------------
+
+    async def _user(self, staged: StagedVersion) -> dict[str, str]:
+        """The metadata that say which version it is, where its bucket has its versions told apart."""
+        [walk] = await self._names.traverse(self._on.call, (staged.bucket,), (Needed("metadata"),))
+        told = s3.facts_of(walk.last.sections.get("metadata", {})).versioning if walk.complete else ""
+        return s3.stored(s3.Facts(version=staged.order)) if told == versions.ENABLED else {}
+
+    async def _in_order(self, staged: StagedVersion, guid: Guid, parent: Guid, name: str) -> None:
+        """Give a version the name that it had: its key, or that of the order in which the next one came."""
+        now = await self._newer(parent, name) or await self._has_key(staged)
+        order = await self._order(now.entry, staged) if now is not None else ""
+        if order and order < staged.order:
+            now = _Place(parent, name[: -versions.ORDER] + order, _NOTHING)
+        if now is None or type_of(now.entry) not in ("", TYPE_FILE):
+            return  # a delete marker came after it, or another door has its key
+        there = Guid(now.entry.id if now.entry.exists else "")
+        over = (Over.EXCHANGE if there else Over.REFUSE).value
+        move = MoveEntry(guid, parent, name, now.parent, now.name, keep=False, over=over, there=there)
+        try:
+            await self._names.move(self._on.call, move)
+        except CheloniaError as error:
+            if error.kind not in _STAYS:
+                raise
+
+    async def _newer(self, parent: Guid, name: str) -> _Place | None:
+        """The place of the next newer version of a key among those that do not have it."""
+        found, prefix = ("", ""), name[: -versions.ORDER]
+        pages = self._on.records.pages(
+            self._on.call, ObjectId(parent), "entries", bounds.PAGE_ENTRIES_MAX, after=prefix
+        )
+        async for items in pages:
+            found = next((item for item in reversed(items) if item[0] < name and not item[0].endswith("/")), found)
+            if items[-1][0] >= name:
+                break
+        entry = await self._on.records.one(self._on.call, ObjectId(found[1])) if found[1] else None
+        return _Place(parent, found[0], entry) if entry is not None else None
+
+    async def _has_key(self, staged: StagedVersion) -> _Place | None:
+        """The place of the key itself, by its own name or apart, and what has it."""
+        home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
+        walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
+        kinds = [type_of(walk.last) if walk.complete else "" for walk in walks]
+        blocked = kinds[0] == TYPE_COLLECTION or (not kinds[0] and type_of(walks[0].last) != TYPE_COLLECTION)
+        place = apart if home is None or kinds[1] or blocked else home
+        parent, name = await self._place(place)
+        if parent is None:
+            return None
+        walk = walks[place is apart]
+        entry = await self._on.records.one(self._on.call, ObjectId(walk.guid)) if walk.complete else _NOTHING
+        return _Place(Guid(parent.id), name, entry)
+
+    async def _order(self, entry: StoredObject, staged: StagedVersion) -> str:
+        """In which order a file was written as a version of the same key, by its record; "": as none."""
+        blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in blobs_of(entry)])
+        known = staged_version(blobs[0].value("blob", "name")) if blobs else None
+        return known.order if known is not None and known.key == staged.key else ""
+
+
+_NOTHING: Final = StoredObject(ObjectId("-"), 0)
