@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -199,9 +200,21 @@ def snapshot_name(kind: str, number: Ms | int) -> str:
     return f"snapshot {kind} {number:013d}"
 
 
+def measured_name(name: str, size: int, sha256: str) -> str:
+    """The same name with what its bytes are, so that the seal over it covers that, too."""
+    return f"{name} {size} {sha256}"
+
+
 def parse_snapshot_name(name: str) -> tuple[str, Ms] | None:
     """Kind (`manifest`, `segment`) and number of a snapshot's blob, None for another name."""
-    words = name.split(" ")
-    if len(words) != 3 or words[0] != "snapshot" or words[1] not in ("manifest", "segment") or not words[2].isdecimal():
-        return None
-    return words[1], Ms(int(words[2]))
+    found = _NAME.fullmatch(name)
+    return (found[1], Ms(int(found[2]))) if found else None
+
+
+def named_measure(name: str) -> tuple[int, str] | None:
+    """Size and SHA-256 of a snapshot's blob as its name tells them, None where it does not: older software made it."""
+    found = _NAME.fullmatch(name)
+    return (int(found[3]), found[4]) if found and found[3] else None
+
+
+_NAME: Final = re.compile(r"snapshot (manifest|segment) ([0-9]+)(?: ([0-9]+) ([0-9a-f]{64}))?")

@@ -1,8 +1,8 @@
 """Bytes that the Librarian itself keeps on Shepherds, as blobs like any other: written whole, read whole.
 
 They belong to a system object in place of a file, which names them; repair, scrub and the outboxes treat them as all
-others. The record beside each replica is sealed like a file's, so that a rebuild can tell them from what it must not
-trust.
+others. The record beside each replica is sealed like a file's, and its name tells size and SHA-256, so that a rebuild
+can tell them from what it must not trust.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import NewBlob, agreed
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.namespace.uploads.act import FileUploads
+from chelonia.wire.snapshots import measured_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,13 +69,15 @@ class Keeping:
     def _facts(self, body: bytes, name: str) -> ReplicaFacts:
         settings, blob = self._on.settings, BlobId(self._on.world.ids.uuid())
         guid, owner, wanted = Guid(SNAPSHOTS_OBJECT), settings.root_owner, settings.snapshot_copies
+        sums = Checksums(sha256=hashlib.sha256(body).hexdigest())
+        name = measured_name(name, len(body), sums.sha256)
         return ReplicaFacts(
             blob=blob,
             guid=guid,
             name=name,
             owner=owner,
             size=len(body),
-            checksums=Checksums(sha256=hashlib.sha256(body).hexdigest()),
+            checksums=sums,
             wanted=wanted,
             created_ms=self._on.wall,
             seal=seal(self._uploads.record_key, blob, guid, name=name, owner=owner, wanted=wanted),

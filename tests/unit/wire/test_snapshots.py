@@ -99,13 +99,18 @@ def test_pages_are_gathered_into_segments_and_found_again(monkeypatch: pytest.Mo
     assert set(snapshots.kept_places(manifest, {0})) == {place.digest for place in places if place.segment == 0}
 
 
-@pytest.mark.parametrize("name", ["snapshot manifest x", "snapshot manifest", "/a/b", "snapshot other 1", ""])
+@pytest.mark.parametrize(
+    "name", ["snapshot manifest x", "snapshot manifest", "snapshot manifest 1 5", "/a/b", "snapshot other 1", ""]
+)
 def test_other_names_are_no_snapshots(name: str) -> None:
     assert snapshots.parse_snapshot_name(name) is None
 
 
 def test_the_name_of_a_snapshot_says_what_and_when() -> None:
-    assert snapshots.parse_snapshot_name(snapshots.snapshot_name("segment", 17)) == ("segment", 17)
+    plain = snapshots.snapshot_name("segment", 17)
+    assert (snapshots.parse_snapshot_name(plain), snapshots.named_measure(plain)) == (("segment", 17), None)
+    name = snapshots.measured_name(plain, 5, "ab" * 32)
+    assert (snapshots.parse_snapshot_name(name), snapshots.named_measure(name)) == (("segment", 17), (5, "ab" * 32))
 
 
 def test_a_page_has_the_bytes_of_the_document() -> None:

@@ -63,7 +63,7 @@ from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.summaries import dropped
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.presence import registry
-from chelonia.wire.snapshots import Manifest
+from chelonia.wire.snapshots import Manifest, named_measure
 
 UPLOAD_MS: Final = 24 * 60 * 60 * 1000
 """The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
@@ -333,8 +333,12 @@ def of_snapshot(facts: ReplicaFacts) -> bool:
 
 
 def genuine(facts: ReplicaFacts, record_key: str) -> bool:
-    """Whether the cluster has sealed these facts."""
+    """Whether the cluster has sealed these facts; of a snapshot also size and checksum, which its name tells: with
+    those of a liar no true copy could be read."""
     name, owner, wanted = facts.name, facts.owner, facts.wanted
+    told = named_measure(name) if of_snapshot(facts) else None
+    if told is not None and told != (facts.size, facts.checksums.sha256):
+        return False
     return sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ObjectId, ReferenceId, ServiceId
+from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, ObjectId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ShepherdStatus
 from chelonia.core.values import replace
@@ -21,7 +21,7 @@ from chelonia.librarian.recovery.rebuild import listing as recounts
 from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.librarian import ADMIN, EVE, SequentialIds
-from tests.unit.librarian.keepers import Keeper, Keepers, Kept, keepers
+from tests.unit.librarian.keepers import Keeper, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.recovery.test_rebuilding import (
     BEFORE,
     NO_SNAPSHOTS,
@@ -298,3 +298,22 @@ async def test_a_shepherd_that_tells_what_can_be_no_replica_harms_no_file() -> N
         assert len(await k.bench.locations(blob)) == 2
         assert not (await k.bench.stored("sys:mine")).exists
         assert status.counts["damaged replicas or records"] == 3
+
+
+@pytest.mark.parametrize("lie", [{"size": 3}, {"checksums": checksums(b"another")}], ids=["size", "checksum"])
+@virtual
+async def test_a_shepherd_that_tells_another_size_or_checksum_of_a_snapshot_costs_nobody_the_snapshot(
+    lie: dict[str, object],
+) -> None:
+    """It is told first, and the seal is the true one."""
+    k = keepers()
+    async with k.running(BEFORE):
+        guid, _ = await k.upload("/f", sections={"policy": {EVE: "-read"}})
+        await next_snapshot(k)
+    every = [kept for keeper in k.shepherds.values() for kept in keeper.disk.values()]
+    snapshots = {kept.facts.blob: kept for kept in every if kept.facts.guid == SNAPSHOTS_OBJECT}
+    for number, kept in enumerate(snapshots.values()):
+        next(iter(k.shepherds.values())).plant(number, replace(kept.facts, **lie), b"")  # type: ignore[arg-type]
+    async with rebuilt(k) as (k, status):
+        assert (await k.bench.stored(guid)).sections["policy"] == {EVE: "-read"}
+        assert status.counts["replicas that contradict another record"] == len(snapshots)
