@@ -61,8 +61,13 @@ def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
         [check(file.id, empty("entries"), empty("pending"), empty("uploads"))] if kind == TYPE_COLLECTION else []
     )
     elements += [put(file.id, "trashed", prop, value) for prop, value in facts.items()]
-    elements.append(put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY))
-    return elements + [put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, now)]
+    return elements + find(file, until, now)
+
+
+def find(file: StoredObject, until: Ms, deleted: Ms) -> list[Element]:
+    """Take a file into the indexes."""
+    due = put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY)
+    return [due, *(put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, deleted))]
 
 
 def forget(trashed: StoredObject) -> list[Element]:

@@ -23,7 +23,6 @@ from chelonia.core.ids import (
     REBUILD_OBJECT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
-    TRASH_OBJECT,
     Guid,
     Ms,
     ObjectId,
@@ -115,7 +114,7 @@ def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
     if not is_guid(obj.id) or not type_of(obj):
         return [], []
     elements = [check(obj.id, unset("entry", "type")), *put_all(obj.id, obj.sections)]
-    return elements, list(_index(obj) if type_of(obj) == TYPE_TRASHED else _names(obj))
+    return elements, _index(obj) if type_of(obj) == TYPE_TRASHED else list(_names(obj))
 
 
 def restore_content(part: StoredObject) -> tuple[list[Element], list[Element]]:
@@ -139,9 +138,9 @@ def _names(entry: StoredObject) -> Iterator[Element]:
         yield put(ObjectId(parent), "entries", key_for(name, type_of(entry)), entry.id, *free)
 
 
-def _index(trashed: StoredObject) -> Iterator[Element]:
-    for element in trash.forget(trashed):  # the very keys under which it was found
-        yield put(TRASH_OBJECT, element.section, element.property, trashed.id)
+def _index(trashed: StoredObject) -> list[Element]:
+    until, deleted = (Ms(int(trashed.value("trashed", prop, "0"))) for prop in ("until_ms", "deleted_ms"))
+    return trash.find(trashed, until, deleted)
 
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
