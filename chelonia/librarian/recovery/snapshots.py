@@ -23,6 +23,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
     BLOB_PREFIX,
     CONTENT_PREFIX,
+    QUOTAS_OBJECT,
     ROOT,
     SERVICES_OBJECT,
     SNAPSHOTS_OBJECT,
@@ -39,6 +40,7 @@ from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, discard_blob, facts_of, locations_of, make_blob
 from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.metadata.elements import drop, put
+from chelonia.librarian.namespace.quotas.decide import bounds_alone
 from chelonia.librarian.namespace.tree import type_of
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.wire.snapshots import (
@@ -76,6 +78,9 @@ CONTENT_TRIES: Final = 3
 def kept(obj: StoredObject) -> StoredObject | None:
     """What a snapshot keeps of an object, None for nothing."""
     sections: tuple[str, ...]
+    if obj.id == QUOTAS_OBJECT:
+        bounds_set = bounds_alone(obj.sections.get("tally", {}))
+        return StoredObject(obj.id, obj.version, {"tally": bounds_set}) if bounds_set else None
     if is_guid(obj.id):
         sections = ENTRY_KEPT if type_of(obj) not in ("", TYPE_PENDING) else ()
     elif obj.id.startswith(CONTENT_PREFIX):
@@ -151,7 +156,7 @@ class Snapshotting:
         await writing.start()
         async for ids in self._on.records.object_pages(self._on.call, "", PAGE):
             for obj in await self._on.records.get(self._on.call, ids, _READ):
-                for part in await self._parts(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,):
+                for part in await self._parts(obj):
                     await writing.take(part)
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
             if not self._goes_on:
@@ -159,7 +164,14 @@ class Snapshotting:
         position = self._on.records.position
         return await writing.finish(position.cluster, position.generation, begun)
 
-    async def _parts(self, content: StoredObject) -> Sequence[StoredObject]:
+    async def _parts(self, obj: StoredObject) -> Sequence[StoredObject]:
+        """An object in as many parts as its wide sections are kept in."""
+        if obj.id == QUOTAS_OBJECT:
+            pages = self._on.records.pages(self._on.call, obj.id, "tally", PAGE)
+            return [msgspec.structs.replace(obj, sections={"tally": dict(items)}) async for items in pages]
+        return await self._content(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,)
+
+    async def _content(self, content: StoredObject) -> Sequence[StoredObject]:
         """A content in parts, all of one state of it. What changes all the time is left to the next snapshot."""
         records, call = self._on.records, self._on.call
         for _ in range(CONTENT_TRIES):

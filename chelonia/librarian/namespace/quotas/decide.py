@@ -78,6 +78,12 @@ def parse_accounts(records: Mapping[str, str]) -> dict[str, QuotaAccount]:
     return {key: parse_account(key, value, default) for key, value in records.items()}
 
 
+def bounds_alone(records: Mapping[str, str]) -> dict[str, str]:
+    """The quotas among these records that somebody has set, as records of such that are not counted yet."""
+    accounts = parse_accounts(records).values()
+    return {each.key: replace(each, counter="", counting="").record for each in accounts if not each.implied}
+
+
 def parse_account(key: str, value: str, default: Quota = _UNBOUND) -> QuotaAccount:
     """Read a quota. Raises: ValueError for what is none."""
     counter, counting, size, files = value.split(" ")

@@ -23,6 +23,7 @@ from chelonia.core.ids import (
     CLUSTER_OBJECT,
     CONTENT_PREFIX,
     OVERWRITTEN_OBJECT,
+    QUOTAS_OBJECT,
     REBUILD_OBJECT,
     ROOT,
     SERVICES_OBJECT,
@@ -494,8 +495,8 @@ class Rebuilding:
         batch: list[tuple[list[Element], list[Element]]] = []
         size = 0
         for obj in objects:
-            if obj.id in (ObjectId(ROOT), SERVICES_OBJECT):
-                await self._restore_special(obj)
+            if obj.id in _SPECIAL:
+                await self._restore_special(obj, _SPECIAL[obj.id])
                 continue
             if obj.id.startswith(CONTENT_PREFIX):
                 header, records = rebuild.restore_content(obj)
@@ -511,10 +512,12 @@ class Rebuilding:
                 batch, size = [], 0
         await self._restore_batch(batch)
 
-    async def _restore_special(self, obj: StoredObject) -> None:
-        now = await self._on.records.one(self._on.call, obj.id)
-        decide = rebuild.restore_services if obj.id == SERVICES_OBJECT else rebuild.restore_root
-        await self._attempt(decide(obj, now))
+    async def _restore_special(
+        self, obj: StoredObject, decide: Callable[[StoredObject, StoredObject], list[Element]]
+    ) -> None:
+        """What is there today, too. Of a wide section only what the snapshot has of it counts."""
+        wide = tuple(Needed("tally", key) for key in obj.sections.get("tally", {}))
+        await self._attempt(decide(obj, await self._on.records.one(self._on.call, obj.id, wide)))
 
     async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
         """All at once; one by one when something is there already, and without its name when that is taken."""
@@ -767,3 +770,9 @@ class _SnapshotPages:
 
 
 _NOTHING: Final = StoredObject(ObjectId("-"), 0)
+_SPECIAL: Final = {
+    ObjectId(ROOT): rebuild.restore_root,
+    SERVICES_OBJECT: rebuild.restore_services,
+    QUOTAS_OBJECT: rebuild.restore_quotas,
+}
+"""What is there from the first start on, or may be."""

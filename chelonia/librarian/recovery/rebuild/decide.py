@@ -45,6 +45,7 @@ from chelonia.librarian.metadata.blobs import (
 )
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import (
+    add,
     check,
     drop,
     file_record,
@@ -164,6 +165,20 @@ def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
             if today in ("", registry.WAITING) or (refused and today != word):
                 elements.append(put(SERVICES_OBJECT, role, identity, word))
     return elements
+
+
+def restore_quotas(stored: StoredObject, now: StoredObject) -> list[Element]:
+    """The quotas that there were; those that are set today count. All are counted when the rebuild is through.
+
+    Args: `now`: with what it has of the same properties.
+    """
+    obj, mine = now.id, {key: record for key, record in stored.sections["tally"].items() if not now.value("tally", key)}
+    changed = add(obj, "quotas", "number", 1)
+    return (
+        [changed, *(put(obj, "tally", key, record, unset("tally", key)) for key, record in mine.items())]
+        if mine
+        else []
+    )
 
 
 # --- records beside replicas ----------------------------------------------------------------------------------------

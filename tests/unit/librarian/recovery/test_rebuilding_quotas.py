@@ -1,4 +1,4 @@
-"""A rebuild and quotas: none are in a snapshot, and those that were set before it is through count what it brings."""
+"""A rebuild and quotas: a snapshot has what was set, and all are counted when it is through."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from chelonia.core.cluster.quotas import Quota
+from chelonia.core.cluster.quotas import EACH_USER, Quota
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid
+from chelonia.core.ids import Dn, Guid
+from chelonia.core.values import replace
+from chelonia.librarian.recovery import snapshots
 from tests.sim.virtual_loop import virtual
-from tests.support.librarian import ADMIN, BARTENDER, JOE
+from tests.support.librarian import ADMIN, BARTENDER, EVE, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot
 
@@ -42,4 +44,35 @@ async def test_a_quota_that_was_set_in_the_empty_namespace_counts_what_came_back
         await k.until(lambda: counts(k, quota, 2))
         with pytest.raises(CheloniaError) as caught:
             await k.upload("/c")
+        assert caught.value.kind is Kind.QUOTA
+
+
+@pytest.mark.parametrize("page", [500, 1], ids=["in one part", "in many"])
+@virtual
+async def test_quotas_come_back_with_the_snapshot_and_count_what_came_back(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PAGE", page)
+
+    k = keepers()
+    async with k.running(BEFORE):
+        data = await k.bench.collection("data")
+        every = Quota(EACH_USER, Guid(""), files=2)
+        mine, tree, today = Quota(EVE, Guid(""), files=7), Quota(Dn(""), data, bytes=10), Quota(JOE, Guid(""), files=3)
+        for quota in (every, mine, tree, replace(today, files=9)):
+            await k.bench.service.set_quota(ADMIN, quota)
+        await k.upload("/data/a")
+        await k.upload("/b")
+        await next_snapshot(k)
+    async with k.running(BEFORE, generation=2):
+        await k.bench.service.set_quota(ADMIN, today)
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: done(k), 200_000)
+        await k.until(lambda: counts(k, today, 2))
+        await k.until(lambda: counts(k, tree, 1))
+        told = {use.quota for use in await k.bench.service.quotas(ADMIN, Dn(""), Guid(""))}
+        assert told == {every, mine, tree, today}
+        with pytest.raises(CheloniaError) as caught:
+            await k.upload("/data/c")
         assert caught.value.kind is Kind.QUOTA

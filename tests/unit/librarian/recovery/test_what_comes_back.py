@@ -25,13 +25,13 @@ from tests.unit.librarian.recovery.test_rebuilding_contents import _upload as up
 
 ANEW = {
     "entry/entries", "entry/summaries", "sys:cluster/cluster", "sys:repair/lease", "sys:repair/summaries",
-    "sys:shepherd/node", "sys:snapshots/snapshot", "snapshot/blob",
+    "sys:shepherd/node", "sys:snapshots/snapshot", "snapshot/blob", "sys:quotas/tally",
+    "sys:quota/tally",
 }  # fmt: skip
 """Sections that are made up from others, or told anew."""
 LOST = {
     "entry/locks", "entry/tally", "entry/uploads", "upload/content", "upload/named", "upload/parts", "upload/tally",
-    "part/blob", "sys:access/key", "sys:quotas/quotas", "sys:quotas/tally", "sys:quota/tally", "sys:repair/control",
-    "sys:pending/due",
+    "part/blob", "sys:access/key", "sys:repair/control", "sys:pending/due",
 }  # fmt: skip
 """What never comes back as it was: in the document, row by row."""
 
