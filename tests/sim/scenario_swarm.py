@@ -556,6 +556,12 @@ class Swarm:
         await self._until_whole(since_ms)
         for group in self.groups:
             await self._read_all(group)
+        for bucket in self._versioned:
+            await bucket.back(self.people[0])
+
+    @property
+    def _versioned(self) -> list[Versioned]:
+        return [bucket for bucket in self.buckets if isinstance(bucket, Versioned)]
 
     async def _put_since(self) -> None:
         """A file is written that no snapshot has; its Shepherds hear that it is committed."""
@@ -568,6 +574,8 @@ class Swarm:
             raise Violation(f"an upload while all is well: {told}")
         if self.parted is not None:
             await self.parted.since(self.people[0])  # an upload is its opener's
+        for bucket in self._versioned:
+            await bucket.since(self.people[0])
         await self.world.clock.sleep(5_000)
 
     async def _until_whole(self, since_ms: int) -> None:

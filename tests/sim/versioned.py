@@ -44,6 +44,7 @@ class Versioned:
         self._contents: dict[int, int] = {}
         self._keys = [VersionedKey(name, VersionStory(self._contents)) for name in KEYS]
         self._settling: dict[asyncio.Task[None], None] = {}
+        self._since: dict[str, tuple[str, bytes]] = {}
 
     async def prepare(self, user: User) -> None:
         """Make the bucket."""
@@ -132,6 +133,27 @@ class Versioned:
         except CheloniaError:
             return UNKNOWN
         return f"{op.kind} {self._users.contents.number_of(data)}"
+
+    # --- around a rebuild -------------------------------------------------------------------------------------------
+
+    async def since(self, user: User) -> None:
+        """A version of each key is written that no snapshot has."""
+        for key in self._keys:
+            data = self._users.contents.bytes_of(self._users.contents.new(self._rng))
+            answer = await self._ask(user, 0, "PUT", f"{BUCKET}/{key.name}", data)
+            if answer.status != 200:
+                raise Violation(f"{key.name} cannot be written while all is well: {answer.status}")
+            self._since[key.name] = dict(answer.headers)["x-amz-version-id"], data
+
+    async def back(self, user: User) -> None:
+        """Each has its key after the rebuild, and makes way for what was before. Raises: Violation."""
+        for name, (version, data) in self._since.items():
+            answer = await self._ask(user, 0, "GET", f"{BUCKET}/{name}")
+            told = dict(answer.headers).get("x-amz-version-id")
+            if answer.status != 200 or told != version or await whole(answer) != data:
+                raise Violation(f"{name} is version {told} ({answer.status}) after the rebuild, and was {version}")
+            await self._ask(user, 0, "DELETE", f"{BUCKET}/{name}?versionId={version}")
+        self._since.clear()
 
     # --- at the end -------------------------------------------------------------------------------------------------
 
