@@ -21,12 +21,12 @@ from chelonia.core.ids import (
     blob_object,
     content_object,
 )
-from chelonia.core.metadata import StoredObject
+from chelonia.core.metadata import TYPE_COLLECTION, StoredObject
 from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, facts_of, owners_of
 from chelonia.librarian.metadata.contents import SEALED
-from chelonia.librarian.namespace.tree import visible
+from chelonia.librarian.namespace.tree import names_of, type_of, visible
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.decide import is_over
 from tests.sim.chaos import Chaos
@@ -90,14 +90,15 @@ async def rebuild(
         watch.names_more()
     kept = _kept(before, world)
     back = set() if watch.steady_clocks else _dated_since(watch.known()) - {*kept}
-    _compare(kept, _kept(watch.known(), world), {*told, *under_way, *back})
+    _compare(kept, _kept(watch.known(), world), {*told, *under_way, *back, *_made_anew(watch.known(), last)})
     _compare_parts(PartsJudging(last, watch.known(), before.get, was.reach(away), was.written), watch)
     await world.open_doors()
     if away is not None:
         await world.restart(away)
         with watch.nobody_uploading():
             await _late(world, host, away)
-        new = {obj.id for obj in watch.known().entries()} - {obj.id for obj in before.entries()} - {*told} - back
+        known = {obj.id for obj in before.entries()} | {*told} | back | _made_anew(watch.known(), last)
+        new = {obj.id for obj in watch.known().entries()} - known
         after = _kept(watch.known(), world)
         if strange := [obj for obj in sorted(new) if obj in after and not _found(obj, after)]:
             raise Violation(f"{strange} came with {away.service_id}, which was away in the rebuild")
@@ -181,6 +182,14 @@ def _less(after: Mapping[str, Mapping[str, str]] | None, before: object) -> obje
     if not after or not isinstance(before, Mapping) or "adler32" not in blob or "adler32" in before.get("blob", {}):
         return after
     return {**after, "blob": {name: value for name, value in blob.items() if name != "adler32"}}
+
+
+def _made_anew(after: NamespaceSnapshot, last: NamespaceSnapshot) -> set[ObjectId]:
+    """Collections for administrators alone, of names that collections had at the loss."""
+    had = {pair for obj in last.entries() if type_of(obj) == TYPE_COLLECTION for pair in names_of(obj)}
+    new = [obj for obj in after.entries() if type_of(obj) == TYPE_COLLECTION and not last.get(obj.id).exists]
+    bare = [obj for obj in new if obj.value("entry", "owner") == ADMIN.dn and not obj.sections.get("policy")]
+    return {obj.id for obj in bare if had.issuperset(names_of(obj))}
 
 
 def _dated_since(after: NamespaceSnapshot) -> set[ObjectId]:

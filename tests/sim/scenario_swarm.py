@@ -135,7 +135,8 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
     if versions and not run.loses_all:  # what a rebuild makes of uploads that are open nobody judges
         run.buckets.append(Objects(run.world, run.users, random.Random(f"objects {seed}")))
     run.users.contents.large = None if versions else run.users.contents.large
-    if (parts := random.Random(f"parts {seed}")).random() < PARTED and run.rebuilds_ever and not versions:
+    bounded = versions or run.quotas is not None  # what quotas refuse of parts nobody judges
+    if (parts := random.Random(f"parts {seed}")).random() < PARTED and run.rebuilds_ever and not bounded:
         run.parted = Parted(run.world, run.users, parts)
         run.buckets.append(run.parted)
     doors = front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext()
