@@ -39,7 +39,7 @@ class StagedVersion(NamedTuple):
     order: str
 
 
-class _Place(NamedTuple):
+class _KeyPlace(NamedTuple):
     parent: Guid
     name: str
     entry: StoredObject
@@ -127,7 +127,7 @@ class Naming:
         now = await self._newer(parent, name) or await self._has_key(staged)
         order = await self._order(now.entry, staged) if now is not None else ""
         if order and order < staged.order:
-            now = _Place(parent, name[: -versions.ORDER] + order, _NOTHING)
+            now = _KeyPlace(parent, name[: -versions.ORDER] + order, _NOTHING)
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
             return  # a delete marker came after it, or another door has its key
         there = Guid(now.entry.id if now.entry.exists else "")
@@ -139,7 +139,7 @@ class Naming:
             if error.kind not in _STAYS:
                 raise
 
-    async def _newer(self, parent: Guid, name: str) -> _Place | None:
+    async def _newer(self, parent: Guid, name: str) -> _KeyPlace | None:
         """The place of the next newer version of a key among those that do not have it."""
         found, prefix = ("", ""), name[: -versions.ORDER]
         pages = self._on.records.pages(
@@ -150,9 +150,9 @@ class Naming:
             if items[-1][0] >= name:
                 break
         entry = await self._on.records.one(self._on.call, ObjectId(found[1])) if found[1] else None
-        return _Place(parent, found[0], entry) if entry is not None else None
+        return _KeyPlace(parent, found[0], entry) if entry is not None else None
 
-    async def _has_key(self, staged: StagedVersion) -> _Place | None:
+    async def _has_key(self, staged: StagedVersion) -> _KeyPlace | None:
         """The place of the key itself, by its own name or apart, and what has it."""
         home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
         walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
@@ -164,7 +164,7 @@ class Naming:
             return None
         walk = walks[place is apart]
         entry = await self._on.records.one(self._on.call, ObjectId(walk.guid)) if walk.complete else _NOTHING
-        return _Place(Guid(parent.id), name, entry)
+        return _KeyPlace(Guid(parent.id), name, entry)
 
     async def _order(self, entry: StoredObject, staged: StagedVersion) -> str:
         """In which order a file was written as a version of the same key, by its record; "": as none."""
