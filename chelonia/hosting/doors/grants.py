@@ -2,8 +2,9 @@
 
 Two sources: identities named in the node's configuration (always known, so that a cluster can start and an
 administrator can get in), and the cluster's registry of approved services, read every few seconds and, at a bounded
-pace, when an unknown DN calls. Fail-closed: when the registry has not been reachable for `keep_ms`, only the
-configured identities have roles, and nobody can say whether others do. What a caller says of itself never grants
+pace, when an unknown DN calls. A service that the registry calls withdrawn or forgotten is not known by configuration
+either. Fail-closed: when the registry has not been reachable for `keep_ms`, only the configured identities have roles,
+and nobody can say whether others do. What a caller says of itself never grants
 anything; where one DN serves several services (one host certificate, two Shepherds), the header `Chelonia-Service`
 chooses among its registered ids.
 """
@@ -69,7 +70,7 @@ class RoleRegistry:
         issuers: Iterable[str] = (),
     ) -> None:
         """`issuers`: the CAs whose certificates may carry roles; empty: any."""
-        self._configured = tuple(configured)
+        self._configured = self._named = tuple(configured)
         self._issuers = frozenset(issuers)
         self._source = source
         self._clock = clock
@@ -116,7 +117,7 @@ class RoleRegistry:
 
     def registered(self, role: Role) -> tuple[ServiceId, ...]:
         """The services of a role, as the registry said when it was last read, however long ago."""
-        every = (record for record in (*self._configured, *self._last_read) if record.role is role)
+        every = (record for record in (*self._named, *self._last_read) if record.role is role)
         return tuple(dict.fromkeys(record.service_id for record in every if record.service_id))
 
     def has_role(self, identity: Identity) -> bool:
@@ -152,7 +153,7 @@ class RoleRegistry:
     async def _read(self, source: Source) -> bool:
         self._tried_at = self._clock.monotonic_ms()
         try:
-            read = [record for record in await source() if record.approved]
+            told = tuple(await source())
         except CheloniaError as error:
             self._waiting = error.kind is Kind.DENIED
             if self._reachable and self._waiting:
@@ -163,8 +164,16 @@ class RoleRegistry:
             return False
         self._reachable, self._waiting = True, False
         self._read_at = self._clock.monotonic_ms()
-        self._last_read = read
-        self._know((*self._configured, *read))
+        self._last_read = [record for record in told if record.approved]
+        refused = {
+            (record.role, record.dn, record.service_id) for record in told if record.withdrawn or record.forgotten
+        }
+        self._named = tuple(
+            record
+            for record in self._configured
+            if record.role is Role.ADMINISTRATOR or (record.role, record.dn, record.service_id) not in refused
+        )
+        self._know((*self._named, *self._last_read))
         return True
 
     async def step(self) -> Next:
@@ -176,7 +185,7 @@ class RoleRegistry:
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:
             log.warning("registry unreachable for %d ms: only configured identities have roles", self._pace.keep_ms)
-            self._know(self._configured)
+            self._know(self._named)
             self._read_at = -1
 
 

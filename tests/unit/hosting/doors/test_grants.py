@@ -11,6 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
+from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import UNSURE, RegistryPace, RoleGrant, RoleRegistry
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
@@ -163,6 +164,26 @@ async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
     cluster.records = ()
     await registry.refresh()
     assert await registry.grant(HOST) == RoleGrant()
+
+
+@pytest.mark.expect_log("only configured identities have roles")
+async def test_a_withdrawn_identity_stays_withdrawn_where_the_configuration_names_it() -> None:
+    named, clock = shepherd(HOST, FIRST), HandClock()
+    cluster = Cluster(named)
+    registry = RoleRegistry((*CONFIGURED, named), cluster.read, clock, PACE)
+    assert (await registry.grant(HOST)).roles, "as the configuration says, before anything was read"
+    cluster.records = (replace(named, approved=False, withdrawn=True), replace(CONFIGURED[0], approved=False))
+    await registry.refresh()
+    assert await registry.grant(HOST) == RoleGrant()
+    assert registry.registered(Role.SHEPHERD) == ()
+    assert (await registry.grant(ADMIN)).roles, "an administrator of the configuration gets in, whatever was said"
+    cluster.reachable = False
+    clock.ms += PACE.keep_ms + 1
+    assert await registry.grant(HOST) == UNSURE, "the last word counts on, when nothing newer is to be had"
+    cluster.reachable, cluster.records = True, (named,)
+    clock.ms += PACE.miss_ms + 1
+    await registry.refresh()
+    assert (await registry.grant(HOST)).roles, "approved again"
 
 
 @pytest.mark.expect_log("only configured identities have roles")
