@@ -14,16 +14,17 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations.access_keys import ACCESS_KEYS
 from chelonia.core.operations.files import FILES
 from chelonia.core.timing.jobs import Job, NodeJobs, Wait, every
 from chelonia.core.values import replace
 from chelonia.hosting.config import DOORS, ListenSection, NodeConfig
-from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts
+from chelonia.hosting.doors.compact_server import STARTING, CompactDoor, CompactParts, Offered
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
 from chelonia.hosting.doors.jobs_door import JobsDoor
 from chelonia.hosting.doors.routes import Routes, observer
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, error_answer
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.hosting.services.hosting_node import HostingNode
 
@@ -41,6 +42,11 @@ STORES_CLOSE_MS: Final = 20_000
 """What background work and stores get to end, each, before the process ends anyway."""
 
 
+async def _starting(request: HttpRequest) -> HttpResponse:
+    """The door of a service that is not there yet."""
+    return error_answer(CheloniaError(Kind.UNAVAILABLE, "start", request.path, STARTING))
+
+
 class Node:
     """One process. Make it inside the event loop that will run it."""
 
@@ -48,6 +54,9 @@ class Node:
         """Read certificates and keys. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
         self._node = HostingNode(config)
         self._servers: list[HttpServer] = []
+        self._open: dict[ListenSection, tuple[dict[str, Door], dict[str, Offered]]] = {}
+        """What each open listener serves."""
+        self._process = self._node.ids.uuid()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
@@ -57,6 +66,7 @@ class Node:
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
             await self._start()
+            self._node.readiness.held = ""
             on_ready()
             log.info("serving dn=%r listeners=%d", self._node.dn, len(self._servers))
             await self._node.stop.wait()
@@ -81,43 +91,68 @@ class Node:
         node.keep("jobs", node.jobs.run())
         text = "Steps of background jobs that ended with an unexpected error."
         node.metrics.keep("job_failures", text, ("service", "job"), node.bugs)
-        await self._host()
-        if node.stop.is_set():
-            return
         node.metrics.read_with(self._certificate_days)
+        await self._host()
+
+    async def _listen(self, section: ListenSection) -> None:
+        """Open a listener; one that is open serves from now on what is hosted since."""
+        node = self._node
+        doors, offered = self._open.setdefault(section, ({}, {}))
+        opens = not doors
+        if not self._servers:
+            self._keep_fresh()
+        served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
+        doors |= {name: node.doors.get(name, _starting) for name in section.serves if name in (*SERVICES, *node.doors)}
+        offered |= {name: port for name, port in node.offered.items() if name in served}
+        if not opens:
+            return
+        doors["jobs"] = JobsDoor(node.registry, self._jobs).serve
+        context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
+        required = section.client_certificate == "required"
+        listener = ListenSettings(section.host, section.port, context, required, section.shared)
+        routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)
+        serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
+        parts = CompactParts(node.registry, node.horizon, node.served, node.metrics.limits)
+        door = CompactDoor(offered, parts, frozenset(served & {*SERVICES}))
+        guarded = node.guarded if GUARDED & {*section.serves} else None
+        server = HttpServer(
+            serve, listener,
+            ServerParts(
+                node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
+                node.registry.has_role, node.metrics.limits,
+            ),
+            self._limits(section),
+        )  # fmt: skip
+        await server.start()
+        self._servers.append(server)
+
+    def _keep_fresh(self) -> None:
+        node = self._node
         node.jobs.add(Job("registry", node.registry.step, Wait(node.config.registry.refresh_ms)))
         pause = node.config.tls.reload_check_ms
         node.jobs.add(Job("certificates", every(pause, self._watch_certificates), Wait(pause)))
-        process, name = node.ids.uuid(), node.config.node.name
-        jobs_door = JobsDoor(node.registry, lambda: NodeJobs(name, process, node.job_views())).serve
-        for section in node.config.listen:
-            context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
-            required = section.client_certificate == "required"
-            listener = ListenSettings(section.host, section.port, context, required, section.shared)
-            doors = {name: node.doors[name] for name in section.serves if name in node.doors}
-            doors["jobs"] = jobs_door
-            routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)
-            serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
-            served = {*section.serves, *((FILES.name, ACCESS_KEYS.name) if "bartender" in section.serves else ())}
-            offered = {name: port for name, port in node.offered.items() if name in served}
-            door = CompactDoor(offered, CompactParts(node.registry, node.horizon, node.served, node.metrics.limits))
-            guarded = node.guarded if GUARDED & {*section.serves} else None
-            parts = ServerParts(
-                node.clock, node.ids, node.tls.identify, observer(node.metrics), door, guarded,
-                node.registry.has_role, node.metrics.limits,
-            )  # fmt: skip
-            server = HttpServer(serve, listener, parts, self._limits(section))
-            await server.start()
-            self._servers.append(server)
+
+    def _jobs(self) -> NodeJobs:
+        return NodeJobs(self._node.config.node.name, self._process, self._node.job_views())
 
     async def _host(self) -> None:
-        """Start the services. What is not hosted is not imported: a Shepherd's process does not hold the others."""
+        """Start the services and open their listeners. What is not hosted is not imported: a Shepherd's process does
+        not hold the others. The A-Hash's listener opens before a Librarian is waited for: it tells why that waits."""
+        node, listeners = self._node, self._node.config.listen
         sections = {name: section for name in SERVICES if (section := getattr(self._node.config, name)) is not None}
         # All before any begins: an import holds the event loop up, and who follows a master must not be late.
         services = {name: import_module(f"chelonia.hosting.services.{name}") for name in sections}
         for name, section in sections.items():
-            if not self._node.stop.is_set():
-                await services[name].host(self._node, section)
+            if not node.stop.is_set():
+                await services[name].host(node, section)
+            if name == "ahash":
+                for listener in listeners:
+                    if name in listener.serves and not GUARDED & {*listener.serves}:
+                        await self._listen(listener)
+        if node.stop.is_set():
+            return
+        for listener in listeners:
+            await self._listen(listener)
 
     def _limits(self, section: ListenSection) -> HttpLimits:
         """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""
@@ -147,7 +182,7 @@ class Node:
             log.info("the cluster finds out by itself that this node ends error=%r", error)
 
     async def _shut_down(self) -> None:
-        self._node.readiness.stopping = True
+        self._node.readiness.held = "it is stopping"
         await self._say_goodbye()
         deadline = self._node.config.node.stop_deadline_ms
         await asyncio.gather(*(server.stop(deadline) for server in self._servers))

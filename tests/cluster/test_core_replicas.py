@@ -3,16 +3,20 @@
 import asyncio
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.errors import Kind
+from chelonia.core.ports.ahash import AHashStatus
 from chelonia.hosting.config import parse_config, render_config
 from chelonia.hosting.net.rpc_client import RetryLimits, remote_librarian
 from tests.cluster.conftest import started
-from tests.cluster.harness import Away, Cluster
+from tests.cluster.harness import Away, Cluster, Ports
 from tests.cluster.load import Load, put
+from tests.support.failing import fails
 from tests.support.polling import patience, poll_async
 
 SDK_WRITERS = 6
@@ -105,3 +109,27 @@ async def test_a_writer_waits_a_second_or_two_when_the_master_dies(group: Cluste
         await put(client, "/outage/file", b"x" * 1000)
     await asyncio.to_thread(group.wait_restarted, name, old)
     await until_whole(group)
+
+
+async def test_a_core_that_starts_alone_tells_what_it_waits_for(own_cluster: Callable[..., Cluster]) -> None:
+    """As after a power cut of all hosts, of which one is back: its administrator is answered, users go elsewhere."""
+    cluster = own_cluster(restart=False, replicas=3)
+    for name in cluster.core_names:
+        cluster.kill(name)
+    cluster.start_node("core1")
+    call = Call()
+
+    async def seen(ports: Ports) -> AHashStatus:
+        return await ports.ahash.status(call)
+
+    async with cluster.ports("admin") as ports:
+        status = await poll_async(partial(seen, ports), 60.0, tolerate=Away, what="core1's A-Hash answers")
+        assert [view.role for view in status.replicas] == ["follower", "away", "away"]
+        with fails(Kind.UNAVAILABLE) as refused:
+            await remote_librarian(ports.link, cluster.urls("librarian")[:1], RetryLimits(retry_ms=0)).nodes(call)
+        assert "it is starting" in str(refused.value)
+    told = cluster.request("GET", cluster.url("ahash").rpartition("/")[0] + "/readyz", who="admin")
+    assert told.status == 503
+    assert "node: it is starting" in told.text
+    cluster.start_node("core2")
+    await cluster.until_alive()

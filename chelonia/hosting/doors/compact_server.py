@@ -42,6 +42,7 @@ IDLE_MS: Final = 600_000
 """How long a connection may say nothing, with no call in flight: a host that lost its power never closes one."""
 ANSWERS_AT_ONCE: Final = 32
 """Answers in one write: fewer wake the other end more often than what it gains by beginning sooner."""
+STARTING: Final = "it is starting: it waits for what it needs; `chelonia admin ahash status` tells of the A-Hash"
 LOOK_MS: Final = 5_000
 """How often a connection is looked at for what it fails to do."""
 
@@ -101,13 +102,15 @@ class CompactParts:
 
 
 class CompactDoor:
-    """What connections speak to: the services offered, and who may call."""
+    """What connections speak to: the services offered, those that will be, and who may call."""
 
-    def __init__(self, offered: Mapping[str, Offered], parts: CompactParts) -> None:
+    def __init__(
+        self, offered: Mapping[str, Offered], parts: CompactParts, awaited: frozenset[str] = frozenset()
+    ) -> None:
         self._offered = offered
         self._parts = parts
+        self._awaited = awaited
         self.notes = parts.notes
-        self._for_users = any(m.row.roles is EVERYONE for each in offered.values() for m in each.methods.values())
 
     def answer_at_once(self, who: Peer, asked: compact.IncomingCall) -> bytes | None:
         """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
@@ -160,14 +163,19 @@ class CompactDoor:
         """What a peer may send."""
         if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
             return SERVICES
-        return USERS if self._for_users and who.dn != ANONYMOUS else STRANGERS
+        if who.dn == ANONYMOUS:
+            return STRANGERS
+        methods = (method for each in self._offered.values() for method in each.methods.values())
+        return USERS if any(method.row.roles is EVERYONE for method in methods) else STRANGERS
 
     def _offers(self, asked: compact.IncomingCall) -> bool:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
     def _find(self, asked: compact.IncomingCall) -> tuple[object, compact.Method]:
-        """The port and the method that are asked. Raises: NOT_SUPPORTED."""
+        """The port and the method that are asked. Raises: NOT_SUPPORTED, UNAVAILABLE."""
         offered = self._offered.get(asked.service)
+        if offered is None and asked.service in self._awaited:
+            raise CheloniaError(Kind.UNAVAILABLE, "compact", asked.service, STARTING)
         method = offered.methods.get(asked.method) if offered is not None else None
         if offered is None or method is None:
             cause = (

@@ -27,7 +27,8 @@ class Readiness:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._asking: asyncio.Task[dict[str, str]] | None = None
-        self.stopping = False
+        self.held = "it is starting"
+        """Why the node serves not yet, or no more; empty while it serves."""
 
     def add(self, part: str, check: Check) -> None:
         self._checks[part] = check
@@ -37,7 +38,7 @@ class Readiness:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         found = await asyncio.shield(self._asking)
-        return {"node": "it is stopping", **found} if self.stopping else found
+        return {"node": self.held, **found} if self.held else found
 
     async def _ask(self) -> dict[str, str]:
         found = {}
