@@ -10,7 +10,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
-from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
+from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep, ReplicaView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.client import RETRY_MS, new_call
@@ -35,9 +35,9 @@ async def status(session: Session) -> None:
         raise next(iter(silent.values()))
     for url, found in told.items():
         session.out.result(url=url, answers=True, **_facts(found))
-    best = next((found for found in told.values() if found.role == "master"), next(iter(told.values())))
+    best = max(told.values(), key=lambda found: (found.role == "master", _master_of(found) is not None))
     _show(session, best)
-    if best.replica and best.role != "master":
+    if best.replica and _master_of(best) is None:
         session.out.say(*held(told.values()))
     session.out.say(*parted(told.values()), *too_far(told.values()))
     for url, found in told.items():
@@ -176,6 +176,12 @@ async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus],
     return told, silent
 
 
+def _master_of(found: AHashStatus) -> ReplicaView | None:
+    """The master, as this replica knows it; None while it is elected or opens its term."""
+    master = next((view for view in found.replicas if view.role == "master"), None)
+    return None if found.role == "opening" else master
+
+
 def _show(session: Session, found: AHashStatus) -> None:
     say = session.out.say
     say(f"cluster    {found.position.cluster}")
@@ -187,8 +193,16 @@ def _show(session: Session, found: AHashStatus) -> None:
     if found.role == "master":
         say(f"master     replica {found.replica}, term {found.term}, since {stamp(found.elected_ms)}")
         say(f"lease      {found.lease_ms} ms left{'' if found.writable else '; takes no changes now'}")
+    elif master := _master_of(found):
+        say(
+            f"master     replica {master.replica} at {master.address}, says replica {found.replica}; its A-Hash does "
+            "not answer here: name it in `ahash` of client.toml, or look at the way there"
+        )
     else:
-        say(f"master     none answers; seen by replica {found.replica} ({found.role})")
+        say(
+            f"master     none that replica {found.replica} ({found.role}) knows of; if it stays so, start the replicas "
+            "that are away (docs/operate/ahash-replicas.md, Losing a majority)"
+        )
     say(f"membership record {found.membership}")
     rows = [("REPLICA", "ROLE", "BEHIND", "ADDRESS", "DN")]
     rows += [

@@ -24,6 +24,7 @@ MASTER = AHashStatus(
     (view(1), view(2, "master"), view(3, "away", -1)),
 )  # fmt: skip
 FOLLOWER = replace(MASTER, role="client", replica=1, writable=False, lease_ms=0)
+ALONE = replace(FOLLOWER, role="alone", replica=3, replicas=(view(1, "away", -1), view(2, "away", -1), view(3)))
 NETWORK = CheloniaError(Kind.NETWORK, cause="cannot connect to https://h3: connection refused")
 
 
@@ -119,16 +120,24 @@ async def test_the_status_is_that_of_the_master_and_names_who_does_not_answer() 
     assert [result["answers"] for result in session.results] == [False, True, True]
 
 
-async def test_without_a_master_what_a_follower_sees_is_shown() -> None:
-    session = PaperSession(a=PaperAHash(FOLLOWER))
+async def test_a_master_that_does_not_answer_here_is_named_as_others_see_it() -> None:
+    session = PaperSession(a=PaperAHash(ALONE), b=PaperAHash(FOLLOWER))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
-    assert "none answers; seen by replica 1" in session.said.getvalue()
+    said = session.said.getvalue()
+    assert "master     replica 2 at h2:7, says replica 1; its A-Hash does not answer here: name it in `ahash`" in said
+    assert " holds " not in said, "nothing is lost"
+
+
+async def test_a_master_that_nobody_knows_is_said_with_what_to_do() -> None:
+    session = PaperSession(a=PaperAHash(ALONE))
+    await verbs_ahash.status(session)  # type: ignore[arg-type]
+    assert "master     none that replica 3 (alone) knows of; if it stays so, start the" in session.said.getvalue()
 
 
 async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
     """A longer log of an older term lacks what was acknowledged after it; a position is told only under a master."""
-    old = replace(FOLLOWER, replica=1, role="alone", vouched_term=4, vouched_sequence=900)
-    new = replace(FOLLOWER, replica=3, role="alone", vouched_term=5, vouched_sequence=850)
+    old = replace(ALONE, replica=1, vouched_term=4, vouched_sequence=900)
+    new = replace(ALONE, vouched_term=5, vouched_sequence=850)
     session = PaperSession(a=PaperAHash(old), b=PaperAHash(NETWORK), c=PaperAHash(new))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
     assert [line for line in session.said.getvalue().splitlines() if " holds " in line] == [
@@ -142,11 +151,11 @@ async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
 
 async def test_a_disk_that_was_being_filled_is_never_called_the_newest() -> None:
     """It vouches for what it held before, which is gone; its position cannot be read."""
-    half = replace(FOLLOWER, position=Position("c", 0, 0), role="alone", vouched_term=5, vouched_sequence=850)
+    half = replace(ALONE, position=Position("c", 0, 0), vouched_term=5, vouched_sequence=850)
     session = PaperSession(a=PaperAHash(half))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
     assert [line for line in session.said.getvalue().splitlines() if " holds " in line] == [
-        "replica 1 holds nothing whole: it is empty, or was being filled"
+        "replica 3 holds nothing whole: it is empty, or was being filled"
     ]
 
 
