@@ -49,6 +49,8 @@ from chelonia.core.ports.ahash import (
 from chelonia.core.rights.access import admit, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import Turn, begin
+from chelonia.core.timing.jobs import Job as BackgroundJob
+from chelonia.core.timing.jobs import Jobs, Next, Wait
 from chelonia.core.values import replace
 
 P = ParamSpec("P")
@@ -119,6 +121,11 @@ class AHashService:
         self._queue = _ChangeQueue()
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._writing = asyncio.Lock()
+        """Held by the batches under way, and by the store's upkeep, beside which nothing may be committed."""
+        self._upkeep_due = asyncio.Event()
+        rest = Wait(settings.upkeep_interval_ms)
+        self.jobs = Jobs(clock, (BackgroundJob("upkeep", self._upkeep, rest, news=self._upkeep_due, loud=True),))
         self._telling: set[asyncio.Task[None]] = set()
         self._synced = asyncio.Event()
         """Clear while a batch is visible that was committed in the event loop and is not synced, nor told."""
@@ -142,7 +149,7 @@ class AHashService:
         self._committer = await self._executor.run_write(self._prepare)
         self._queue.open = True
         self._note_writable(self._committer.writable)
-        self._tasks = (asyncio.create_task(self._commit_loop()), asyncio.create_task(self._upkeep_loop()))
+        self._tasks = (asyncio.create_task(self._commit_loop()), asyncio.create_task(self.jobs.run()))
         _LOG.info("ahash started at %s", self._committer.position)
 
     async def run(self) -> None:
@@ -178,9 +185,11 @@ class AHashService:
         self._synced.set()  # a disk that stands still keeps nobody from being told that a term is over
         tasks, self._tasks = self._tasks, ()
         if tasks:
-            committing, upkeep = tasks
-            upkeep.cancel()
-            await asyncio.wait((committing, upkeep))
+            committing, jobs = tasks
+            await asyncio.wait((committing,))
+            async with self._writing:
+                jobs.cancel()
+            await asyncio.wait((jobs,))
         self._committer = None
 
     async def close(self) -> None:
@@ -369,16 +378,17 @@ class AHashService:
     async def _commit_loop(self) -> None:
         try:
             while True:
-                await self._upkeep()
                 await self._gather()
-                flight = self._take_off()
-                if flight is None:
-                    if not self._queue.open:
-                        return
-                    self._queue.wake.clear()
-                    await self._queue.wake.wait()
-                while flight is not None:
-                    flight = await self._land(flight)
+                async with self._writing:
+                    flight = self._take_off()
+                    while flight is not None:
+                        flight = await self._land(flight)
+                if self._queue.waiting:
+                    continue
+                if not self._queue.open:
+                    return
+                self._queue.wake.clear()
+                await self._queue.wake.wait()
         finally:
             self._queue.open = False
             _refuse(self._queue.waiting)
@@ -440,7 +450,10 @@ class AHashService:
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
         self._note_writable(self._started().writable)
-        return None if self._store.upkeep_due() or self._telling else self._take_off()
+        if self._store.upkeep_due():
+            self._upkeep_due.set()
+            return None
+        return None if self._telling else self._take_off()
 
     async def _gather(self) -> None:
         """Let changes gather while a batch waits to be durable: a commit costs replicas the same, whatever is in it.
@@ -463,17 +476,12 @@ class AHashService:
             if not item.answer.done():
                 item.answer.set_result(outcome)
 
-    async def _upkeep(self) -> None:
+    async def _upkeep(self) -> Next:
+        """Look after the store between two batches, as soon as it is due."""
         if self._store.upkeep_due():
-            try:
+            async with self._writing:
                 await self._executor.run_write(self._store.upkeep)
-            except CheloniaError as error:
-                _LOG.error("ahash upkeep failed: %s", error)
-
-    async def _upkeep_loop(self) -> None:
-        while True:
-            await self._clock.sleep(self._settings.upkeep_interval_ms)
-            self._queue.wake.set()
+        return Wait(self._settings.upkeep_interval_ms)
 
     def _note_writable(self, writable: bool) -> None:
         if writable != self._was_writable:

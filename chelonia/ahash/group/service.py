@@ -54,6 +54,7 @@ from chelonia.core.ports.ahash import (
 from chelonia.core.rights.access import check_access, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
+from chelonia.core.timing.jobs import Jobs
 from chelonia.core.values import replace
 
 _LOG = logging.getLogger(__name__)
@@ -253,6 +254,11 @@ class ReplicatedAHash:
     @property
     def serving(self) -> bool:
         return self._reign is not None
+
+    @property
+    def jobs(self) -> Jobs:
+        """Background work on the store: the master's."""
+        return self._reign.service.jobs if self._reign is not None else Jobs(self._parts.clock)
 
     @property
     def has_room(self) -> bool:

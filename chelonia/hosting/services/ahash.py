@@ -46,6 +46,7 @@ async def host(node: HostingNode, section: AHashSection) -> None:
         cure = REPLACE if section.replica_id else RESTORE
         node.forever("page scrub", lambda: scrub.run(cure, node.ids.uniform()))
     node.ahash = ahash
+    node.all_jobs.append(("ahash", lambda: ahash.jobs))
     node.doors["ahash"] = SoapDoor(AHASH, ahash, section.id, node.soap).serve
     node.offered |= offer(AHASH.table, ahash, BRIEF, ahash.at_once)
     call = node.own(Role.LIBRARIAN, section.id)
@@ -78,7 +79,7 @@ async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScr
     )
     replica = await host_replica(section, settings_of(section), around)
     node.closers.append(replica.close)
-    node.all_jobs["ahash"] = lambda: replica.jobs
+    node.all_jobs.append(("ahash", lambda: replica.jobs))
     node.keep("ahash", replica.run())
     return replica.ahash
 

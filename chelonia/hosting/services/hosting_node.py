@@ -68,7 +68,7 @@ class HostingNode:
         self.stop = asyncio.Event()
         self.failure = ""
         self.jobs = Jobs(self.clock)
-        self.all_jobs: dict[str, Callable[[], Jobs]] = {"node": lambda: self.jobs}
+        self.all_jobs: list[tuple[str, Callable[[], Jobs]]] = [("node", lambda: self.jobs)]
         issuers = config.trust.issuers
         if issuers and own.issuer not in issuers:
             cause = f"this node's own certificate is of {own.issuer}: the other nodes would refuse it; name that CA too"
@@ -161,7 +161,7 @@ class HostingNode:
         self.jobs.add(Job(name, every(0, work), Wait(0)))
 
     def job_views(self) -> tuple[JobView, ...]:
-        return tuple(view for service, jobs in self.all_jobs.items() for view in jobs().views(service))
+        return tuple(view for service, jobs in self.all_jobs for view in jobs().views(service))
 
     def bugs(self) -> Counts:
         return {(view.service, view.name): view.bugs for view in self.job_views()}

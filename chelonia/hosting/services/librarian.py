@@ -39,7 +39,7 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
     node.closers.append(librarian.stop)
     node.forever("event loop watch", strain.run)
     node.keep("librarian", librarian.run())
-    node.all_jobs["librarian"] = lambda: librarian.jobs
+    node.all_jobs.append(("librarian", lambda: librarian.jobs))
     node.metrics.keep(
         "transacts", "Transacts that applied, by the job or operation that they were made for.", ("cause",),
         lambda: {(cause,): count for cause, count in librarian.written.items()},

@@ -63,7 +63,7 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
 
     node.closers.append(close)
     node.keep("shepherd", shepherd.run())
-    node.all_jobs["shepherd"] = lambda: shepherd.jobs
+    node.all_jobs.append(("shepherd", lambda: shepherd.jobs))
     node.directory.host(own_id, shepherd)
     call = node.own(Role.LIBRARIAN, section.id)
 

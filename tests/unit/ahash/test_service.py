@@ -20,6 +20,7 @@ from chelonia.ahash.service import (
 )
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_threads import ThreadExecutor
+from chelonia.core import bounds
 from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
@@ -252,20 +253,31 @@ class TiredStore(MemoryStore):
         self.due = False
         if self.done == 2:
             raise CheloniaError(Kind.READ_ONLY, "ahash", "store", "no space for a checkpoint")
+        if self.done == 3:
+            raise OSError("a disk says what nobody expects")
 
 
-@pytest.mark.expect_log("ahash upkeep failed: .*no space for a checkpoint")
+@pytest.mark.expect_log("upkeep is tried again: .*no space for a checkpoint")
+@pytest.mark.expect_log("job failed: upkeep")
 async def test_upkeep_is_done_between_batches_and_its_failure_stops_nothing() -> None:
     store, clock = TiredStore(), HandClock()
     async with serving(store, clock) as service:
-        for _ in range(4):
-            await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
         await turns()
-        assert store.done == 5, "one after founding the store, one after each commit"
+        assert store.done == 1, "after founding the store"
+        for done in (2, 3, 3):
+            await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
+            await turns()
+            assert store.done == done, "after each commit; a mistake is not repeated at once"
+        (job,) = service.jobs.views("ahash")
+        assert (job.name, job.state, job.bugs) == ("upkeep", "failing", 1)
+        assert "nobody expects" in job.last_error
+        clock.advance(bounds.JOB_PAUSE_MS)
+        await turns()
+        assert store.done == 4
         store.due = True
         clock.advance(SETTINGS.upkeep_interval_ms)
         await turns()
-        assert store.done == 6, "an idle store is looked after too"
+        assert store.done == 5, "an idle store is looked after too"
 
 
 async def test_a_store_that_crashed_comes_back_with_what_was_committed() -> None:
