@@ -185,7 +185,8 @@ def _master_of(found: AHashStatus) -> ReplicaView | None:
 def _show(session: Session, found: AHashStatus) -> None:
     say = session.out.say
     say(f"cluster    {found.position.cluster}")
-    say(f"position   {found.position.generation}.{found.position.sequence}")
+    known = not found.replica or _master_of(found) is not None
+    say(f"position   {found.position.generation}.{found.position.sequence if known else '? (a master tells)'}")
     say(f"objects    about {found.objects_estimate}")
     if not found.replica:
         say("replicas   none: this A-Hash is alone")

@@ -131,7 +131,9 @@ async def test_a_master_that_does_not_answer_here_is_named_as_others_see_it() ->
 async def test_a_master_that_nobody_knows_is_said_with_what_to_do() -> None:
     session = PaperSession(a=PaperAHash(ALONE))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
-    assert "master     none that replica 3 (alone) knows of; if it stays so, start the" in session.said.getvalue()
+    said = session.said.getvalue()
+    assert "master     none that replica 3 (alone) knows of; if it stays so, start the" in said
+    assert "position   2.? (a master tells)" in said, "what is durable cannot be known"
 
 
 async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
