@@ -18,7 +18,7 @@ from chelonia.core.contents.below import Below, BelowPage, Leaf, beyond, common_
 from chelonia.core.ids import ObjectId
 
 CHUNK_FIRST: Final = 16
-"""Rows of a collection read at first, and after a seek; then twice as many each time."""
+"""Rows of a collection read at first, and after a seek; then four times as many each time."""
 _SECTION: Final = "entries"
 _SLASH: Final = b"/"
 _PLAIN: Final = b" f "
@@ -187,7 +187,8 @@ class _BelowWalk:
             if not level.rows:
                 return None
             level.start, level.summaries = level.rows[-1][0] + b"\0", None
-            level.chunk = min(level.chunk * 2, bounds.PAGE_ENTRIES_MAX)
+            lacking = self._ask.limit - len(self._leaves) - len(level.rows) + 1
+            level.chunk = min(level.chunk * 4, max(lacking, CHUNK_FIRST), bounds.PAGE_ENTRIES_MAX)
         key, value = level.rows[level.at]
         level.at += 1
         return key[len(level.head) :], value
