@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from berkeleydb import db as bdb
 
+from chelonia.ahash.store.bdb import read_ahead
 from chelonia.ahash.store.bdb.files import make_private, sync_path
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -129,9 +130,12 @@ def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, b
     found: list[tuple[bytes, bytes]] = []
     cursor = tree.cursor()
     try:
+        blocks = read_ahead.blocks_read() if limit > read_ahead.FIRST_ROWS else 0
         row = cursor.set_range(start) if limit else None
         while row is not None and row[0] < end:
             found.append(row)
+            if len(found) == read_ahead.FIRST_ROWS < limit and read_ahead.blocks_read() > blocks:
+                read_ahead.read_ahead(tree, row[0], end, limit - len(found))
             row = cursor.next() if len(found) < limit else None
     finally:
         cursor.close()
