@@ -111,9 +111,8 @@ class MemoryFiles:
         put = placed.put or placed.turl.removeprefix("memory:")
         self._bytes[put] = data
         arrived = Arrived(put, ("receipt",))
-        if not placed.put:  # the name is reserved
-            ask, dn = self._placed[put]
-            assert ask.reserving is not None, "else there is a token"
+        ask, dn = self._placed.get(put, (None, None))
+        if ask and ask.reserving:  # the name is reserved
             self._apply(Call(dn=dn), Write(ask.place, arrived, ask.reserving.setting))
         return arrived
 
@@ -305,8 +304,7 @@ class MemoryFiles:
         try:
             done = self._changed(call, change)
         except CheloniaError:  # collections that were made on the way go again
-            for guid in self.nodes.keys() - before.keys():
-                del self.nodes[guid]
+            self.nodes = {guid: self.nodes[guid] for guid in before}
             for guid, inside in before.items():
                 self.nodes[guid].inside = inside
             raise

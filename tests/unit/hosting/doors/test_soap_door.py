@@ -64,7 +64,9 @@ async def ahash_at(grid: Grid, tmp_path: Path) -> AsyncIterator[str]:
     """An A-Hash on a listener that demands certificates; gives its URL."""
     async with serving(open_store("memory", tmp_path)) as service:
         door = SoapDoor(AHASH, service, "https://x/AHash", parts())
-        routes = Routes({"ahash": door.serve}, Readiness(), None)
+        readiness = Readiness()
+        readiness.held = ""
+        routes = Routes({"ahash": door.serve}, readiness, None)
         async with secure(routes.serve, grid.server(), ClientCertificate.REQUIRED) as server:
             yield f"https://localhost:{server.port}/AHash"
 
