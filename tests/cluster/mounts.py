@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +34,8 @@ class Mount:
         options = ",".join(filter(None, (f"cache={self.cache}", self.options)))
         with (self.path.parent / f"{self.path.name}.log").open("ab") as log:
             argv = self.chelonia("mount", "-o", options, self.place, str(self.path))
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True)
+            stacks = os.environ | {"PYTHONFAULTHANDLER": "1"}  # told when it is aborted
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True, env=stacks)
         assert self.process.stdout is not None
         with self.process.stdout as out:
             assert out.readline().startswith("mounted"), self.log()
@@ -53,7 +56,12 @@ class Mount:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
         assert done.returncode == 0, done.stderr
         assert self.process is not None
-        assert self.process.wait(30 * patience()) == 0, self.log()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert self.process.wait(30 * patience()) == 0, self.log()
+            return
+        self.process.send_signal(signal.SIGABRT)
+        self.process.wait()
+        raise AssertionError(f"it does not end:\n{self.log()}")
 
     def abandon(self) -> None:
         if self.process is not None and self.process.poll() is None:
