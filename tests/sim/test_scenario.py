@@ -86,7 +86,7 @@ def test_a_copy_may_take_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> Non
     # Rarer, or it would take minutes here; under other seeds one end hears of the new rate so much before the other
     # that it takes the pause between two such parts for the other's end.
     monkeypatch.setattr(forwarding, "PART_MS", 20_000)
-    assert run_virtual(slow_copy(2, 100)).copy_ms > 24 * 3_600_000
+    assert run_virtual(slow_copy(1, 100)).copy_ms > 24 * 3_600_000
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ async def host(hosting, section):
 async def start():
     names = ("ahash", "librarian", "bartender", "shepherd")
     started, config = node.Node.__new__(node.Node), dict.fromkeys(names, True)
-    started._node = SimpleNamespace(config=SimpleNamespace(**config), stop=asyncio.Event())
+    started._node = SimpleNamespace(config=SimpleNamespace(listen=(), **config), stop=asyncio.Event())
     await started._host()
 
 ahash.host = host
