@@ -1,5 +1,6 @@
 """A Shepherd that comes back tells differences; with an old copy of its disk it compares everything."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 
@@ -98,6 +99,7 @@ async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_
         poll(lambda: last_mark(cluster).settled, DEADLINE_S, what="a reader's doubt about the lost copy is settled")
         # An order to erase that comes before a start is first heard has it compare all, as an old disk would have to.
         poll(lambda: "replica erased" in cluster.log_of(NAME), DEADLINE_S, what="what was removed is erased")
+        await asyncio.sleep(1)  # and the answer has arrived, or the order comes again
         kill_again(cluster)
         home = cluster.data_dir(NAME)
         image = home.with_name("image")
