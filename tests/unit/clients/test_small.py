@@ -140,7 +140,7 @@ async def test_a_thousand_small_files_are_one_call_of_the_sdk_and_few_of_the_wir
     done = [each async for each in put_tree(client, source, "/t", TreeOptions())]
     assert [each.error for each in done] == [None] * 1_001
     assert sum(count for _, count in files.applied) == 1_000
-    assert len(files.applied) <= 1_000 // CALL_FILES_MAX + 10
+    assert len(files.applied) <= 2 * 1_000 // CALL_FILES_MAX, "few, however the files come off the disk"
     assert [each.error async for each in get_tree(client, "/t", tmp_path / "t", TreeOptions())] == [None] * 1_001
     read = {each.name: each.read_bytes() for each in (tmp_path / "t").iterdir()}
     assert read == {each.name: each.read_bytes() for each in source.iterdir()}
