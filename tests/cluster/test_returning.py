@@ -1,16 +1,18 @@
 """A Shepherd that comes back tells differences; with an old copy of its disk it compares everything."""
 
-import asyncio
 import shutil
 from collections.abc import Callable
+from functools import partial
 
+from chelonia.core.caller import Call
+from chelonia.core.ids import ServiceId, shepherd_object
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.store.note_mark import NoteMark, ToldReport
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, locations, put, until_live
-from tests.support.polling import poll
+from tests.support.polling import poll, poll_async
 
 NAME = "shepherd1"
 DEADLINE_S = 60.0
@@ -41,6 +43,13 @@ def listed(cluster: Cluster) -> int:
 def last_mark(cluster: Cluster) -> NoteMark:
     """How far its notes go."""
     return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or NoteMark("", 0, ToldReport())
+
+
+async def has_no_order(cluster: Cluster) -> bool:
+    """Whether it has confirmed all erasures that it was ordered."""
+    async with cluster.ports("service") as ports:
+        page = await ports.ahash.scan(Call(strong=True), shepherd_object(ServiceId(cluster.url(NAME))), "erase")
+    return not page.items
 
 
 def kill_again(cluster: Cluster) -> None:
@@ -99,7 +108,7 @@ async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_
         poll(lambda: last_mark(cluster).settled, DEADLINE_S, what="a reader's doubt about the lost copy is settled")
         # An order to erase that comes before a start is first heard has it compare all, as an old disk would have to.
         poll(lambda: "replica erased" in cluster.log_of(NAME), DEADLINE_S, what="what was removed is erased")
-        await asyncio.sleep(1)  # and the answer has arrived, or the order comes again
+        await poll_async(partial(has_no_order, cluster), what="and that is confirmed, or the order comes again")
         kill_again(cluster)
         home = cluster.data_dir(NAME)
         image = home.with_name("image")
