@@ -14,7 +14,7 @@ from chelonia.hosting.transfer.call_batches import CALLS_AT_ONCE
 from chelonia_clients.client import SHORT, Client
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.paths import Paths
-from chelonia_clients.steps import Job, TransferResult, in_order
+from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order
 
 WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
 REMOVALS = CALLS_AT_ONCE * bounds.REMOVED_TOGETHER_MAX
@@ -80,25 +80,34 @@ async def remove_tree(
 
     Raises: as `get_tree`.
     """
-    collections = [ln]
+    levels: dict[int, list[str]] = {-1: [ln]}
     failed = False
-    async with aclosing(in_order(_removals(client, ln, collections, all_names), parallel)) as results:
+    async with aclosing(in_order(_removals(client, ln, levels, all_names), parallel)) as results:
         async for done in results:
             failed = failed or done.error is not None
             yield done
+    for depth in sorted(levels, reverse=True):
+        async with aclosing(in_order(_unmakings(client, levels[depth]), PARALLEL)) as results:
+            async for done in results:
+                if not (failed and done.error is not None and done.error.kind is Kind.NOT_EMPTY):
+                    yield done
+
+
+async def _unmakings(client: Client, collections: list[str]) -> AsyncGenerator[Job, None]:
     for each in reversed(collections):
-        done = await removed(client.unmake_collection, "collection", each)
-        if not (failed and done.error is not None and done.error.kind is Kind.NOT_EMPTY):
-            yield done
+        yield partial(removed, client.unmake_collection, "collection", each)
 
 
-async def _removals(client: Client, ln: str, collections: list[str], all_names: bool) -> AsyncGenerator[Job, None]:
+async def _removals(
+    client: Client, ln: str, levels: dict[int, list[str]], all_names: bool
+) -> AsyncGenerator[Job, None]:
+    """The removal of what is no collection; those are told by how deep they lie."""
     drop = client.del_file if all_names else client.unlink
     async for entry in client.names(ln, recursive=True):
         name = to_ln(ln, entry.name.split("/"))
         match entry.type:
             case "collection":
-                collections.append(name)
+                levels.setdefault(entry.name.count("/"), []).append(name)
             case "mountpoint":
                 yield partial(removed, client.unmake_mountpoint, "mountpoint", name)
             case _:

@@ -71,6 +71,7 @@ class _Limited:
         self._http = http
         self._pace = pace
         self._clock = clock
+        self.round_trips = http.round_trips
 
     async def close(self) -> None:
         await self._http.close()

@@ -76,6 +76,8 @@ class TreeOptions(msgspec.Struct, frozen=True):
 
 Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
 """Where a file of so many bytes waits for its turn."""
+BRANCHES_AHEAD: Final = 6
+"""So many directories of a tree are asked for, or made, at a time: each is a round trip or two."""
 PLAIN: Final = TreeOptions()
 """Everything of a tree, with the defaults."""
 _CURE: Final = "a tree goes below a collection: name another one, or remove it first"
@@ -209,13 +211,39 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int
 # --- the walks ---
 
 
+class _Branch(msgspec.Struct, eq=False):
+    """A directory to be walked. `is_new`: nothing was where its collection lies; `there`: what is in that one."""
+
+    directory: Path
+    collection: str
+    names: tuple[str, ...] = ()
+    is_new: bool = False
+    there: asyncio.Task[dict[str, DirectoryEntry] | None] | None = None
+
+
 async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
-    waiting: list[tuple[Path, str, tuple[str, ...]]] = [(source, ln, ())]
-    large = asyncio.Semaphore(options.parallel)
+    waiting, large = [_Branch(source, ln)], asyncio.Semaphore(options.parallel)
+    try:
+        async with aclosing(_branches(_Tree(client, options, large), waiting)) as jobs:
+            async for job in jobs:
+                yield job
+    finally:
+        asked = [branch.there for branch in waiting if branch.there is not None]
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _branches(tree: _Tree, waiting: list[_Branch]) -> AsyncGenerator[Job, None]:
+    client, options = tree.client, tree.options
     while waiting:
-        directory, collection, names = waiting.pop()
+        for branch in waiting[-BRANCHES_AHEAD:]:
+            branch.there = branch.there or asyncio.create_task(_entries(client, branch, options))
+        branch = waiting.pop()
+        directory, collection = branch.directory, branch.collection
         try:
-            there = await _entries(client, collection, options)
+            assert branch.there is not None, "it is the last, and so was asked for"
+            there = await branch.there
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
             if options.listed and isinstance(error, CheloniaError) and error.kind is Kind.DENIED:
@@ -224,9 +252,9 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
             yield known(TransferResult("collection", printable(str(directory)), collection, error=told))
             continue
         yield known(TransferResult("collection", printable(str(directory)), collection))
-        below: list[tuple[Path, str, tuple[str, ...]]] = []
+        below: list[_Branch] = []
         for each in found:
-            path, inner = directory / each.name, (*names, each.name)
+            path, inner = directory / each.name, (*branch.names, each.name)
             if not options.choice.takes(inner, collection=each.sort is Sort.DIRECTORY):
                 continue
             try:
@@ -237,17 +265,23 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
                 yield known(TransferResult(kind, printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
-                below.append((path, target, inner))
+                below.append(_Branch(path, target, inner, is_new=there is None))
             elif each.sort is Sort.FILE:
-                yield partial(_upload_needed, _Tree(client, options, large), path, target, there.get(each.name))
+                yield partial(_upload_needed, tree, path, target, (there or {}).get(each.name))
             else:
                 yield known(TransferResult("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
         waiting.extend(reversed(below))
 
 
-async def _entries(client: Client, ln: str, options: TreeOptions) -> dict[str, DirectoryEntry]:
-    """What is in a collection, which is made when it is not there. Raises: as `Client.make_collection`; DENIED, where
-    only what is `listed` counts."""
+async def _entries(client: Client, branch: _Branch, options: TreeOptions) -> dict[str, DirectoryEntry] | None:
+    """What is in a collection; None of one that is made as it is not there. Raises: as `Client.make_collection`;
+    DENIED, where only what is `listed` counts."""
+    ln = branch.collection
+    if branch.is_new:
+        with contextlib.suppress(CheloniaError):  # whatever is wrong, the long way says it better
+            if not options.dry_run:
+                await client.make_collection(ln)
+            return None
     try:
         return {entry.name: entry async for entry in client.names(ln)}
     except CheloniaError as error:
@@ -257,7 +291,7 @@ async def _entries(client: Client, ln: str, options: TreeOptions) -> dict[str, D
             raise
         if not options.dry_run:  # of one that may not be looked into, the files say what may be done with them
             await _ensure_collection(client, ln)
-        return {}
+        return None if error.kind is Kind.NOT_FOUND else {}
 
 
 class _Tree(msgspec.Struct, frozen=True):

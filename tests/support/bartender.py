@@ -20,7 +20,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import Filter, Triple, selects, to_triples
 from chelonia.core.names import parse_ln
 from chelonia.core.ports import bartender as port
-from chelonia.hosting.net.http_client import Received, Sending
+from chelonia.hosting.net.http_client import Received, RoundTrips, Sending
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 
@@ -40,7 +40,7 @@ class Entry:
 @dataclass(slots=True)
 class Fault:
     """How one request to the store goes wrong: after `after` bytes with `kind`, with `flip` changed bytes, or it is
-    never answered (`stall`; of an upload, when `after` bytes have been taken)."""
+    answered after `stall_s` (`stall`; of an upload, when `after` bytes have been taken)."""
 
     after: int = 0
     kind: Kind | None = None
@@ -61,6 +61,7 @@ class FakeStore:
         self.rotten_from = 0
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
+        self.round_trips = RoundTrips()
 
     async def close(self) -> None:
         self.closed = True
@@ -96,7 +97,7 @@ class FakeStore:
         self.asked.append(("GET", host, wanted))
         fault = self.faults.pop(0) if self.faults else Fault()
         if fault.stall:
-            await asyncio.Event().wait()
+            await asyncio.sleep(fault.stall_s)
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         part = slice(int(first or 0), int(last) + 1 if last else None)
         data = self.blobs[blob]

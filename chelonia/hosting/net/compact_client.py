@@ -21,15 +21,13 @@ import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import explain, keep_trouble_quiet, target_of
+from chelonia.hosting.net.http_client import RoundTrips, explain, keep_trouble_quiet, target_of
 from chelonia.wire import compact
 
 SOAP_MS: Final = 60_000
 """How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
 REFUSED: Final = "TLSV1_ALERT_NO_APPLICATION_PROTOCOL"
 """What OpenSSL calls it when a server ends the handshake because nothing was agreed on; most go on without."""
-CLOSE_MS: Final = 1_000
-"""A peer that does not say goodbye is not waited for any longer."""
 CONNECT_MS: Final = 5_000
 """TCP and TLS together."""
 
@@ -37,10 +35,11 @@ CONNECT_MS: Final = 5_000
 class CompactClient:
     """Connections to services of ours. Use inside one event loop; close when done."""
 
-    def __init__(self, tls: ssl.SSLContext, clock: Clock) -> None:
-        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate."""
+    def __init__(self, tls: ssl.SSLContext, clock: Clock, round_trips: RoundTrips | None = None) -> None:
+        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate; round_trips: is told of them."""
         self._tls = tls
         self._clock = clock
+        self._round_trips = round_trips or RoundTrips()
         self._open: dict[str, asyncio.Task[Connection]] = {}
         self._stands: dict[str, Connection] = {}
         self._left: list[Connection] = []
@@ -77,8 +76,10 @@ class CompactClient:
         await asyncio.gather(*opening, return_exceptions=True)
         for connection in ending:
             connection.close()
-        if ending:
-            await asyncio.wait([connection.ended for connection in ending], timeout=CLOSE_MS / 1000)
+        await asyncio.sleep(0)  # so that goodbye is said; a peer's own is a round trip away, and nobody needs it
+        for connection in ending:
+            connection.abort()
+        await asyncio.gather(*(connection.ended for connection in ending))
 
     def _connection_to(self, target: str) -> Connection | None:
         """The connection that stands; None: there is none yet, or it broke."""
@@ -111,6 +112,7 @@ class CompactClient:
         if transport.get_extra_info("ssl_object").selected_alpn_protocol() != compact.PROTOCOL:
             transport.abort()
             raise _not_spoken(target)
+        self._round_trips.note(target, transport)
         self._stands[target] = connection
         return connection
 
@@ -186,8 +188,14 @@ class Connection(asyncio.Protocol):
         return bool(self._waiting)
 
     def close(self) -> None:
+        """Say goodbye."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
@@ -301,8 +309,8 @@ class Connection(asyncio.Protocol):
         self._end_when_left()
 
     def _end_when_left(self) -> None:
-        if self.broken and not self._waiting and self._transport is not None:
-            self._transport.abort()
+        if self.broken and not self._waiting:
+            self.abort()
 
     def _failure(self, how: str) -> CheloniaError:
         return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")

@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
+from chelonia.hosting.net.http_client import RoundTrips, target_of
 
 _SOCKETS: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets made for the connection under way")
 
@@ -35,8 +36,9 @@ class _Handler(ResponseHandler):
 class Connector(aiohttp.TCPConnector):
     """aiohttp's connector, with every connection read through one `Buffered`."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, round_trips: RoundTrips, **options: Any) -> None:
         super().__init__(socket_factory=_noted_socket, **options)
+        self._round_trips = round_trips
         self._buffer = bytearray(SLICE_BYTES)
 
     async def _wrap_create_connection(self, *args: Any, **options: Any) -> tuple[asyncio.Transport, ResponseHandler]:
@@ -58,4 +60,5 @@ class Connector(aiohttp.TCPConnector):
             raise
         finally:
             _SOCKETS.reset(mine)
+        self._round_trips.note(target_of(str(options["req"].url)), transport)
         return transport, made[-1]

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 EXPECT_ABOVE_BYTES = 64 * 1024
 """Bodies longer than this (or of unknown length) ask `Expect: 100-continue` first: a refusal then costs no upload."""
 ERROR_BODY_BYTES_MAX = 2048
+ROUND_TRIPS = 4
+"""A new connection needs as many until its peer has been heard: TCP, TLS, the question, and one for its patience."""
+TARGETS_MAX = 1000
+"""Of so many targets it is remembered how far they are."""
+_RTT_AT = 68
+"""Where `struct tcp_info` (linux/tcp.h) has the smoothed round trip, a 32-bit number of microseconds."""
 
 TlsSource = Callable[[], ssl.SSLContext | None]
 """Gives the context for new connections, the same object while nothing changes (connections are pooled by it): hold
@@ -127,6 +133,33 @@ class Streaming:
         return b"".join(parts)
 
 
+class RoundTrips:
+    """How far targets are, in milliseconds, as the kernel saw it when a connection to them had been made (tcp(7)):
+    how busy the peer is does not count."""
+
+    def __init__(self) -> None:
+        self._ms: dict[str, float] = {}
+
+    def note(self, target: str, transport: asyncio.BaseTransport) -> None:
+        """Keep what a new connection tells; nothing where the kernel does not say."""
+        end, what = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
+        if what is not None and end is not None:
+            info = end.getsockopt(socket.IPPROTO_TCP, what, _RTT_AT + 4)
+            self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
+
+    def keep(self, target: str, ms: float) -> None:
+        """Keep how far a target is."""
+        self._ms.pop(target, None)
+        self._ms[target] = ms
+        if len(self._ms) > TARGETS_MAX:
+            del self._ms[next(iter(self._ms))]
+
+    def to(self, url: str) -> float:
+        """That of a target; as long as none is known it is taken to be as far as the farthest of all."""
+        known = self._ms.get(target_of(url))
+        return max(self._ms.values(), default=0.0) if known is None else known
+
+
 class Unreachable(CheloniaError):
     """A failure that passes only when somebody changes something, as an unknown host name: trying again is no use."""
 
@@ -142,6 +175,7 @@ class HttpClient:
         self._limits = limits or ClientLimits()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
+        self.round_trips = RoundTrips()
         self.compact: CompactClient | None = None
         """The same peers in the compact encoding; closed with this."""
         self.loads = "aiohttp"
@@ -238,6 +272,7 @@ class HttpClient:
             keep_trouble_quiet(asyncio.get_running_loop())
             limits = self._limits
             connector = Connector(
+                self.round_trips,
                 limit=limits.connections_max,
                 limit_per_host=limits.connections_per_target_max,
                 keepalive_timeout=limits.keepalive_ms / 1000,

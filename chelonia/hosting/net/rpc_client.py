@@ -114,7 +114,7 @@ def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
     """A link with connections of its own, in both encodings. Its `client` closes them."""
     clock = SystemClock()
     client = HttpClient(functools.cache(tls.client_context), limits)
-    client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), clock)
+    client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), clock, client.round_trips)
     return Link(client, clock, SystemIds(), compact=client.compact)
 
 

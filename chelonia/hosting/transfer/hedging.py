@@ -2,7 +2,8 @@
 
 The nearest is asked; when it has not answered after `HEDGE_MS` the next is asked as well, and so on. One that stops in
 the middle of its bytes is given up after the patience of the round, and what is missing comes from another. The
-patience grows from round to round, so that a link that is merely slow gets its bytes in the end.
+patience grows from round to round, so that a link that is merely slow gets its bytes in the end. The way there and back
+comes on top of both, as often as a new connection needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.racing import Race
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_client import HttpClient, Sending, Streaming, raise_for_status, target_of
+from chelonia.hosting.net.http_client import ROUND_TRIPS, HttpClient, Sending, Streaming, raise_for_status, target_of
 
 HEDGE_MS: Final = 150
 """Several times what a healthy Shepherd takes to begin an answer; so little that nobody minds waiting for it."""
@@ -64,11 +65,14 @@ async def _race(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, s
 async def _first(
     http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str], race: Race[str, _OpenRead]
 ) -> tuple[str, _OpenRead]:
+    away_ms, patience_ms = 0.0, choice.patience_ms
     while True:
         if choice.turls:
             turl = choice.turls.pop(0)
-            race.begin(turl, _open(http, turl, headers, choice.patience_ms))
-        ended = await race.ended(HEDGE_MS if choice.turls else choice.patience_ms)
+            away_ms = ROUND_TRIPS * http.round_trips.to(turl)
+            patience_ms = round(choice.patience_ms + away_ms)
+            race.begin(turl, _open(http, turl, headers, patience_ms))
+        ended = await race.ended(round(HEDGE_MS + away_ms) if choice.turls else patience_ms)
         if ended is not None and ended[1].exception() is None:
             return ended[0], ended[1].result()
         if not choice.turls and not (ended and race.running):

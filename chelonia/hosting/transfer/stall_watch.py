@@ -2,7 +2,8 @@
 
 When no byte has been taken for a while the Shepherd is asked, on another connection, how far it is. One that is alive
 answers at once, however long its disk takes; one that is frozen or cut off does not, and is given up. How long a while
-is goes with what this link has shown so far: on a slow one even a question waits behind the bytes that are under way.
+is goes with how far it is, and with what this link has shown so far: on a slow one even a question waits behind the
+bytes that are under way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, TypeVar
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
-from chelonia.hosting.net.http_client import HttpClient, Sending, target_of
+from chelonia.hosting.net.http_client import ROUND_TRIPS, HttpClient, Sending, target_of
 
 STALL_MS: Final = 250
 """Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""
@@ -43,7 +44,7 @@ class StallWatch:
     ) -> None:  # fmt: skip
         self._http = http
         self._clock = clock
-        self._least_ms = min(STALL_MS * MORE**start, STALL_MS_MAX)
+        self._start = start
         self._moved, self._waits = moved, waits
         self._began_ms = self._moved_ms = clock.monotonic_ms()
 
@@ -56,7 +57,7 @@ class StallWatch:
                 quiet_ms += LOOK_MS
                 if self._waits() or self._moved() != before:
                     before, quiet_ms, self._moved_ms = self._moved(), 0, self._clock.monotonic_ms()
-                elif quiet_ms >= self._patience_ms():
+                elif quiet_ms >= self._patience_ms(turl):
                     await self._require_life(work, turl)
                     quiet_ms = 0
             return work.result()
@@ -64,11 +65,12 @@ class StallWatch:
             work.cancel()
             await asyncio.wait((work,))  # its source is in use until then
 
-    def _patience_ms(self) -> float:
+    def _patience_ms(self, turl: str) -> float:
         chunks = self._moved() // bounds.CHUNK_BYTES
         chunk_ms = (self._moved_ms - self._began_ms) / chunks if chunks > CHUNKS else 0
         usual_ms = CHUNKS * chunk_ms if chunk_ms > SLOW_CHUNK_MS else 0
-        return float(min(max(self._least_ms, usual_ms), STALL_MS_MAX))
+        least_ms = (STALL_MS + ROUND_TRIPS * self._http.round_trips.to(turl)) * MORE**self._start
+        return float(min(max(least_ms, usual_ms), STALL_MS_MAX))
 
     async def _require_life(self, work: asyncio.Task[T], turl: str) -> None:
         if not await self._lives(turl) and not work.done():
@@ -78,7 +80,7 @@ class StallWatch:
     async def _lives(self, turl: str) -> bool:
         question = asyncio.ensure_future(self._http.request(Sending("HEAD", turl)))
         try:
-            await asyncio.wait((question,), timeout=self._patience_ms() / 1000)
+            await asyncio.wait((question,), timeout=self._patience_ms(turl) / 1000)
             return question.done() and question.exception() is None
         finally:
             question.cancel()

@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
+from chelonia.core.metadata import Triple
 from chelonia.core.names import check_name, parse_ln
 from chelonia.core.ports.bartender import CommitPutRequest, Outcome
 from chelonia.core.values import replace
@@ -37,7 +38,7 @@ from chelonia_clients.parted import upload_local, upload_stream
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree
-from tests.support.bartender import FakeBartender, Fault
+from tests.support.bartender import FakeBartender, FakeStore, Fault
 from tests.support.polling import patience
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -75,6 +76,16 @@ async def test_a_replica_that_says_nothing_costs_no_more_than_a_moment(fake: Fak
     assert time.perf_counter() - before < 5 * patience()
     assert (tmp_path / "f").read_bytes() == DATA
     assert [host for _, host, _ in fake.store.asked] == ["s1", "s2"]
+
+
+async def test_who_is_far_away_has_the_time_of_the_way(fake: FakeBartender, tmp_path: Path) -> None:
+    """The second is not asked beside him, nor is he asked whether he lives, within what a new connection takes."""
+    fake.store.round_trips.keep("https://bartender", 2_000)
+    fake.add_file("/f", DATA)
+    fake.store.faults = [Fault(stall=True, stall_s=1.0)] * 2
+    await download(client_on(fake), "/f", tmp_path / "f")
+    await upload(client_on(fake), bytes_source(DATA), "/g")
+    assert [method for method, _, _ in fake.store.asked] == ["GET", "PUT"]
 
 
 async def test_a_download_goes_on_as_long_as_bytes_come(fake: FakeBartender, tmp_path: Path) -> None:
@@ -292,12 +303,12 @@ async def test_an_upload_waits_for_a_shepherd_that_is_busy_but_lives(fake: FakeB
 
 
 def test_patience_with_an_upload_goes_with_the_link_and_with_each_start() -> None:
-    clock = QuickClock()
+    clock, store = QuickClock(), FakeStore()
 
     def patience(start: int, moved: int, elapsed_ms: int) -> float:
-        watch = StallWatch(cast(HttpClient, None), clock, start, lambda: moved)
+        watch = StallWatch(cast(HttpClient, store), clock, start, lambda: moved)
         watch._moved_ms = Ms(watch._began_ms + elapsed_ms)
-        return watch._patience_ms()
+        return watch._patience_ms("https://s1/turl/x")
 
     mib = 1024 * 1024
     assert patience(0, 0, 0) == 250
@@ -305,6 +316,8 @@ def test_patience_with_an_upload_goes_with_the_link_and_with_each_start() -> Non
     assert patience(0, 1000 * mib, 10_000) == 250
     assert patience(0, 100 * mib, 100_000) == 5000
     assert patience(0, 100 * mib, 10_000_000) == 30_000
+    store.round_trips.keep("https://bartender", 100)
+    assert (patience(0, 0, 0), patience(1, 0, 0)) == (650, 2600)
 
 
 async def test_too_few_shepherds_for_a_moment_are_waited_for(fake: FakeBartender) -> None:
@@ -497,6 +510,36 @@ def make_tree(top: Path) -> None:
     for name in ("a", "sub/x", "ü b/y z"):
         (top / name).write_bytes(name.encode())
         os.utime(top / name, (1_000_000_000.25, 1_000_000_000.25))
+
+
+async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_path: Path) -> None:
+    """Far away each question counts: of a new tree one is asked, and each collection is made."""
+    make_tree(tmp_path / "t")
+    async for done in put_tree(client_on(fake), tmp_path / "t", "/t"):
+        assert done.error is None
+    said = [op for op, _ in fake.calls]
+    assert (said.count("list"), said.count("makeCollection")) == (1, 4)
+    made = len(fake.names())
+    async for done in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True)):
+        assert done.same or done.type == "collection"
+    assert len(fake.names()) == made
+
+
+async def test_a_collection_that_somebody_makes_meanwhile_is_put_into(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(tmp_path / "t")
+    client = client_on(fake)
+    make = client.make_collection
+
+    async def late(ln: str, metadata: Sequence[Triple] = ()) -> str:
+        await make(ln)
+        return await make(ln, metadata)
+
+    monkeypatch.setattr(client, "make_collection", late)
+    done = [each async for each in put_tree(client, tmp_path / "t", "/t")]
+    assert [each.error for each in done] == [None] * len(done)
+    assert fake.data("/t/sub/x") == (tmp_path / "t" / "sub" / "x").read_bytes()
 
 
 async def test_a_tree_goes_up_and_comes_back_the_same(fake: FakeBartender, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.files import Placed
 from chelonia.core.values import replace
 from chelonia.hosting.net.clock import SystemClock
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, Sending
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Received, RoundTrips, Sending
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.wire import receipts
 from chelonia.wire.web.digests import digest_headers
@@ -47,6 +47,7 @@ class Replicas:
     asked: list[str] = field(default_factory=list)
     old: tuple[str, ...] = ()
     pieces: dict[str, int] = field(default_factory=dict)
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
@@ -161,6 +162,7 @@ class Taker:
 
     refusals: list[tuple[Kind, int]]
     asked: list[str] = field(default_factory=list)
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
     async def request(self, sending: Sending) -> Received:
         self.asked.append(sending.headers.get("Content-Range", ""))
@@ -242,6 +244,7 @@ class Frozen:
     lives: bool = False
     for_s: float = 1e6
     questions: int = 0
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
     async def request(self, sending: Sending) -> Received:
         if sending.method == "HEAD":
@@ -274,6 +277,7 @@ class Dumb:
     """Refuses for want of copies when it has all bytes, and says nothing more: it is frozen."""
 
     asked: int = 0
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
     async def request(self, sending: Sending) -> Received:
         self.asked += 1
@@ -298,6 +302,7 @@ class Copying:
     """Has all bytes, and answers when the other copies are made: after `for_s`, if anybody listens by then."""
 
     for_s: float
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
     async def request(self, sending: Sending) -> Received:
         if sending.method == "HEAD":

@@ -13,8 +13,9 @@ from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.doors import compact_server
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.compact_client import CompactClient, PendingCall
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
+from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
 from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, answered, door, stub, until
 from tests.unit.hosting.grid import Grid
@@ -72,3 +73,31 @@ async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(
         with pytest.raises(CheloniaError) as caught:
             await ahash.get(Call(), ())
     assert caught.value.kind is (Kind.UNAVAILABLE if host else Kind.DENIED), caught.value
+
+
+async def test_who_leaves_waits_for_no_goodbye(tmp_path: Path) -> None:
+    """A peer's is a round trip away, and one that is frozen says none."""
+    grid, met = Grid(tmp_path), asyncio.Queue[asyncio.StreamWriter]()
+
+    async def frozen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        met.put_nowait(writer)
+
+    context = grid.server().server_context(ClientCertificate.REQUIRED)
+    context.set_alpn_protocols([compact.PROTOCOL])
+    server = await asyncio.start_server(frozen, "localhost", 0, ssl=context)
+    url = f"https://localhost:{server.sockets[0].getsockname()[1]}/AHash"
+    packed = CompactClient(grid.client(grid.user(LIBRARIAN)).client_context(speaks=compact.PROTOCOL), SystemClock())
+    words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
+    asking = asyncio.ensure_future(packed.ask(url, PendingCall(words, 60_000)))
+    peer = await met.get()
+    await until(lambda: packed.open_connection(url) is not None)
+    connection = packed.open_connection(url)
+    assert connection is not None
+    await packed.close()
+    assert connection.ended.done()
+    with pytest.raises(CheloniaError):
+        await asking
+    peer.transport.abort()
+    server.close()
+    await server.wait_closed()

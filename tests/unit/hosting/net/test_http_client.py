@@ -314,6 +314,15 @@ async def test_answers_are_read_through_one_buffer() -> None:
         assert [type(handler.transport.get_protocol()) for handler in idle] == [Buffered]
 
 
+async def test_how_far_a_target_is_is_known_once_there_was_a_connection() -> None:
+    async with plain(ok) as server, client_of(None) as client:
+        url = f"http://127.0.0.1:{server.port}/"
+        assert client.round_trips.to(url) == 0
+        await client.request(Sending("GET", url))
+        assert 0 < client.round_trips.to(url) < 1_000
+        assert client.round_trips.to("http://127.0.0.2:1/") == client.round_trips.to(url), "as far as the farthest"
+
+
 async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behind() -> None:
     """aiohttp's clock for the next bytes begins anew when reading goes on, though the answer has come whole."""
     body = b"x" * 600_000
