@@ -42,7 +42,10 @@ LEFT: Final = (
     "its process had gone: what was closed and is not committed is in its cache, and is committed by the next mount of "
     "the same collection there"
 )
-UNENDED: Final = f"let go of, and its process has not ended in {END_S:.0f} s: somebody uses it, or it still commits"
+UNENDED: Final = (
+    f"let go of, and its process has not ended in {END_S:.0f} s: somebody uses it, it still commits, or a container "
+    "has a copy of it (`grep -ls fuse.chelonia /proc/*/mountinfo` shows whose)"
+)
 
 
 @dataclass(frozen=True, slots=True)

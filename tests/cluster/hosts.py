@@ -494,9 +494,9 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path, names: tuple[str, ...]) -> AsyncIterator[Trial]:
+async def cluster(directory: Path, names: tuple[str, ...], far_ms: int = 0) -> AsyncIterator[Trial]:
     """A cluster of hosts, set up by the page; its logs are shown when what is done with it fails."""
-    trial = Trial(directory, Hosts(directory, (*names, USER)), names)
+    trial = Trial(directory, Hosts(directory, (*names, USER), far_ms), names)
     try:
         await asyncio.to_thread(trial.set_up)
         await trial.begin()
@@ -547,7 +547,7 @@ async def main(options: argparse.Namespace) -> None:
         scenarios.remove(noted)
     for names in (THREE, FIVE) if not options.hosts else ((FIVE[: options.hosts]),):
         directory = Path(tempfile.mkdtemp(prefix="hosts-"))
-        async with cluster(directory, names) as trial:
+        async with cluster(directory, names, options.far) as trial:
             chosen = scenarios * options.rounds
             chance.shuffle(chosen)
             await run(trial, chosen)
@@ -559,6 +559,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make hosts ARGS=...", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2, help="how often each scenario, on each cluster")
     parser.add_argument("--hosts", type=int, choices=(3, 5), default=0, help="one cluster only, of so many hosts")
+    parser.add_argument("--far", type=int, default=0, metavar="MS", help="each way between any two hosts; 50 at most")
     parser.add_argument("--only", action="append", choices=[each.__name__ for each in SCENARIOS], help="repeat")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     return parser.parse_args(arguments)

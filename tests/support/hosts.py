@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import far_network
 from tests.support.polling import poll
 
 ROOT = Path(__file__).parents[2]
@@ -142,16 +143,17 @@ class CommandFailed(AssertionError):
 
 
 class Hosts:
-    """Some hosts on one switch, by name. `close` it, whatever happens."""
+    """Some hosts on one switch, by name, or `far_ms` from each other. `close` it, whatever happens."""
 
-    def __init__(self, directory: Path, names: Sequence[str]) -> None:
+    def __init__(self, directory: Path, names: Sequence[str], far_ms: int = 0) -> None:
         self._directory = directory
         self._switch = _hold()
+        self._far: subprocess.Popen[str] | None = None
         self.hosts: dict[str, Host] = {}
         try:
-            _in_switch(self._switch, "ip link add br0 type bridge forward_delay 0 && ip link set br0 up")
             for number, name in enumerate(names, start=1):
                 self._add(name, number)
+            self._wire(far_ms)
             known = "".join(f"{host.address} {host.full_name}\n" for host in self.hosts.values())
             for host in self.hosts.values():
                 host.path("/etc/hosts").write_text(f"127.0.0.1 localhost\n{known}")
@@ -163,16 +165,28 @@ class Hosts:
         return self.hosts[name]
 
     def _add(self, name: str, number: int) -> None:
-        holder = _hold()
-        host = self.hosts[name] = Host(name, f"10.77.0.{number}", self._directory / f"{name}.log", holder)
-        port = f"s{number}"
-        _in_switch(
-            self._switch,
-            f"ip link add {port} type veth peer name eth0 netns {holder.pid} && ip link set {port} master br0 up",
-        )
+        host = self.hosts[name] = Host(name, f"10.77.0.{number}", self._directory / f"{name}.log", _hold())
         host.run("sh", "-euc", _OWN_FILES.format(keep=_kept(), overlaid=" ".join(OVERLAID), scratch=SCRATCH))
-        host.run("sh", "-euc", f"ip link set lo up; ip addr add {host.address}/24 dev eth0; ip link set eth0 up")
-        host.run("nft", FILTER)
+
+    def _wire(self, far_ms: int) -> None:
+        """Give each host an `eth0`."""
+        mtu = ""
+        if far_ms:
+            ends = [f"{host.holder.pid}:{host.address}" for host in self.hosts.values()]
+            argv = [*DEATH, sys.executable, "-m", "tests.support.far_network", str(far_ms), *ends]
+            self._far = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            assert self._far.stdout is not None
+            assert self._far.stdout.readline() == "ready\n"
+            mtu = f"mtu {far_network.MTU}"
+        else:
+            _in_switch(self._switch, "ip link add br0 type bridge forward_delay 0 && ip link set br0 up")
+            for port, host in enumerate(self.hosts.values(), start=1):
+                made = f"ip link add s{port} type veth peer name eth0 netns {host.holder.pid}"
+                _in_switch(self._switch, f"{made} && ip link set s{port} master br0 up")
+        for host in self.hosts.values():
+            up = f"ip link set lo up; ip addr add {host.address}/24 dev eth0; ip link set eth0 {mtu} up"
+            host.run("sh", "-euc", up)
+            host.run("nft", FILTER)
 
     # --- the network ------------------------------------------------------------------------------------------------
 
@@ -213,6 +227,9 @@ class Hosts:
             host.close()
         self._switch.kill()
         self._switch.wait()
+        if self._far is not None:
+            self._far.kill()
+            self._far.communicate()
 
 
 # --- a person who types ---------------------------------------------------------------------------------------------
@@ -316,6 +333,7 @@ class Typist:
 
 _OWN_FILES = """
 mount --make-rprivate /
+umount -a -l -t fuse.chelonia
 mount -t tmpfs -o mode=0755 tmpfs {scratch}
 mkdir {scratch}/home {scratch}/keep
 {keep}
