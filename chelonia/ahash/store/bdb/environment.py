@@ -28,8 +28,9 @@ _LOG = logging.getLogger(__name__)
 PAGE_BYTES: Final = 4096
 """Of a new tree: what a disk writes wholly or not at all. Of a larger page a power cut may leave a half, which no
 recovery mends. Older trees have 8 KiB."""
-LOCKS_MAX: Final = 50_000
-"""Locks, lockers and locked pages: a full batch (5 000 elements) touches far fewer pages."""
+ENGINE_CONFIG: Final = "mutex_set_init 1000\n"
+"""Of the file DB_CONFIG, as no call of the binding says it: mutexes made at the start, 136 bytes each, more when these
+are taken. Else the library makes one for each page that the cache may ever hold: a twentieth of it."""
 RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
 """Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
 COPY_CACHE_BYTES: Final = 32 * 1024 * 1024
@@ -72,10 +73,17 @@ def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], 
     env.set_lg_bsize(settings.log_buffer_bytes)
     env.set_lg_max(settings.log_file_bytes)
     env.set_lk_detect(bdb.DB_LOCK_MINWRITE)
-    env.set_lk_max_locks(LOCKS_MAX)
-    env.set_lk_max_objects(LOCKS_MAX)
-    env.set_lk_max_lockers(LOCKS_MAX)
     return env
+
+
+def open_environment(env: Any, home: Path, flags: int) -> None:
+    """Open one that only this process uses, with what all of ours have in common."""
+    config = home / "DB_CONFIG"
+    with suppress(OSError):  # a full disk: then there are more mutexes
+        config.touch(0o600)
+        config.write_text(ENGINE_CONFIG, "ascii")
+    flags |= bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
+    env.open(str(home), flags | bdb.DB_THREAD | bdb.DB_PRIVATE, 0o600)
 
 
 def open_replicated(
@@ -91,10 +99,8 @@ def open_replicated(
     env.rep_set_config(bdb.DB_REP_CONF_AUTOINIT, 1)
     env.rep_set_config(bdb.DB_REP_CONF_BULK, 0)
     env.rep_set_limit(CAUGHT_UP_BYTES)
-    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK
-    flags |= bdb.DB_INIT_REP | bdb.DB_RECOVER | bdb.DB_THREAD | bdb.DB_PRIVATE
     try:
-        env.open(str(home), flags, 0o600)
+        open_environment(env, home, bdb.DB_INIT_REP | bdb.DB_RECOVER)
     except bdb.DBError:
         with suppress(bdb.DBError):
             env.close()
@@ -159,10 +165,9 @@ def copy_environment(env: Any, target: Path) -> None:
 def _recover(home: Path) -> None:
     """Have a copy recover, and read all of it. Raises: NO_SPACE, INTERNAL."""
     env = make_environment(BdbSettings(cache_bytes=COPY_CACHE_BYTES), lambda env, event, info: None)
-    flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
     tree = None
     try:
-        env.open(str(home), flags | bdb.DB_PRIVATE | bdb.DB_RECOVER_FATAL, 0o600)
+        open_environment(env, home, bdb.DB_RECOVER_FATAL)
         tree = new_tree(env)
         tree.open(TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_RDONLY)
         tree.stat()  # reads, and so checks, every page

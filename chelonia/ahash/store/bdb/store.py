@@ -151,10 +151,9 @@ class BdbStore(NeverLate):
     def _open_environment(self) -> None:
         restored = (self._directory / "restored").exists()
         env = self._env = environment.make_environment(self._settings, self._on_event)
-        flags = bdb.DB_CREATE | bdb.DB_INIT_TXN | bdb.DB_INIT_LOG | bdb.DB_INIT_MPOOL | bdb.DB_INIT_LOCK | bdb.DB_THREAD
-        flags |= bdb.DB_PRIVATE | (bdb.DB_RECOVER_FATAL if restored else bdb.DB_RECOVER)
+        recovery = bdb.DB_RECOVER_FATAL if restored else bdb.DB_RECOVER
         with self._errors():
-            env.open(str(self._directory / "db"), flags, 0o600)
+            environment.open_environment(env, self._directory / "db", recovery)
             self._open_tree(env)
         if restored:
             word = (self._directory / "restored").read_text("utf-8")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from berkeleydb import db as bdb
 
 from chelonia.ahash.committer import CommitLimits, Committer, TransactJob
 from chelonia.ahash.settings import AHashSettings
@@ -91,6 +92,24 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o077 for path in (tmp_path / "a", *(tmp_path / "a").rglob("*"))}
     store.close()
     assert not any(modes.values()), modes
+
+
+def test_the_engine_takes_memory_as_it_is_needed(tmp_path: Path) -> None:
+    """Locks and mutexes for all that there might ever be were 15 MiB beside an empty store."""
+    env = environment.make_environment(BdbSettings(), lambda *event: None)
+    environment.open_environment(env, tmp_path, 0)
+    tree = environment.new_tree(env)
+    tree.open(environment.TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_CREATE | bdb.DB_AUTO_COMMIT)
+    assert env.mutex_stat()["regsize"] + env.lock_stat()["regsize"] < 8 << 20
+    for _ in range(2):  # what changes a page that is there locks it until the end
+        txn = env.txn_begin()
+        environment.write(tree, txn, {b"%05d" % number: bytes(900) for number in range(10_000)}, ())
+        held = env.lock_stat()["nlocks"]
+        txn.commit()
+    assert held > 3000
+    assert env.mutex_stat()["mutex_inuse"] > 3000
+    tree.close()
+    env.close()
 
 
 def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
