@@ -13,19 +13,24 @@ connection under that number; `f`: forget it. Back go 8 bytes: how many were cut
 
 from __future__ import annotations
 
+import _socket  # what `socket` stands on, which loads 1 MiB that a guard has no use for, as `contextlib` does
 import os
 import select
-import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 
 from chelonia.core.timing.freezes import FreezeDetector
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 LOGGER = "chelonia.guard"
 BEAT, HOLD, FORGET = b"b", b"h", b"f"
 MESSAGE_BYTES = 9
+INT_BYTES = 4
+"""Of a file descriptor beside a message."""
 CPUCLOCK_SCHED = 2
 """Low bits of a process's CPU clock: nanoseconds that it ran, all threads (linux/posix-timers.h)."""
 TURN_MESSAGES = 1024
@@ -49,7 +54,7 @@ def main() -> None:
         sys.stderr.write(log_line(text, node, time.time_ns() // 1_000_000, as_json=log_format == "json") + "\n")
         sys.stderr.flush()
 
-    Guard(socket.socket(fileno=0), say, os.getppid()).run()
+    Guard(_socket.socket(fileno=0), say, os.getppid()).run()
 
 
 def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
@@ -66,7 +71,7 @@ class Guard:
     """Holds what it is given and cuts it when the other end of `channel`, the process `watched`, says nothing for too
     long and does not work either."""
 
-    def __init__(self, channel: socket.socket, say: Callable[[str], None], watched: int) -> None:
+    def __init__(self, channel: _socket.socket, say: Callable[[str], None], watched: int) -> None:
         channel.setblocking(False)
         self._channel = channel
         self._watched = watched
@@ -92,13 +97,14 @@ class Guard:
         """Take in what has come; returns whether the other end is still there."""
         for _ in range(TURN_MESSAGES):
             try:
-                data, descriptors, _flags, _from = socket.recv_fds(self._channel, MESSAGE_BYTES, 1)
+                data, beside, _flags, _from = self._channel.recvmsg(MESSAGE_BYTES, _socket.CMSG_SPACE(INT_BYTES))
             except BlockingIOError:
                 break
             except OSError:
                 return False
             if not data:
                 return False
+            descriptors = [int.from_bytes(item[:INT_BYTES], sys.byteorder) for _level, _type, item in beside]
             self._obey(data[:1], int.from_bytes(data[1:], "big"), descriptors)
         if self._limit_ms:
             self._freezes.heard(_now_ms(), self._limit_ms)
@@ -115,17 +121,20 @@ class Guard:
     def _cut(self) -> None:
         silent_ms, count = _now_ms() - self._freezes.heard_ms, 0
         while self._held:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=self._held.popitem()[1]) as connection:
-                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    with suppress(OSError):  # the node goes on by now, and has closed it
-                        connection.shutdown(socket.SHUT_RD)  # once: it can listen again
+            connection = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, fileno=self._held.popitem()[1])
+            try:
+                if connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
+                    # Once, so that it can listen again; it may be closed, as the node goes on by now.
+                    _attempt(connection.shutdown, _socket.SHUT_RD)
                 else:
                     cut(connection)
                     count += 1
+            finally:
+                connection.close()
         if count:
             self._say(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
-            with suppress(OSError):  # nobody to tell: the node has ended, or has not listened for very long
-                self._channel.send(count.to_bytes(8, "big"))
+            # Maybe nobody is to be told: the node has ended, or has not listened for very long.
+            _attempt(self._channel.send, count.to_bytes(8, "big"))
 
 
 def worked_ns(pid: int) -> int | None:
@@ -142,20 +151,26 @@ def worked_ns(pid: int) -> int | None:
         return 0
 
 
-def cut(connection: socket.socket) -> None:
+def cut(connection: _socket.socket) -> None:
     """End a TCP connection both ways, though others have it open.
 
     Who reads gets what is on its way, and the end. Who sends would not see it while it waits for room, so what it has
     sent is thrown away: the end then tells of the room, and what is sent into it is answered with a reset. What had
     come before the end, after that, is thrown away too: who has the connection open reads nothing with a gap in it.
     """
-    for end in (socket.SHUT_RD, socket.SHUT_WR):
-        with suppress(OSError):  # the client has gone
-            connection.shutdown(end)
-        with suppress(OSError):  # there is no more
-            for _ in range(DRAIN_BYTES_MAX // DRAIN_BYTES):
-                if not connection.recv(DRAIN_BYTES, socket.MSG_DONTWAIT | socket.MSG_TRUNC):
-                    break
+    for end in (_socket.SHUT_RD, _socket.SHUT_WR):
+        _attempt(connection.shutdown, end)
+        for _ in range(DRAIN_BYTES_MAX // DRAIN_BYTES):
+            if not _attempt(connection.recv, DRAIN_BYTES, _socket.MSG_DONTWAIT | _socket.MSG_TRUNC):
+                break
+
+
+def _attempt(call: Callable[..., Any], *words: object) -> Any:
+    """What a call on a socket gives; None when there is no more, or who was at the other end has gone."""
+    try:
+        return call(*words)
+    except OSError:
+        return None
 
 
 def _now_ms() -> int:
