@@ -16,19 +16,21 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
+# First: whoever else loads aiohttp has it read and keep the system's CAs, 2 MiB of them.
+from chelonia.hosting.net.quick_bodies import trim_heaps
+
+# isort: split
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.config import load_config, problems_of, render_config
 from chelonia.hosting.config_looks import local_problems, local_warnings
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import of_a_broken_connection
-from chelonia.hosting.net.quick_bodies import aiohttp  # noqa: F401 - before whoever else loads it, and more slowly
 from chelonia.hosting.node import Node
 from chelonia.hosting.watchdog import watched
 
@@ -86,7 +88,6 @@ def _cure(error: OSError) -> str:
 def parser_of(*, runs: bool = False) -> argparse.ArgumentParser:
     """The command line. `runs`: without what sets hosts up, which a node would carry all its life and never use."""
     parser = argparse.ArgumentParser(prog="cheloniad", description="The Chelonia daemon.")
-    parser.add_argument("--version", action="version", version=f"cheloniad {version('chelonia')}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = verbs.add_parser("run", help="run one node until SIGTERM; SIGHUP reads certificates again")
@@ -102,6 +103,9 @@ def parser_of(*, runs: bool = False) -> argparse.ArgumentParser:
     show.set_defaults(act=_print_config)
 
     if not runs:
+        from importlib.metadata import version
+
+        parser.add_argument("--version", action="version", version=f"cheloniad {version('chelonia')}")
         _add_setup(verbs)
     return parser
 
@@ -159,15 +163,17 @@ def _run(options: argparse.Namespace) -> int:
 
     async def node() -> int:
         async with watched():
-            return await Node(config).run(on_ready=spare_the_collector)
+            return await Node(config).run(on_ready=settle)
 
     return _loop(node())
 
 
-def spare_the_collector() -> None:
-    """Have the garbage collector begin its work, and never look at what the start has made: that stays."""
+def settle() -> None:
+    """The start is over. The garbage collector begins its work and never looks at what the start has made: that stays.
+    What the start has freed, 1 MiB, goes back to the system."""
     gc.freeze()
     gc.enable()
+    trim_heaps()
 
 
 def _allow_many_files() -> None:

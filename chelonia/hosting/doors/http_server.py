@@ -16,10 +16,13 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import ClientPayloadError, web
+from aiohttp import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.http_writer import StreamWriter
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.web_request import BaseRequest  # not by `aiohttp.web`, which loads 3 MiB more: routes, files, applications
+from aiohttp.web_response import StreamResponse
+from aiohttp.web_server import Server
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
@@ -125,7 +128,7 @@ class HttpServer:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._active: dict[int, web.BaseRequest] = {}
+        self._active: dict[int, BaseRequest] = {}
         self.compact_connections: set[CompactConnection] = set()
 
     @property
@@ -181,7 +184,7 @@ class HttpServer:
 
     # --- one request ---
 
-    async def _serve(self, raw: web.BaseRequest) -> web.StreamResponse:
+    async def _serve(self, raw: BaseRequest) -> StreamResponse:
         self._active[id(raw)] = raw
         self._idle.clear()
         assert self._acceptor is not None
@@ -197,7 +200,7 @@ class HttpServer:
             await self._leave_out(raw)
         return response
 
-    async def _leave_out(self, raw: web.BaseRequest) -> None:
+    async def _leave_out(self, raw: BaseRequest) -> None:
         """Read the rest of a body that was refused, so that its sender gets to see the answer: a piece at a time, and
         all connections in turn. Nothing of it is read in full speed: 8 MB would hold the event loop for 50 ms. Who
         expects 100 Continue is waited for as well: some send without it, and a reset would take the answer away."""
@@ -261,7 +264,7 @@ class HttpServer:
         self.compact_connections.discard(connection)
         self._mind_idle()
 
-    async def _exchange(self, raw: web.BaseRequest) -> web.StreamResponse:
+    async def _exchange(self, raw: BaseRequest) -> StreamResponse:
         started = self._parts.clock.monotonic_ms()
         if self._parts.guarded is not None:
             self._parts.guarded.served(started)
@@ -295,7 +298,7 @@ class HttpServer:
             if self._parts.guarded is not None:
                 self._parts.guarded.served(now)
 
-    def _request(self, raw: web.BaseRequest, peer: Peer) -> HttpRequest:
+    def _request(self, raw: BaseRequest, peer: Peer) -> HttpRequest:
         length = raw.content_length
         if length is None:
             length = -1 if raw.body_exists else 0
@@ -310,7 +313,7 @@ class HttpServer:
             raw.raw_path,
         )  # fmt: skip
 
-    def _when_closed(self, raw: web.BaseRequest) -> WhenClosed:
+    def _when_closed(self, raw: BaseRequest) -> WhenClosed:
         """Lets a door be told of the end of a connection that is open now."""
         acceptor, connection = self._acceptor, raw.protocol
 
@@ -320,7 +323,7 @@ class HttpServer:
 
         return when_closed
 
-    def _peer(self, raw: web.BaseRequest) -> Peer:
+    def _peer(self, raw: BaseRequest) -> Peer:
         address = raw.remote or ""
         if self._listener.tls is None:
             return Peer(ANONYMOUS, address)
@@ -340,10 +343,8 @@ class HttpServer:
 
     # --- the answer ---
 
-    async def _send(
-        self, raw: web.BaseRequest, request: HttpRequest, answer: HttpResponse
-    ) -> tuple[web.StreamResponse, int]:
-        response = (_OfKnownLength if answer.length >= 0 or isinstance(answer.body, bytes) else web.StreamResponse)(
+    async def _send(self, raw: BaseRequest, request: HttpRequest, answer: HttpResponse) -> tuple[StreamResponse, int]:
+        response = (_OfKnownLength if answer.length >= 0 or isinstance(answer.body, bytes) else StreamResponse)(
             status=answer.status,
             headers=(*answer.headers, (REQUEST_ID_HEADER, request.request_id), ("Server", "Chelonia")),
         )
@@ -376,7 +377,7 @@ class HttpServer:
             await _close(answer.body)
         return response, sent
 
-    async def _send_body(self, raw: web.BaseRequest, body: bytes | AsyncIterator[bytes], length: int) -> int:
+    async def _send_body(self, raw: BaseRequest, body: bytes | AsyncIterator[bytes], length: int) -> int:
         if isinstance(body, bytes):
             await self._send_piece(raw, body)
             return len(body)
@@ -388,14 +389,14 @@ class HttpServer:
             raise CheloniaError(Kind.NOT_ALIVE, cause=f"{sent} of {length} bytes could be read")
         return sent
 
-    async def _send_piece(self, raw: web.BaseRequest, piece: bytes) -> None:
+    async def _send_piece(self, raw: BaseRequest, piece: bytes) -> None:
         writer, view = raw.writer, memoryview(piece)
         assert isinstance(writer, StreamWriter)
         for start in range(0, len(view), SLICE_BYTES):
             await writer.write(view[start : start + SLICE_BYTES], drain=False)
             await self._drain(raw)
 
-    async def _drain(self, raw: web.BaseRequest) -> None:
+    async def _drain(self, raw: BaseRequest) -> None:
         """Wait until the client has taken enough; cut it off when it takes nothing for `send_idle_ms`."""
         if not raw.protocol.writing_paused:
             return
@@ -414,7 +415,7 @@ class HttpServer:
             waiting.cancel()
 
 
-class _OfKnownLength(web.StreamResponse):
+class _OfKnownLength(StreamResponse):
     """Its head leaves with the first of its body, in one TLS record: a second write costs as much again."""
 
     _send_headers_immediately = False
@@ -489,7 +490,7 @@ class _Newcomers:
         return identity.dn, rank
 
 
-class _Acceptor(web.Server):
+class _Acceptor(Server):
     """aiohttp's server with shares of its connections, and who is at the other end of each."""
 
     def __init__(self, handler: Any, newcomers: _Newcomers, guarded: Guarded | None, **options: Any) -> None:
@@ -536,7 +537,7 @@ class _HttpConnection(RequestHandler):
 
     __slots__ = ("_head_bytes", "refused")
 
-    def __init__(self, manager: web.Server, **options: Any) -> None:
+    def __init__(self, manager: Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_bytes = 0
         self.refused = False
@@ -572,8 +573,8 @@ class _HttpConnection(RequestHandler):
             self.force_close()
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> StreamResponse:
         """The answer to what is no request."""
         if isinstance(exc, LineTooLong):
             status, message = 431, _too_long(self.max_field_size)
@@ -598,13 +599,13 @@ class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **kwargs)
 
 
-def _check_target(raw: web.BaseRequest) -> None:
+def _check_target(raw: BaseRequest) -> None:
     """Refuse a target with a fragment: a client that sends one means another resource. Raises: BAD_REQUEST."""
     if raw.rel_url.raw_fragment:
         raise CheloniaError(Kind.BAD_REQUEST, raw.method, cause="a request has no fragment: write # in a name as %23")
 
 
-def _check_coding(raw: web.BaseRequest) -> None:
+def _check_coding(raw: BaseRequest) -> None:
     """Refuse a transfer coding that would have to be undone. Raises: NOT_SUPPORTED. Source: RFC 9112 section 6.1."""
     codings = raw.headers.getall("Transfer-Encoding", ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
@@ -612,7 +613,7 @@ def _check_coding(raw: web.BaseRequest) -> None:
         raise CheloniaError(Kind.NOT_SUPPORTED, raw.method, cause=cause)
 
 
-async def _body(raw: web.BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIterator[bytes]:
+async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIterator[bytes]:
     if not raw.can_read_body:
         return
     if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
@@ -645,7 +646,7 @@ def _widen(transport: asyncio.BaseTransport) -> None:
         reading.widen()
 
 
-async def _next_chunk(raw: web.BaseRequest, limits: HttpLimits) -> bytes:
+async def _next_chunk(raw: BaseRequest, limits: HttpLimits) -> bytes:
     try:
         async with asyncio.timeout(limits.body_idle_ms / 1000):
             return await raw.content.readany()
@@ -665,5 +666,5 @@ async def _close(body: bytes | AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-def _unsent(raw: web.BaseRequest) -> int:
+def _unsent(raw: BaseRequest) -> int:
     return raw.transport.get_write_buffer_size() if raw.transport is not None else 0

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["aiohttp"]
+__all__ = ["aiohttp", "trim_heaps"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES: Final = 8 * 1024 * 1024
@@ -31,6 +31,12 @@ def _without_cas() -> Iterator[None]:
         yield
     finally:
         del ssl.SSLContext.set_default_verify_paths  # the one it inherits is there again
+
+
+def trim_heaps() -> None:
+    """Give back to the kernel whatever pages of the heaps are free."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 with contextlib.suppress(AttributeError):  # not every C library has it

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import SERVICES_OBJECT, Dn, ServiceId
+from chelonia.core.ids import SERVICES_OBJECT, Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import Job, Jobs, JobView, Wait, every
@@ -26,9 +27,9 @@ from chelonia.hosting.doors.soap_door import SoapParts
 from chelonia.hosting.metrics import Counts, Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_messages import Door
+from chelonia.hosting.net.identity import Attested, Chain
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore
-from chelonia.hosting.net.voms import Voms
 
 log = logging.getLogger("chelonia.node")
 
@@ -44,8 +45,9 @@ class HostingNode:
         self.config = config
         self.clock, self.ids, self.metrics = SystemClock(), SystemIds(), Metrics()
         files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
-        voms = Voms(Path(config.tls.voms_dir), lambda: self.tls.trust, lambda: self.tls.own_names)
-        self.tls = TlsStore(files, self.clock.now_ms, voms.verify)
+        if Path(config.tls.voms_dir).is_dir():
+            import_module("chelonia.hosting.net.voms")  # now, while nobody waits
+        self.tls = TlsStore(files, self.clock.now_ms, self._attested)
         self.replica_tls = TlsStore(files, self.clock.now_ms)
         self.nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self.clock.now_ms)
         self.tls_stores = (self.tls, self.replica_tls, self.nobody_tls)
@@ -75,6 +77,14 @@ class HostingNode:
             raise CheloniaError(Kind.BAD_CONFIG, "start", "trust.issuers", cause)
         self.registry = RoleRegistry(trusted(config), self._registry_source(), self.clock, config.registry, issuers)
         self.soap = SoapParts(self.registry, self.metrics, self.horizon)
+
+    def _attested(self, chain: Chain, now_ms: Ms) -> Attested:
+        """What VOMS says of one who shows its attributes. Where no organisation is known, what reads them, 2 MiB, is
+        loaded when somebody first does."""
+        from chelonia.hosting.net.voms import Voms
+
+        directory = Path(self.config.tls.voms_dir)
+        return Voms(directory, lambda: self.tls.trust, lambda: self.tls.own_names).verify(chain, now_ms)
 
     def own(self, role: Role, service_id: str) -> Call:
         """The context of what the node itself asks a service it hosts."""

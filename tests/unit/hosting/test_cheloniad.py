@@ -22,7 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.rights.policy import Action, decide
 from chelonia.core.values import replace
-from chelonia.hosting.cheloniad import main, note_trouble, spare_the_collector
+from chelonia.hosting.cheloniad import main, note_trouble, settle
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.net.certificates import CertificateAuthority
@@ -556,7 +556,7 @@ def test_only_the_first_replica_founds_and_only_in_an_empty_directory(
 def test_what_a_start_has_made_is_not_looked_at_again() -> None:
     gc.disable()
     try:
-        spare_the_collector()
+        settle()
         assert gc.isenabled()
         assert gc.get_freeze_count() > 10_000
     finally:
