@@ -1,7 +1,7 @@
 """Whether a page of a Berkeley DB file is as it was written: by its checksum, and by the number that it bears. Pure.
 
 A page is what is written at once; page 0 describes the file. An empty page was never written, which is no flaw: the
-file grows before its pages come. So a page that was zeroed passes here; who reads it will notice.
+file grows before its pages come. So a page that was zeroed passes here: see `bdb/environment.py`.
 Source: Berkeley DB 5.3, `src/dbinc/db_page.h` (`PG_CHKSUM`, `DBMETA`), `src/hash/hash_func.c` (`__ham_func4`). Numbers
 are in the byte order of the host that writes them.
 """

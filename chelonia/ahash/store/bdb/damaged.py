@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings
+from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings, DamagedTree
 from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, sync_path
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
@@ -33,7 +33,7 @@ def open_replica(directory: Path, settings: BdbSettings, identity: ReplicaIdenti
     try:
         return ReplicatedStore(directory, settings, identity)
     except CheloniaError as error:
-        if error.kind is not Kind.INTERNAL or not others or not (flaw := _may_be_given_up(directory)):
+        if error.kind is not Kind.INTERNAL or not others or not (flaw := _may_be_given_up(directory, error)):
             raise
         _LOG.error(
             "ahash replica %d is damaged: %s. It begins with an empty store and takes part again when the others have "
@@ -46,14 +46,16 @@ def open_replica(directory: Path, settings: BdbSettings, identity: ReplicaIdenti
     return ReplicatedStore(directory, settings, identity)
 
 
-def _may_be_given_up(directory: Path) -> str:
+def _may_be_given_up(directory: Path, error: CheloniaError) -> str:
     """What is damaged, where it may be; else empty."""
     if (directory / DAMAGED).exists() or (directory / "restored").exists() or not last_counted(directory / "acked")[0]:
         return ""
     try:
-        return _damaged_page(PageFile(directory)) or _damaged_log(LogFiles(directory))
+        if flaw := _damaged_page(PageFile(directory)) or _damaged_log(LogFiles(directory)):
+            return flaw
     except OSError:
         return ""
+    return str(error.__cause__) if isinstance(error.__cause__, DamagedTree) else ""
 
 
 def _damaged_page(pages: PageFile) -> str:

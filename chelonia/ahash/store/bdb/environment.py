@@ -43,6 +43,10 @@ DAMAGED: Final = "db.damaged"
 """What a replica had when it was found damaged, until it holds everything again."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
+UNREADABLE: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+"""What the system says of bytes that a disk cannot read."""
+LOOK_BYTES: Final = 1024 * 1024
+"""Read at once to find empty pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +147,21 @@ def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, b
             if len(found) == read_ahead.FIRST_ROWS < limit and read_ahead.blocks_read() > blocks:
                 read_ahead.read_ahead(tree, row[0], end, limit - len(found))
             row = cursor.next() if len(found) < limit else None
+        if row is None and len(found) < limit:
+            _check_end(cursor, found[-1][0] if found else start)
     finally:
         cursor.close()
     return found
+
+
+def _check_end(cursor: Any, reached: bytes) -> None:
+    """Look whether the tree ends where a scan did. Raises: DBPageNotFoundError.
+
+    The library takes an empty page for a hole in the file, and at a leaf without entries its scans end, unsaid.
+    """
+    last = cursor.last()
+    if last is not None and last[0] > reached:
+        raise bdb.DBPageNotFoundError(0, "a scan ended before the tree does: a page of it is empty")
 
 
 def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
@@ -221,12 +237,40 @@ def suspect(directory: Path) -> None:
         (directory / "suspect").touch(0o600)
 
 
-def clear_suspicion(directory: Path, tree: Any) -> None:
-    """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError."""
+def clear_suspicion(directory: Path, tree: Any, *, killed: bool) -> None:
+    """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError, `DamagedTree`.
+
+    So where a process was killed and pages are empty: in one that belongs to the tree the library goes round for ever.
+    """
+    if killed and tree is not None and _has_empty_page(directory / "db" / TREE):
+        suspect(directory)
     if (directory / "suspect").exists():
-        if tree is not None:
-            tree.stat()
+        try:
+            if tree is not None:
+                tree.stat()
+        except bdb.DBError as error:
+            raise (DamagedTree(*error.args) if is_damage(error) else error) from error
         (directory / "suspect").unlink()
+
+
+class DamagedTree(bdb.DBError):  # type: ignore[misc]
+    """A page cannot be read, though recovery found nothing wrong."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the engine says that a page, or more, cannot be read: that does not pass."""
+    said = error.args[0] if isinstance(error, bdb.DBError) and error.args else None
+    return isinstance(error, (bdb.DBRunRecoveryError, bdb.DBPageNotFoundError)) or said in UNREADABLE
+
+
+def _has_empty_page(path: Path) -> bool:
+    """Whether a page is all zero: never written, or lost."""
+    empty = bytes(PAGE_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(LOOK_BYTES):
+            if any(data[at : at + PAGE_BYTES] == empty for at in range(0, len(data), PAGE_BYTES)):
+                return True
+    return False
 
 
 def _is_full(directory: Path, error: Exception) -> bool:
@@ -269,7 +313,7 @@ def translate(
     error: BaseException, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY
 ) -> CheloniaError:
     """Turn an exception of Berkeley DB into ours; `panic` is told when only a new process can go on."""
-    if isinstance(error, bdb.DBRunRecoveryError):
+    if is_damage(error):
         panic(f"Berkeley DB: {error}")
         kind = Kind.OUTCOME_UNKNOWN if failed is Kind.OUTCOME_UNKNOWN else Kind.UNAVAILABLE
         cause = "the engine panicked; the process restarts: retry with the same request key"

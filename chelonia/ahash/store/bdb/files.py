@@ -150,6 +150,17 @@ def take_lock(path: Path) -> int:
     return lock
 
 
+def was_killed(path: Path) -> bool:
+    """Whether who last locked this file has not given it back by `free_lock`."""
+    return path.exists() and path.stat().st_size > 0
+
+
+def free_lock(lock: int) -> None:
+    """Give a lock back, in order."""
+    os.ftruncate(lock, 0)
+    os.close(lock)
+
+
 def sync_path(path: Path) -> None:
     """Put a file or a directory on stable storage."""
     handle = os.open(path, os.O_RDONLY)

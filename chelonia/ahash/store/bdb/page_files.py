@@ -7,12 +7,11 @@ those are read that are written no more: all but the newest.
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Final
 
-from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE
+from chelonia.ahash.store.bdb.environment import PAGE_BYTES, TREE, UNREADABLE
 from chelonia.ahash.store.log_records import last_of_file_before, walk
 from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, flaw, page_size
 from chelonia.ahash.store.page_scrub import LogLook, PageCheck
@@ -21,7 +20,6 @@ LOG_STEP_BYTES: Final = 64 * 1024
 """Of a log file, read and checked together, unless a record is longer."""
 FIRST_RECORD_BYTES: Final = 512
 """Enough for the first record of a log file, which describes it."""
-_UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 
 
 class PageFile:
@@ -67,7 +65,7 @@ class LogFiles:
         except FileNotFoundError:
             return LogLook(None, "")
         except OSError as error:
-            if error.errno not in _UNREADABLE:
+            if error.errno not in UNREADABLE:
                 raise
             return LogLook(None, f"the disk cannot read it ({error.strerror})")
 
@@ -109,7 +107,7 @@ def _page_size(file: int) -> int:
     try:
         return page_size(os.pread(file, DESCRIPTION_BYTES, 0))
     except OSError as error:
-        if error.errno not in _UNREADABLE:
+        if error.errno not in UNREADABLE:
             raise
         return 0
 
@@ -118,7 +116,7 @@ def _flaw_at(file: int, number: int, size: int) -> str:
     try:
         page = os.pread(file, size, number * size)
     except OSError as error:
-        if error.errno not in _UNREADABLE:
+        if error.errno not in UNREADABLE:
             raise
         return f"the disk cannot read it ({error.strerror})"
     return flaw(page, number) if len(page) == size else ""  # the file has just been cut

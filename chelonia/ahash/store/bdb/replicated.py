@@ -35,7 +35,15 @@ from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store.bdb.commits import Commits
 from chelonia.ahash.store.bdb.elections import Elections, Order
 from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
-from chelonia.ahash.store.bdb.files import ReplicaIdentity, ReplicaNotes, claim_directory, make_private, take_lock
+from chelonia.ahash.store.bdb.files import (
+    ReplicaIdentity,
+    ReplicaNotes,
+    claim_directory,
+    free_lock,
+    make_private,
+    take_lock,
+    was_killed,
+)
 from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_brief, is_whole, may_roll_back
 from chelonia.ahash.store.bdb.gate import Gate, OneState
 from chelonia.ahash.store.bdb.kept_logs import KeptLogs
@@ -130,6 +138,7 @@ class ReplicatedStore:
             BdbStore(directory, settings, _LOG.error).close()  # a backup: it begins its new generation by itself
         make_private(directory)
         make_private(directory / "db")
+        self._killed = was_killed(directory / "lock")
         self._lock = take_lock(directory / "lock")
         try:
             claim_directory(directory / "replica", identity)
@@ -344,7 +353,7 @@ class ReplicatedStore:
         Without a witness it is not known what that was: a directory that is new, wiped, or was never synchronised.
         """
         self._open_tree(create=False)
-        environment.clear_suspicion(self._directory, self._tree)
+        environment.clear_suspicion(self._directory, self._tree, killed=self._killed)
         self._applied = self._sequence(self._tree)
         if self._applied < self.notes.acked.value[1]:
             _LOG.warning(
@@ -391,7 +400,7 @@ class ReplicatedStore:
         if hasattr(self, "notes"):
             self.notes.close()
         if self._lock >= 0:
-            os.close(self._lock)
+            free_lock(self._lock)
             self._lock = -1
 
     # --- using the tree --------------------------------------------------------------------------------------------
@@ -479,7 +488,7 @@ class ReplicatedStore:
                         self._carry_out(self._announce)
                     self._carry_out(self._flush)
                     self._carry_out(self._look_after_logs)
-        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
+        except (bdb.DBError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
             if not self._closed:  # without this thread nothing is acknowledged, and no office is left
@@ -508,7 +517,7 @@ class ReplicatedStore:
                 self._carry_out(frame)
                 self._carry_out(self._flush)
                 self._brief.note(began_s, time.monotonic())
-        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError, CheloniaError, OSError) as error:
+        except (bdb.DBError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
             self._work.turn.release()
@@ -525,9 +534,9 @@ class ReplicatedStore:
                 self._process(item)
             else:
                 item()
-        except (bdb.DBRunRecoveryError, bdb.DBNoSpaceError):
-            raise
         except (bdb.DBError, MemoryError) as error:
+            if isinstance(error, bdb.DBNoSpaceError) or environment.is_damage(error):
+                raise
             self._complain(str(error))
 
     def _complain(self, what: str, level: int = logging.ERROR) -> None:
@@ -763,7 +772,6 @@ class ReplicatedStore:
         elif event == bdb.DB_EVENT_REP_INIT_DONE:
             self._copied = True
         elif event == bdb.DB_EVENT_PANIC:
-            environment.suspect(self._directory)
             cause = "Berkeley DB panicked: recovery runs at the next start"
             self._panic(f"{cause}; if {self._directory} fails then too: {REFILL}")
 
@@ -780,4 +788,5 @@ class ReplicatedStore:
             _LOG.info("ahash replica %d cannot go on: %s", self._own, reason)
         if not self._panicked:
             self._panicked = True
+            environment.suspect(self._directory)
             self._post(Failed(reason))

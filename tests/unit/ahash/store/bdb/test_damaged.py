@@ -1,18 +1,21 @@
 """A replica whose files are damaged begins empty and is filled by the others; a good one never."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from chelonia.ahash.store import layout
 from chelonia.ahash.store.bdb import damaged, environment
 from chelonia.ahash.store.bdb.damaged import open_replica
 from chelonia.ahash.store.bdb.environment import DAMAGED, PAGE_BYTES, BdbSettings
 from chelonia.ahash.store.bdb.page_files import PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.ahash.store.replicated_port import Ready
+from chelonia.ahash.store.layout import StoreState
+from chelonia.ahash.store.replicated_port import Failed, Ready
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import SMALL, no_panic
 from tests.support.replicas import Wired
@@ -106,6 +109,91 @@ def test_so_does_one_with_a_damaged_log_that_it_needs(tmp_path: Path) -> None:
     put(wired.engines[1], 31)
     caught_up(wired, 31)
     wired.close_all()
+
+
+@pytest.fixture
+def with_old_keys(group: Wired) -> Wired:
+    """All have pages that the log changes no more."""
+    old = {b"old%04d" % n: b"x" * 500 for n in range(500)}
+    group.engines[1].commit(old | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
+    group.engines[1].upkeep()
+    put(group.engines[1], 2)
+    caught_up(group, 2)
+    return group
+
+
+def leaf_of(database: Path, key: bytes) -> int:
+    """Where the page of a key begins."""
+    data, kind_at, leaf = (database / "store.db").read_bytes(), 25, 5
+    pages = range(0, len(data), PAGE_BYTES)
+    return next(at for at in pages if data[at + kind_at] == leaf and key in data[at : at + PAGE_BYTES])
+
+
+def emptied(database: Path) -> None:
+    """A page is all zero, as what a disk has lost may read."""
+    with (database / "store.db").open("r+b") as file:
+        file.seek(leaf_of(database, b"old0250"))
+        file.write(bytes(PAGE_BYTES))
+
+
+def test_one_whose_pages_are_cut_off_ends(with_old_keys: Wired, tmp_path: Path) -> None:
+    """Instead of failing each request that comes to one of them, for ever, while its peers have them."""
+    engine = opened_anew(with_old_keys, 3)
+    os.truncate(tmp_path / "3" / "db" / "store.db", leaf_of(tmp_path / "3" / "db", b"old0250"))
+    with pytest.raises(CheloniaError, match="panicked"):
+        engine.get(b"old0250")
+    assert isinstance(with_old_keys.wait(3, Failed), Failed)
+
+
+def opened_anew(group: Wired, replica: int) -> ReplicatedStore:
+    """A follower that has nothing in its cache."""
+    group.close(replica)
+    engine = group.open(replica)
+    group.wait(replica, Ready)
+    return engine
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: ")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
+def test_one_that_comes_to_an_empty_page_ends_and_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
+    """No checksum tells: such a page passes for one that was never written."""
+    group = with_old_keys
+    engine = opened_anew(group, 3)
+    emptied(tmp_path / "3" / "db")
+    with pytest.raises(CheloniaError, match="panicked"):
+        engine.scan(b"old0000", b"old9999", 501)
+    assert isinstance(group.wait(3, Failed), Failed)
+    group.close(3)
+    reopen(tmp_path / "3").close()
+    group.open(3)
+    put(group.engines[1], 3)
+    caught_up(group, 3)
+    assert len(group.engines[3].scan(b"old0000", b"old9999", 501)) == 500
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: ")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
+def test_one_that_was_killed_while_a_page_is_empty_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
+    """Berkeley DB goes round for ever in a search that comes to such a page, until the watchdog kills the process."""
+    with_old_keys.close(3)
+    emptied(tmp_path / "3" / "db")
+    (tmp_path / "3" / "lock").write_text("123\n")  # what who did not end in order has left
+    empty = reopen(tmp_path / "3")
+    assert not empty.trusted()
+    assert (tmp_path / "3" / DAMAGED / "store.db").exists()
+    empty.close()
+
+
+def test_one_that_was_killed_before_its_pages_were_written_is_whole(with_old_keys: Wired, tmp_path: Path) -> None:
+    """The file grows before its pages come: an empty one is no damage where the tree does not have it."""
+    with_old_keys.close(3)
+    with (tmp_path / "3" / "db" / "store.db").open("ab") as file:
+        file.write(bytes(3 * PAGE_BYTES))
+    (tmp_path / "3" / "lock").write_text("123\n")
+    again = reopen(tmp_path / "3")
+    assert again.trusted()
+    assert not (tmp_path / "3" / "suspect").exists()
+    again.close()
 
 
 def nobody_else(directory: Path) -> bool:

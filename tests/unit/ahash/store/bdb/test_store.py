@@ -1,6 +1,7 @@
 """What only the Berkeley DB engine does: files, locks, crashes, full disks, damage."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import OVERDUE
-from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
+from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings, translate
 from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -212,6 +213,34 @@ def test_a_damaged_page_panics_and_whoever_hosts_it_is_told_once(tmp_path: Path)
     [reason] = reasons
     assert "restore a backup" in reason
     store.close()
+
+
+def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path) -> None:
+    """Berkeley DB takes it for a hole in the file: the rest of the tree would be missing, unsaid."""
+    filled_and_closed(tmp_path / "a")
+    data = bytearray((tmp_path / "a" / "db" / "store.db").read_bytes())
+    kind_at, leaf = 25, 5
+    pages = [at for at in range(0, len(data), PAGE_BYTES) if data[at + kind_at] == leaf]
+    lost = next(at for at in pages if b"k04000" in data[at : at + PAGE_BYTES])
+    data[lost : lost + PAGE_BYTES] = bytes(PAGE_BYTES)
+    (tmp_path / "a" / "db" / "store.db").write_bytes(data)
+    reasons: list[str] = []
+    store = BdbStore(tmp_path / "a", SMALL, reasons.append)
+    assert len(store.scan(b"k", b"k03000", 5000)) == 3000
+    with fails(Kind.UNAVAILABLE):
+        store.scan(b"k", b"z", 6000)
+    assert "a page of it is empty" in reasons[0]
+    store.close()
+
+
+def test_a_page_that_the_disk_cannot_read_ends_the_process(tmp_path: Path) -> None:
+    """Not one request after the other: what is started anew may find it whole, or its peers have it."""
+    told: list[str] = []
+    for error in (bdb.DBPageNotFoundError(-30986, "not found"), bdb.DBError(errno.EIO, "Input/output error")):
+        assert translate(error, told.append).kind is Kind.UNAVAILABLE
+    assert translate(bdb.DBError(errno.EINVAL, "Invalid argument"), told.append).kind is Kind.INTERNAL
+    assert translate(bdb.DBError(), told.append).kind is Kind.INTERNAL
+    assert len(told) == 2
 
 
 def test_a_damaged_page_is_not_backed_up_and_the_store_goes_on(tmp_path: Path) -> None:
