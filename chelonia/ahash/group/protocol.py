@@ -769,7 +769,7 @@ class GroupReplica:
             waiting_ms = reign.waiting_since()
             if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
-            elif waiting_ms is not None and now_ms - waiting_ms >= self._strain.stuck_ms(now_ms):
+            elif waiting_ms is not None and now_ms - waiting_ms >= self._strain.stuck_ms(now_ms, self._turn.failures):
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
         elif self._following is not None and now_ms >= max(self._grant.until_ms, self.attention.grace_until_ms):
             self._following = None

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -22,6 +23,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.jobs import Next, Wait
+from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.identity import Identity
 
 log = logging.getLogger("chelonia.registry")
@@ -44,7 +46,8 @@ class RegistryPace:
     """How often the registry is read.
 
     `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
-    because of any unknown callers, and after one that found nobody (one that was refused: `refresh_ms`);
+    because of any unknown callers, and after one that found nobody, then longer, `AWAY_TIMES` as long at most (after
+    one that was refused: `refresh_ms`);
     `keep_ms` for how long what was read last counts when the registry is away.
     """
 
@@ -53,6 +56,8 @@ class RegistryPace:
     keep_ms: int = 60_000
 
 
+AWAY_TIMES: Final = 4
+"""All nodes ask a registry that is away, and whoever is to bring it back has to answer each of them."""
 NOTHING, UNSURE = RoleGrant(), RoleGrant(unsure=True)
 STRANGERS_MAX = 10_000
 """Callers remembered as not registered: users, mostly."""
@@ -78,6 +83,7 @@ class RoleRegistry:
         self._read_at = -1
         self._tried_at = -1
         self._reachable, self._waiting = True, False
+        self._away = Backoff(self._pace.miss_ms, self._pace.miss_ms * AWAY_TIMES)
         self._reading: asyncio.Task[bool] | None = None
         self._strangers: dict[Dn, int] = {}
         self._last_read: list[ServiceRecord] = []
@@ -180,7 +186,10 @@ class RoleRegistry:
         """Keep it fresh: a job's step."""
         read = await self.refresh()
         self._forget_old()
-        return Wait(self._pace.refresh_ms if read or self._waiting else self._pace.miss_ms)
+        if read or self._waiting:
+            self._away.worked()
+            return Wait(self._pace.refresh_ms)
+        return Wait(self._away.failed())
 
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:

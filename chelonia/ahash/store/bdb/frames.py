@@ -41,6 +41,7 @@ class FrameKind(enum.IntEnum):
     NEWCLIENT = 15
     NEWFILE = 16
     NEWMASTER = 17
+    NEWSITE = 18
     PAGE = 19
     PAGE_FAIL = 20
     PAGE_MORE = 21

@@ -48,7 +48,7 @@ from chelonia.ahash.store.bdb.frames import Frame, FrameKind, frame_kind, is_bri
 from chelonia.ahash.store.bdb.gate import Gate, OneState
 from chelonia.ahash.store.bdb.kept_logs import KeptLogs
 from chelonia.ahash.store.bdb.store import BdbStore
-from chelonia.ahash.store.bdb.sync_progress import SyncProgress
+from chelonia.ahash.store.bdb.sync_progress import ANNOUNCE_MS, Announcements, SyncProgress
 from chelonia.ahash.store.bdb.work import Briefness, WorkQueue
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import (
@@ -74,11 +74,9 @@ from chelonia.core.errors import CheloniaError, Kind
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ANNOUNCE_MS: Final = 100
-"""A follower announces itself again after so long without a frame, while it is not synchronised or newly connected."""
-ANNOUNCED_MS: Final = 1000
-"""How long a connection is new. A master answers an announcement with where its log ends, but the library compares that
-with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
+UNSENT: Final = frozenset({FrameKind.DUPMASTER, FrameKind.NEWSITE})
+"""Frames that stay here: one deposes every master, also the newer one of the two; the other, with which each answers
+each announcement, tells all of a site that they know."""
 REFILL: Final = "move it away and start this replica on an empty directory, the others fill it"
 """What to do when a replica's files are damaged."""
 TRIES_MAX: Final = 5
@@ -127,7 +125,7 @@ class ReplicatedStore:
         # set by several threads, each one assignment
         self._initialising = self._rousing = False
         self._progress = SyncProgress()
-        self._new_until_s = 0.0
+        self._announcements = Announcements()
         self._refills = 0
         self._applied = 0
         self._pages = PageWriter(directory / "db" / environment.TREE, self._gate, lambda: self._env)
@@ -182,7 +180,7 @@ class ReplicatedStore:
 
     def peer_up(self, peer: int) -> None:
         del peer  # the announcement goes to all: one who knows us already answers with nothing new
-        self._new_until_s = time.monotonic() + ANNOUNCED_MS / 1000
+        self._announcements.connected(_now_ms(), ready=self._ready)
         self._work.put(self._announce)
 
     def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
@@ -484,7 +482,7 @@ class ReplicatedStore:
                 with self._work.turn:
                     if waiting:
                         self._drain()
-                    elif not self._ready or time.monotonic() < self._new_until_s:
+                    elif self._announcements.are_due(_now_ms(), ready=self._ready):
                         self._carry_out(self._announce)
                     self._carry_out(self._flush)
                     self._carry_out(self._look_after_logs)
@@ -607,6 +605,7 @@ class ReplicatedStore:
         self._readable = True
         self._initialising = False
         self._trusted = True
+        self._announcements.begin_anew()
         self._applied, self._members = self._visible() or (0, None)
         self._vouch(self._applied)
         self._elections.retire(retiring=False)
@@ -755,7 +754,7 @@ class ReplicatedStore:
         elif kind == FrameKind.PAGE_REQ and self._trusted:
             self._trusted = False
             self._post(Refilling())
-        if kind != FrameKind.DUPMASTER:  # it would depose every master, also the newer one of the two
+        if kind not in UNSENT:
             self._commits.send_gathered()
             self._send(None if peer == bdb.DB_EID_BROADCAST else peer, control, record)
         return 0
@@ -777,6 +776,7 @@ class ReplicatedStore:
 
     def _come_under(self, master: int) -> None:
         self._elections.overtaken()
+        self._announcements.begin_anew()
         self._master, self._term, self._ready, self._pending = master, self._frame_term, False, None
         self._readable = False
         self._post(MasterThere(master, self._term))
@@ -790,3 +790,7 @@ class ReplicatedStore:
             self._panicked = True
             environment.suspect(self._directory)
             self._post(Failed(reason))
+
+
+def _now_ms() -> int:
+    return int(1000 * time.monotonic())

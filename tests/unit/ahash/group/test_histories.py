@@ -16,7 +16,14 @@ from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Vouched
 from chelonia.ahash.group.peer_messages import Beat, Echo, EngineFrame, Past, Stand
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, ReplicaStrain
-from chelonia.ahash.store.replicated_port import Flushed, LogPosition, MasterThere, WantElection
+from chelonia.ahash.store.replicated_port import (
+    ElectionFailed,
+    Flushed,
+    LogPosition,
+    MasterThere,
+    SyncedCommit,
+    WantElection,
+)
 from chelonia.core import bounds
 from tests.unit.ahash.group.test_protocol import (
     END,
@@ -177,6 +184,27 @@ def test_leases_last_as_much_longer_as_the_third_worst_lateness_takes(late_ms: t
     now_ms = len(late_ms) * PACE.lease_ms
     assert strain.lease_ms(now_ms) == lease_ms
     assert strain.extra_ms(now_ms) == max(0, lease_ms - PACE.lease_ms)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "failures", "role"),
+    [(300, 0, ReplicaRole.ALONE), (300, 4, ReplicaRole.OPENING), (0, 4, ReplicaRole.ALONE)],
+)
+def test_a_term_may_take_longer_to_open_where_processes_are_late_and_attempts_came_to_nothing(
+    late_ms: int, failures: int, role: ReplicaRole
+) -> None:
+    """Followers that take longer than a term is waited for begin anew in the next: none would ever open."""
+    one = replica()
+    began_ms = strained(one, 10 * PACE.lease_ms, late_ms)
+    for _ in range(failures):
+        one.event(ElectionFailed("not enough votes"), began_ms)
+    one.mastered(5, END, began_ms)
+    one.event(SyncedCommit(41, LogPosition(5, 1, 100)), began_ms)
+    extra_ms = one.status(began_ms).stretch * PACE.lease_ms
+    for now_ms in range(began_ms, began_ms + PACE.stuck_ms + 5 * extra_ms, PACE.beat_ms):
+        one.tick(now_ms)
+        one.received(2, Echo(now_ms, 5, True, None), now_ms)
+    assert one.role is role
 
 
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:

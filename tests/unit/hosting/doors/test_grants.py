@@ -226,6 +226,17 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
     assert cluster.reads == 5
 
 
+async def test_a_registry_that_stays_away_is_asked_less_and_less_often() -> None:
+    cluster = Cluster()
+    registry = RoleRegistry((), cluster.read, HandClock(), PACE)
+    for _ in range(2):
+        cluster.reachable = False
+        waits = [await registry.step() for _ in range(5)]
+        assert waits == [Wait(PACE.miss_ms * times) for times in (1, 2, 4, 4, 4)]
+        cluster.reachable = True
+        assert await registry.step() == Wait(PACE.refresh_ms)
+
+
 async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
     registry = RoleRegistry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, HandClock(), PACE, ["/CN=CA", "/CN=CA 2"])
     for issuer in ("/CN=CA", "/CN=CA 2"):
