@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import json
 import logging
@@ -42,6 +43,12 @@ LEFT: Final = (
     "its process had gone: what was closed and is not committed is in its cache, and is committed by the next mount of "
     "the same collection there"
 )
+UNKNOWN: Final = (
+    "let go of, and not waited for: its process does not tell this command its number; it is another user's, or was "
+    "started by another version"
+)
+GONE: Final = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What the kernel says where the process of a mount is gone."""
 UNENDED: Final = (
     f"let go of, and its process has not ended in {END_S:.0f} s: somebody uses it, it still commits, or a container "
     "has a copy of it (`grep -ls fuse.chelonia /proc/*/mountinfo` shows whose)"
@@ -151,7 +158,8 @@ def _expect_mounted(mountpoint: str, op: str) -> None:
 
 
 async def status(mountpoint: str) -> dict[str, object]:
-    """What a mount tells of itself. Raises: NOT_FOUND; TIMEOUT, NETWORK when it does not answer."""
+    """What a mount tells of itself. Raises: NOT_FOUND; TIMEOUT, NETWORK when it does not answer; NOT_SUPPORTED when it
+    does not tell."""
     _expect_mounted(mountpoint, "mount")
     asking = Future[str | bytes | bytearray]()
 
@@ -169,6 +177,9 @@ async def status(mountpoint: str) -> dict[str, object]:
         cause = f"its process does not answer; `chelonia umount {mountpoint}` lets go of it all the same"
         raise CheloniaError(Kind.TIMEOUT, "mount", mountpoint, cause) from error
     except OSError as error:
+        if error.errno not in GONE:
+            cause = f"{error.strerror}: it tells nothing of itself here"
+            raise CheloniaError(Kind.NOT_SUPPORTED, "mount", mountpoint, cause) from error
         cause = f"{error.strerror}: its process is gone; `chelonia umount {mountpoint}`, then mount it again"
         raise CheloniaError(Kind.NETWORK, "mount", mountpoint, cause) from error
 
@@ -181,8 +192,8 @@ async def umount(mountpoint: str, *, lazy: bool = False) -> str:
     try:
         process = _process(int(str((await status(mountpoint))["pid"])))
     except CheloniaError as error:
-        lazy = True  # the kernel lets go all the same
-        said = UNHEARD if error.kind is Kind.TIMEOUT else LEFT
+        lazy |= error.kind is not Kind.NOT_SUPPORTED  # the kernel lets go all the same
+        said = {Kind.TIMEOUT: UNHEARD, Kind.NETWORK: LEFT}.get(error.kind, UNKNOWN)
     argv = ["fusermount3", "-u", *(["-z"] if lazy else []), mountpoint]
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,6 +1,9 @@
 """The commands beside a mount: what the one in the background says of its end."""
 
+import errno
+import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,3 +47,31 @@ def test_a_second_mount_keeps_off_the_cache_directory_of_the_first(tmp_path: Pat
         raise AssertionError("both have it")
     with _locked(first):
         pass  # the first one has ended
+
+
+@pytest.mark.parametrize(
+    ("number", "remark", "lazy"),
+    [
+        (errno.ENOTCONN, command.LEFT, True),
+        (errno.ENODATA, command.UNKNOWN, False),
+        (errno.EACCES, command.UNKNOWN, False),
+    ],
+)
+async def test_only_a_process_that_is_gone_is_called_gone(
+    monkeypatch: pytest.MonkeyPatch, number: int, remark: str, lazy: bool
+) -> None:
+    """A mount of another version, or of another user, does not tell its process."""
+    told: list[list[str]] = []
+
+    def refused(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    def run(argv: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        told.append(argv)
+        return subprocess.CompletedProcess(argv, 0)
+
+    monkeypatch.setattr(command, "mounts", lambda: ["/mnt/lab"])
+    monkeypatch.setattr(os, "getxattr", refused)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert await command.umount("/mnt/lab") == remark
+    assert told == [["fusermount3", "-u", *(["-z"] if lazy else []), "/mnt/lab"]]
