@@ -155,6 +155,7 @@ class Naming:
     async def _has_key(self, staged: StagedVersion) -> _KeyPlace | None:
         """The place of the key itself, by its own name or apart, and what has it."""
         home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
+        home = None if staged.key.endswith("/") else home  # there it would be a collection, and have no bytes
         walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
         kinds = [type_of(walk.last) if walk.complete else "" for walk in walks]
         blocked = kinds[0] == TYPE_COLLECTION or (not kinds[0] and type_of(walks[0].last) != TYPE_COLLECTION)

@@ -10,8 +10,8 @@ import pytest
 from chelonia.core.ids import ROOT, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.librarian import MakeEntry, MoveEntry
+from chelonia.wire.s3 import apart, versions
 from chelonia.wire.s3 import facts as s3
-from chelonia.wire.s3 import versions
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
@@ -100,3 +100,24 @@ async def test_a_version_that_is_not_known_to_be_committed_takes_no_key() -> Non
         paths = await k.paths()
         assert paths["/b/key"] == first
         assert paths["/b/" + "/".join(versions.path_of("key", order))] == late
+
+
+@virtual
+async def test_a_key_that_ends_in_a_slash_does_not_become_the_name_without_it() -> None:
+    """Its bytes are kept apart, as what is there by that name would be a collection."""
+    k = keepers()
+    async with k.running(BEFORE):
+        bucket = await made(k)
+        [folder, name] = apart.path_of("d/")
+        aside = await k.bench.service.make_entry(
+            BARTENDER, MakeEntry(await bucket.guid(), folder, "collection", JOE, {})
+        )
+        assert isinstance(aside, str)
+        await next_snapshot(k)
+        *above, staged = versions.path_of("d/", versions.order_of(1, "12345678"))
+        guid, _ = await k.upload("/b/" + "/".join((*above, staged)))
+        move = MoveEntry(Guid(guid), await bucket.guid(*above), staged, aside, name, keep=False)
+        await k.bench.service.move(BARTENDER, move)
+        paths = await k.paths()
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == paths
