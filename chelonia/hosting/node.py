@@ -113,7 +113,7 @@ class Node:
         routes = Routes(doors, node.readiness, node.metrics if "metrics" in section.serves else None)
         serve = next((node.doors[name] for name in section.serves if name in DOORS), routes.serve)
         parts = CompactParts(node.registry, node.horizon, node.served, node.metrics.limits)
-        door = CompactDoor(offered, parts, frozenset(served & {*SERVICES}))
+        door = CompactDoor(offered, parts, frozenset(served))
         guarded = node.guarded if GUARDED & {*section.serves} else None
         server = HttpServer(
             serve, listener,

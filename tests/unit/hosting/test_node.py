@@ -1,0 +1,63 @@
+"""A process while it starts: what its listeners serve that are open already."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT, Dn
+from chelonia.core.names import LogicalName
+from chelonia.core.operations.files import FILES
+from chelonia.core.ports.files import Files, Look, Looked
+from chelonia.hosting.config import ListenSection, NodeConfig, NodeSection, TlsSection, TrustSection
+from chelonia.hosting.doors.compact_server import offer
+from chelonia.hosting.net.clock import SystemClock, SystemIds
+from chelonia.hosting.net.compact_client import CompactClient
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
+from chelonia.hosting.node import Node
+from chelonia.wire import compact
+from tests.support.files import MemoryFiles
+from tests.unit.hosting.grid import JANE, Grid
+from tests.unit.hosting.listening import client_of
+
+ALL = ListenSection(0, ("ahash", "librarian", "bartender", "metrics"), "127.0.0.1")
+TOP = (Look(LogicalName(ROOT, ())),)
+
+
+@contextlib.asynccontextmanager
+async def files_at(grid: Grid, port: int) -> AsyncIterator[Files]:
+    store = grid.client(grid.user(JANE))
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    async with client_of(store) as client:
+        try:
+            link = Link(client, SystemClock(), SystemIds(), compact=packed)
+            yield remote_files(link, (f"https://localhost:{port}/Bartender",), RetryLimits(retry_ms=0))
+        finally:
+            await packed.close()
+
+
+async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: Path) -> None:
+    """Who asks for what no service speaks is told to ask by SOAP, and does so from then on: no Bartender starts so."""
+    grid = Grid(tmp_path)
+    tls = TlsSection(str(grid.host_files[0]), str(grid.host_files[1]), str(grid.trust_dir))
+    node = Node(NodeConfig(NodeSection("n"), (ALL,), tls, trust=TrustSection((JANE,))))
+    await node._listen(ALL)
+    (server,) = node._servers
+    try:
+        async with files_at(grid, server.port) as files:
+            with pytest.raises(CheloniaError, match="it is starting") as refused:
+                await files.look(Call(), TOP)
+            assert refused.value.kind is Kind.UNAVAILABLE
+            node._node.offered |= offer(FILES, MemoryFiles(Dn(JANE)))
+            await node._listen(ALL)
+            assert node._servers == [server]
+            (there,) = await files.look(Call(), TOP)
+            assert isinstance(there, Looked)
+    finally:
+        await server.stop(0)
+        await node._node.link.client.close()
