@@ -28,8 +28,12 @@ def node_urls(services: Iterable[str]) -> tuple[str, ...]:
 
 
 async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
-    """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
-    answer = await http.request(Sending("GET", f"{node}/jobs", read_idle_ms=JOBS_MS))
+    """The background jobs of a node, by its base URL. Raises: NETWORK, TIMEOUT, DENIED, ..."""
+    try:
+        async with asyncio.timeout(JOBS_MS / 1000):  # of a host that is gone not even a connection comes
+            answer = await http.request(Sending("GET", f"{node}/jobs"))
+    except TimeoutError:
+        raise CheloniaError(Kind.TIMEOUT, "jobs", node, f"no answer within {JOBS_MS // 1000} s") from None
     raise_for_status(answer.status, answer.headers, answer.body, "jobs")
     try:
         return msgspec.json.decode(answer.body, type=NodeJobs)
