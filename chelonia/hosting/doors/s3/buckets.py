@@ -112,7 +112,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _swept(parts: S3Parts, ask: Ask) -> bool:
-    """Remove the implied collections of a bucket that has nothing else: a write that was refused leaves those that were
+    """Remove the implied collections of a bucket that has nothing else: a write that breaks off leaves those that were
     made for it. Returns: whether that was all."""
     below = list[LogicalName]()
     async for page in list_pages(parts.plain, ask.exchange.call, Listing(ask.bucket, below=True)):

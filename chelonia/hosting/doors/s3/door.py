@@ -15,8 +15,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
-from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, object_parts, objects
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_owner
+from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, narrowed, object_parts, objects
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResponse
@@ -107,7 +107,7 @@ class S3Door:
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             check_promises(request.headers)
-            await check_owner(self._parts, ask)
+            await narrowed.check_owner(self._parts, ask)
             answer = await handler(self._parts, ask)
             answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:

@@ -237,12 +237,7 @@ async def _top(parts: S3Parts, ask: Ask, asked: Asked, after: str, top: str) -> 
     items = [] if itself is None else [itself]
     if there.attributes.type == TYPE_COLLECTION:
         one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # of what is summed up together
-        inner = replace(
-            asked,
-            prefix=max(asked.prefix, top, key=len),
-            delimiter="" if one else asked.delimiter,
-            limit=0 if one else asked.limit,
-        )
+        inner = replace(asked, prefix=max(asked.prefix, top, key=len), limit=0 if one else asked.limit)
         items += await _names(parts, ask, inner, after, Want.NOTHING, top)
     return pages.summed_up(items, asked, after)
 

@@ -40,14 +40,13 @@ from chelonia.core.ports.files import (
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
-from chelonia.hosting.doors.s3 import acls, versions
+from chelonia.hosting.doors.s3 import acls, narrowed, versions
 from chelonia.hosting.doors.s3.objects import RACES, SOURCE_OWNER, carried, check_source, conditions, ready, source_of
 from chelonia.hosting.doors.s3.parts import (
     MOVES_MAX,
     Ask,
     S3Parts,
     apply_again,
-    check_owner,
     found,
     number_of,
     readable_bucket,
@@ -113,7 +112,7 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     number, ask = _number(ask), _of_upload(ask)
     scheme, measured = _scheme(await _page(parts, ask, limit=1)), Measured()
     measured.want(scheme.name)
-    await check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
+    await narrowed.check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
     source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
     check_source(ask, there)
     size, text = there.attributes.size, ask.header("x-amz-copy-source-range")

@@ -14,7 +14,8 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes, Listed, Listing, Look, Looked
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, readable_bucket
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, check_bucket, readable_bucket
+from chelonia.wire.s3.errors import S3Error
 
 
 def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
@@ -43,6 +44,15 @@ def above(ask: Ask) -> Ask:
 async def open_bucket(parts: S3Parts, ask: Ask) -> Looked:
     """The bucket of a request, of which the caller may read a part. Raises: NoSuchBucket, AccessDenied."""
     return await readable_bucket(parts, above(ask))
+
+
+async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-bucket-owner") -> None:
+    """Refuse a request whose client takes the bucket for somebody else's. Raises: AccessDenied."""
+    expected = ask.header(field)
+    if expected and ask.target.bucket and ask.operation != "CreateBucket":
+        there = await check_bucket(parts, above(ask))
+        if there is None or there.attributes.owner != expected:
+            raise S3Error("AccessDenied", "Access Denied: the bucket is not the expected owner's")
 
 
 async def buckets(parts: S3Parts, call: Call, asked: Listing) -> dict[str, Attributes]:

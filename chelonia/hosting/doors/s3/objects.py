@@ -38,14 +38,13 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.ranged import Headers, ranged_file
-from chelonia.hosting.doors.s3 import acls, object_parts, versions
+from chelonia.hosting.doors.s3 import acls, narrowed, object_parts, versions
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
     Ask,
     S3Parts,
     apply_again,
     check_bucket,
-    check_owner,
     check_unsigned,
     found,
     homes,
@@ -300,7 +299,7 @@ def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`: bytes and facts are of one state of the source, whoever overwrites it."""
-    await check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
+    await narrowed.check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
     source, there = await found(parts, source_of(parts, ask), _COPIED)
     for left in range(AGAIN_MAX, -1, -1):
         check_source(ask, there)

@@ -420,15 +420,6 @@ async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
             raise free.error(ask.operation)
 
 
-async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-bucket-owner") -> None:
-    """Refuse a request whose client takes the bucket for somebody else's. Raises: AccessDenied."""
-    expected = ask.header(field)
-    if expected and ask.target.bucket and ask.operation != "CreateBucket":
-        there = await check_bucket(parts, ask)
-        if there is None or there.attributes.owner != expected:
-            raise S3Error("AccessDenied", "Access Denied: the bucket is not the expected owner's")
-
-
 def no_key(key: str, marker: str = "") -> S3Error:
     """There is no such object; `marker`: the delete marker that has the key, "": none."""
     fields = (("x-amz-delete-marker", "true"), ("x-amz-version-id", marker)) if marker else ()

@@ -39,6 +39,7 @@ SCOPES = {
     "RUN": (Scope((*READING, *CHANGING), ("lab", "run")),),
     "ADDS": (Scope(ADDING, ("lab", "run")),),
     "FILE": (Scope(READING, ("lab", "run", "a")),),
+    "BOTH": (Scope(READING, ("own", "a")), Scope(READING, ("lab", "run")), Scope(READING, ("lab", "a"))),
 }
 DATA = b"some bytes"
 
@@ -212,6 +213,10 @@ async def test_a_key_of_a_part_of_a_bucket_lists_that_part() -> None:
         assert [each["Key"] for each in client("FILE").list_objects(Bucket="lab")["Contents"]] == ["run/a"]
         assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["lab"]
         assert s3.list_buckets(Prefix="o")["Buckets"] == []
+        pages = client("BOTH").get_paginator("list_buckets").paginate(PaginationConfig={"PageSize": 1})
+        assert [[each["Name"] for each in page["Buckets"]] for page in pages] == [["lab"], ["own"]]
+        assert listed(s3, ExpectedBucketOwner=JOE) == every
+        assert denied(s3.head_bucket, Bucket="lab", ExpectedBucketOwner="/CN=eve")
         s3.create_bucket(Bucket="lab", ACL="private")  # as rclone does before it uploads a file
         assert denied(s3.create_bucket, Bucket="new")
         s3.head_bucket(Bucket="lab")
