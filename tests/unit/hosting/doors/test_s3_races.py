@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 
 import pytest
 from multidict import CIMultiDict
@@ -29,8 +31,14 @@ from chelonia.core.ports.files import (
     Set,
     Write,
 )
+from chelonia.core.rights.scopes import CHANGING, READING, Scope
 from chelonia.core.values import replace
+from chelonia.hosting.doors.s3 import door as s3_door
 from chelonia.hosting.doors.s3 import multipart, versions
+from chelonia.hosting.doors.s3.parts import S3Parts
+from chelonia.hosting.doors.s3.signing import Verified, verified
+from chelonia.hosting.net.http_messages import HttpRequest
+from chelonia.wire.s3.sigv4 import Signable
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept, lost
 
 __all__ = ["door", "kept"]
@@ -704,3 +712,42 @@ def test_what_is_brought_back_while_its_key_is_removed_is_never_seen(kept: Door,
     assert kept.history() == [("k", newer, "marker*"), ("k", version, "")]
     assert kept.ask("DELETE", f"/lab/k?versionId={newer}").status == 204
     assert kept.ask("GET", "/lab/k").body == b"first"
+
+
+def test_tags_are_given_to_the_version_that_was_seen_with_what_else_it_has(
+    kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a key that is narrowed, so that it is found by its name: another version of it may be as often changed."""
+
+    async def narrow(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
+        known = await verified(parts, request, signable)
+        return replace(known, call=replace(known.call, dn=JOE, scopes=(Scope((*READING, *CHANGING), ("lab",)),)))
+
+    monkeypatch.setattr(s3_door, "verified", narrow)
+    kept.put("k", b"first")
+    old = kept.put("k", b"old")
+    meanwhile(Set, ("PUT", "/lab/k", "new"))
+    tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"
+    assert kept.ask("PUT", "/lab/k?tagging", tags).status == 200
+    now = kept.ask("GET", "/lab/k")
+    assert (now.body, now.version == old) == (b"new", False)
+    assert now.headers["x-amz-tagging-count"] == "1"
+
+
+def test_a_copy_has_the_checksum_of_its_own_bytes(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source is overwritten before it is read for the checksum; as an older version its bytes are there still."""
+    kept.put("from", b"old")
+    look, looks = kept.files.look, list[Look]()
+
+    async def looked(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        looks.extend(ask for ask in asks if ask.place.parts == ("lab", "from"))
+        if len(looks) == 2:
+            monkeypatch.setattr(kept.files, "look", look)
+            await kept._ask("PUT", "/lab/from", b"new", JOE, {})
+        return await look(call, asks)
+
+    monkeypatch.setattr(kept.files, "look", looked)
+    copied = kept.ask("PUT", "/lab/to", x_amz_copy_source="lab/from", x_amz_checksum_algorithm="SHA256")
+    assert (copied.status, len(looks)) == (200, 2)
+    made = kept.ask("GET", "/lab/to", x_amz_checksum_mode="ENABLED")
+    assert made.headers["x-amz-checksum-sha256"] == b64encode(sha256(made.body).digest()).decode()
