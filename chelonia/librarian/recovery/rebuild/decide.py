@@ -350,10 +350,10 @@ def genuine(facts: ReplicaFacts, record_key: str) -> bool:
     """Whether the cluster has sealed these facts; of a snapshot also size and checksum, which its name tells: with
     those of a liar no true copy could be read."""
     name, owner, wanted = facts.name, facts.owner, facts.wanted
-    told = named_measure(name) if of_snapshot(facts) else None
-    if told is not None and told != (facts.size, facts.checksums.sha256):
+    if not sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted):
         return False
-    return sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted)
+    told = named_measure(name) if of_snapshot(facts) else None
+    return told in (None, (facts.size, facts.checksums.sha256))
 
 
 def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.ids import BlobId, Guid, Ms, ObjectId, ReferenceId
+from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, Ms, ObjectId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.values import replace
@@ -89,3 +89,10 @@ def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committe
     assert rebuild.judge(replace(record, committed=True), unknown, basis) is not RecordVerdict.UNCOMMITTED
     listed = replace(unknown, blob=StoredObject(ObjectId("-"), 1, {"blob": {"file": guid, "size": "1"}}))
     assert rebuild.judge(record, listed, basis) is RecordVerdict.LISTED
+
+
+def test_what_no_snapshot_can_be_called_is_told_from_one_by_its_seal() -> None:
+    """A size of more digits than a number is read of ended each rebuild, whoever had made it up."""
+    name = f"snapshot manifest 0000000000001 {'9' * 5000} {'0' * 64}"
+    blob, guid = BlobId("00000000-0000-4000-9000-b00000000001"), Guid(SNAPSHOTS_OBJECT)
+    assert not rebuild.genuine(ReplicaFacts(blob, guid, name, JOE, 1, Checksums(), 2, Ms(1), "a seal"), KEY)
