@@ -129,7 +129,7 @@ class Naming:
         if order and order < staged.order:
             now = _KeyPlace(parent, name[: -versions.ORDER] + order, _NOTHING)
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
-            return  # a delete marker came after it, or another door has its key
+            return  # a delete marker came after it, or another door has put something there
         there = Guid(now.entry.id if now.entry.exists else "")
         over = (Over.EXCHANGE if there else Over.REFUSE).value
         move = MoveEntry(guid, parent, name, now.parent, now.name, keep=False, over=over, there=there)
@@ -157,9 +157,8 @@ class Naming:
         home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
         home = None if staged.key.endswith("/") else home  # there it would be a collection, and have no bytes
         walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
-        kinds = [type_of(walk.last) if walk.complete else "" for walk in walks]
-        blocked = kinds[0] == TYPE_COLLECTION or (not kinds[0] and type_of(walks[0].last) != TYPE_COLLECTION)
-        place = apart if home is None or kinds[1] or blocked else home
+        blocked = type_of(walks[0].last) != (TYPE_FILE if walks[0].complete else TYPE_COLLECTION)
+        place = apart if home is None or walks[1].complete or blocked else home
         parent, name = await self._place(place)
         if parent is None:
             return None

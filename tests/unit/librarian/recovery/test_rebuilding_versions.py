@@ -8,8 +8,9 @@ import uuid
 import pytest
 
 from chelonia.core.ids import ROOT, Guid
+from chelonia.core.metadata import Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.librarian import MakeEntry, MoveEntry
+from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry
 from chelonia.wire.s3 import apart, versions
 from chelonia.wire.s3 import facts as s3
 from tests.sim.virtual_loop import virtual
@@ -31,16 +32,18 @@ class Bucket:
         [walk] = await self.k.bench.service.traverse(BARTENDER, (LogicalName(ROOT, ("b", *parts)),))
         return walk.guid if walk.complete else Guid("")
 
-    async def put(self, key: str) -> tuple[Guid, str]:
-        """Write a version: staged, then given its key. Returns: its entry, its version."""
+    async def put(self, key: str, home: tuple[str, ...] = (), version: str | None = None) -> tuple[Guid, str]:
+        """Write a version: staged, then given its key, which is there (`home`) or by its name. Returns: its entry, its
+        version."""
         self._seconds += 1
         order = versions.order_of(self._seconds * 10**9, "12345678")
-        path = versions.path_of(key, order)
-        user = s3.stored(s3.Facts(version=order))
+        path, home = versions.path_of(key, order), home or (key,)
+        user = s3.stored(s3.Facts(version=order if version is None else version))
         guid, _ = await self.k.upload("/b/" + "/".join(path), sections={"metadata": user})
-        there, staged = await self.guid(key), await self.guid(*path[:-1])
+        there, staged = await self.guid(*home), await self.guid(*path[:-1])
         over = "exchange" if there else "refuse"
-        move = MoveEntry(Guid(guid), staged, path[-1], await self.guid(), key, keep=False, over=over, there=there)
+        above = await self.guid(*home[:-1])
+        move = MoveEntry(Guid(guid), staged, path[-1], above, home[-1], keep=False, over=over, there=there)
         await self.k.bench.service.move(BARTENDER, move)
         return Guid(guid), order
 
@@ -102,22 +105,38 @@ async def test_a_version_that_is_not_known_to_be_committed_takes_no_key() -> Non
         assert paths["/b/" + "/".join(versions.path_of("key", order))] == late
 
 
+@pytest.mark.parametrize("key", ["d/", "a/b", "link", "free/k"])
 @virtual
-async def test_a_key_that_ends_in_a_slash_does_not_become_the_name_without_it() -> None:
-    """Its bytes are kept apart, as what is there by that name would be a collection."""
-    k = keepers()
+async def test_a_key_that_is_kept_apart_comes_back_so(key: str) -> None:
+    """It has no place by its name: with a slash at its end that would be a collection; something is in its way; or was
+    when it was first written."""
+    k, home = keepers(), apart.path_of(key)
     async with k.running(BEFORE):
-        bucket = await made(k)
-        [folder, name] = apart.path_of("d/")
-        aside = await k.bench.service.make_entry(
-            BARTENDER, MakeEntry(await bucket.guid(), folder, "collection", JOE, {})
-        )
-        assert isinstance(aside, str)
+        bucket, service = await made(k), k.bench.service
+        await bucket.put("a")
+        above = await bucket.guid()
+        await service.make_entry(BARTENDER, MakeEntry(above, "link", "symlink", JOE, {"node": {"target": "/b/a"}}))
+        await service.make_entry(BARTENDER, MakeEntry(above, apart.COLLECTION, "collection", JOE, {}))
+        if key == "free/k":
+            await bucket.put(key, home)
         await next_snapshot(k)
-        *above, staged = versions.path_of("d/", versions.order_of(1, "12345678"))
-        guid, _ = await k.upload("/b/" + "/".join((*above, staged)))
-        move = MoveEntry(Guid(guid), await bucket.guid(*above), staged, aside, name, keep=False)
-        await k.bench.service.move(BARTENDER, move)
+        for _ in range(2):
+            await bucket.put(key, home)
         paths = await k.paths()
     async with rebuilt(k) as (k, _):
         assert await k.paths() == paths
+
+
+@virtual
+async def test_a_version_of_a_bucket_that_keeps_none_any_more_has_no_id() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        bucket = await made(k)
+        suspended = s3.stored(s3.Facts(versioning=versions.SUSPENDED))
+        told = tuple(Triple("metadata", name, value) for name, value in suspended.items())
+        await k.bench.service.change_entry(BARTENDER, ChangeEntry(await bucket.guid(), told, (), ()))
+        await next_snapshot(k)
+        guid, _ = await bucket.put("key", version="")
+    async with rebuilt(k) as (k, _):
+        assert (await k.paths())["/b/key"] == guid
+        assert not (await k.bench.stored(guid)).sections.get("metadata")
