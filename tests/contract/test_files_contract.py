@@ -349,12 +349,13 @@ async def test_the_last_byte_makes_the_file_of_a_name_that_is_reserved(world: Wo
     made = (await there(world, "/f")).attributes
     assert (made.size, made.mode, made.modified_ns, made.wanted, made.owner) == (3, 0o604, 9 * S, 2, JOE.dn)
     assert await reserved(world, Reserving(when=When(absent=True))) is Kind.PRECONDITION
-    over = await reserved(world, Reserving())
+    over = await reserved(world, Reserving(Setting(modified_ns=11 * S)))
     assert isinstance(over, Placed)
     assert (await there(world, "/f")).attributes.etag == made.etag
     await world.arrive(over, b"new")
     after = (await there(world, "/f")).attributes
     assert (after.guid, after.etag == made.etag, after.mode) == (made.guid, False, 0o604)
+    assert after.modified_ns == 11 * S
     assert await reserved(world, Reserving(), piece=True) is Kind.BAD_REQUEST
     assert await reserved(world, Reserving(), parents=True) is Kind.BAD_REQUEST
 

@@ -228,5 +228,7 @@ def test_a_bucket_that_is_made_again_keeps_its_rights(door: Door) -> None:
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
     assert door.ask("PUT", "/lab", x_amz_acl="private").status == 200
     assert door.ask("GET", "/lab?list-type=2", who=EVE).status == 200
+    taken = door.ask("PUT", "/lab", who=EVE)
+    assert (taken.status, taken.texts("Code")) == (409, ["BucketAlreadyExists"]), "who may read it has not made it"
     assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 200
     assert door.ask("GET", "/new?list-type=2", who=EVE).status == 200
