@@ -16,7 +16,13 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, drop
-from chelonia.librarian.namespace.quotas.decide import QuotaAccount, counter_object, parse_account, parse_accounts
+from chelonia.librarian.namespace.quotas.decide import (
+    QuotaAccount,
+    bounds_alone,
+    counter_object,
+    parse_account,
+    parse_accounts,
+)
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
@@ -451,6 +457,12 @@ def test_an_account_reads_as_it_is_written() -> None:
     assert parse_accounts({"user *": "d - 7 8", mine.key: mine.record})[mine.key] == mine
     with pytest.raises(ValueError, match="no quota"):
         parse_account("what /CN=x", account.record)
+
+
+def test_a_snapshot_has_the_bounds_that_somebody_has_set() -> None:
+    """Those that the default implies come with the files that are counted."""
+    own = {f"user {JOE}": "c d 5 -1"}
+    assert bounds_alone(own | {f"user {OTHER}": "e - - -"}) == {f"user {JOE}": "- - 5 -1"}
 
 
 def test_the_narrowest_is_the_one_with_least_left() -> None:
