@@ -99,7 +99,7 @@ async def test_a_key_stays_as_narrow_as_it_was_made(stage: Stage) -> None:
     sealed = await keys.kept(made.key.id)
     assert sealed is not None
     text = msgspec.json.encode(scopes).decode()
-    for scoped, credential in (((), ""), ((Scope(READING),), ""), ((), text), ((), f"\n{text}")):
+    for scoped, credential in (((), ""), ((Scope(READING),), ""), ((), text), ((), f"\n{text}"), (scopes, "5f /CN=CA")):
         await keys.revoke(JOE, made.key.id)
         wider = msgspec.structs.replace(sealed.key, scopes=scoped, credential=credential)
         changed = msgspec.structs.replace(sealed, key=wider)

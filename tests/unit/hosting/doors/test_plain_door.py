@@ -422,9 +422,27 @@ def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(
         assert bench.ask("PUT", path, body, **headers).status == 201
     assert bench.ask("PUT", "/new", big, dn=ANONYMOUS, User_Agent="ARC", **waits).status == 401
     assert bench.ask("PUT", "/small", big, User_Agent="ARC", **waits).status == 307
-    assert bench.ask("PUT", "/small", big, User_Agent="ARC", If_Match="*", **waits).status == 204
+    for condition in ({"If_Match": "*"}, {"If_None_Match": '"x"'}):
+        assert bench.ask("PUT", "/small", big, User_Agent="ARC", **condition, **waits).status == 204
     bench.ask("LOCK", "/small", LOCKED)
     assert bench.ask("PUT", "/small", big, User_Agent="ARC", **waits).status == 423
+
+
+def test_who_wants_no_other_file_overwritten_is_sent_on_for_a_name_that_is_free_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes it after it was looked for: the Shepherd that commits the bytes would not know of the wish."""
+    place = bench.files.place
+
+    async def placed(call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        monkeypatch.setattr(bench.files, "place", place)
+        await bench.look("PUT", "/new", b"theirs")
+        return await place(call, asks)
+
+    monkeypatch.setattr(bench.files, "place", placed)
+    headers = {"User_Agent": "ARC", "Expect": "100-continue", "If_None_Match": "*"}
+    assert bench.ask("PUT", "/new", b"x" * 300_000, **headers).status == 412
+    assert bench.ask("GET", "/new").body == b"theirs"
 
 
 LOCKED = (
