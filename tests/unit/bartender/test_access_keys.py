@@ -12,7 +12,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Ms
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.access_keys import NewKey
+from chelonia.core.ports.access_keys import AccessKey, NewKey, SealedKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes, Share
 from chelonia.core.values import replace
@@ -141,5 +141,9 @@ async def test_links_of_another_token_key_or_of_a_revoked_certificate_are_told_a
     for bartender in (stage.bartender, later):
         await bartender.files.share(giver, Share(LogicalName(ROOT, ()), READING, 60_000))
     assert [[key.void for key in await each.keys.list(JOE)].count(True) for each in (stage.bartender, later)] == [1, 1]
+    older = SealedKey(AccessKey("link-0", JOE.dn, Ms(1), Ms(2**50), "read on /"), "its token")
+    await stage.librarian.keep_access_key(stage.bartender.keys._ports.own(JOE), older)
+    assert [key.void for key in await later.keys.list(JOE) if key.id == "link-0"] == [False], "nobody noted its mark"
+    await stage.bartender.keys.revoke(JOE, "link-0")
     later.keys.revoked = lambda credential: credential.startswith("5f ")
     assert all(key.void for key in await later.keys.list(JOE))

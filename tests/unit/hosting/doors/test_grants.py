@@ -166,13 +166,14 @@ async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
     assert await registry.grant(HOST) == RoleGrant()
 
 
+@pytest.mark.parametrize("word", ["withdrawn", "forgotten"])
 @pytest.mark.expect_log("only configured identities have roles")
-async def test_a_withdrawn_identity_stays_withdrawn_where_the_configuration_names_it() -> None:
+async def test_a_withdrawn_identity_stays_withdrawn_where_the_configuration_names_it(word: str) -> None:
     named, clock = shepherd(HOST, FIRST), HandClock()
     cluster = Cluster(named)
     registry = RoleRegistry((*CONFIGURED, named), cluster.read, clock, PACE)
     assert (await registry.grant(HOST)).roles, "as the configuration says, before anything was read"
-    cluster.records = (replace(named, approved=False, withdrawn=True), replace(CONFIGURED[0], approved=False))
+    cluster.records = tuple(replace(each, approved=False, **{word: True}) for each in (named, CONFIGURED[0]))
     await registry.refresh()
     assert await registry.grant(HOST) == RoleGrant()
     assert registry.registered(Role.SHEPHERD) == ()
