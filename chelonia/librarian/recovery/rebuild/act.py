@@ -560,7 +560,7 @@ class Rebuilding:
             if item.aside:
                 self._aside[shepherd] = item.reference
             blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
-            known = RecordContext(blob or _NOTHING, _NOTHING)
+            known = RecordContext(blob or rebuild.NOTHING, rebuild.NOTHING)
             exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is RecordVerdict.LISTED
             if exists and item.facts and not (basis.in_use and item.aside):
                 listed.append((item, at, [] if basis.in_use else rebuild.list_location(blob, item.facts, at)))
@@ -628,7 +628,7 @@ class Rebuilding:
     async def _known(self, item: ReplicaRecord, at: Location | None) -> RecordContext:
         """What is known of a record's blob; and whether its erasure is ordered, of what is `at` a Shepherd."""
         if item.facts is None:
-            return RecordContext(_NOTHING, _NOTHING)
+            return RecordContext(rebuild.NOTHING, rebuild.NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
@@ -769,7 +769,6 @@ class _SnapshotPages:
         return self._known[blob]
 
 
-_NOTHING: Final = StoredObject(ObjectId("-"), 0)
 _SPECIAL: Final = {
     ObjectId(ROOT): rebuild.restore_root,
     SERVICES_OBJECT: rebuild.restore_services,

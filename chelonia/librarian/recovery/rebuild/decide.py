@@ -201,6 +201,7 @@ class RecordVerdict(enum.Enum):
     CONFLICT = "replicas that contradict another record"
 
 
+NOTHING: Final = StoredObject(ObjectId("-"), 0)
 TAKEN_IN: Final = (RecordVerdict.FILE, RecordVerdict.VERSION, RecordVerdict.SHELTERED, RecordVerdict.SNAPSHOT)
 """What becomes part of the namespace with it."""
 

@@ -22,7 +22,7 @@ from chelonia.core.ports.librarian import MakeEntry, MoveEntry
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.tree import blobs_of, type_of
-from chelonia.librarian.recovery.rebuild.decide import new_file
+from chelonia.librarian.recovery.rebuild.decide import NOTHING, new_file
 from chelonia.wire.s3 import facts as s3
 from chelonia.wire.s3 import keys, versions
 
@@ -127,7 +127,7 @@ class Naming:
         now = await self._newer(parent, name) or await self._has_key(staged)
         order = await self._order(now.entry, staged) if now is not None else ""
         if order and order < staged.order:
-            now = _KeyPlace(parent, name[: -versions.ORDER] + order, _NOTHING)
+            now = _KeyPlace(parent, name[: -versions.ORDER] + order, NOTHING)
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
             return  # a delete marker came after it, or another door has put something there
         there = Guid(now.entry.id if now.entry.exists else "")
@@ -163,7 +163,7 @@ class Naming:
         if parent is None:
             return None
         walk = walks[place is apart]
-        entry = await self._on.records.one(self._on.call, ObjectId(walk.guid)) if walk.complete else _NOTHING
+        entry = await self._on.records.one(self._on.call, ObjectId(walk.guid)) if walk.complete else NOTHING
         return _KeyPlace(Guid(parent.id), name, entry)
 
     async def _order(self, entry: StoredObject, staged: StagedVersion) -> str:
@@ -171,6 +171,3 @@ class Naming:
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in blobs_of(entry)])
         known = staged_version(blobs[0].value("blob", "name")) if blobs else None
         return known.order if known is not None and known.key == staged.key else ""
-
-
-_NOTHING: Final = StoredObject(ObjectId("-"), 0)
