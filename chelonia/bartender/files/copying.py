@@ -27,7 +27,8 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     try:
         await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready, change.policy))
     except CheloniaError as error:
-        raise await overtaken(ports, turn, change, error) from error
+        error = await overtaken(ports, turn, change, error)
+        raise error
     return Done(made=there is None)
 
 

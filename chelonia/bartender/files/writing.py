@@ -123,7 +123,8 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
             turn.service, replace(order, begin=replace(ready, sections=told), renew=renew, policy=change.policy)
         )
     except CheloniaError as error:
-        raise await overtaken(ports, turn, change, error) from error
+        error = await overtaken(ports, turn, change, error)
+        raise error
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
@@ -146,7 +147,8 @@ async def lay(
     try:
         return await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
-        raise await overtaken(ports, turn, change, error) from error
+        error = await overtaken(ports, turn, change, error)
+        raise error
 
 
 async def overtaken(

@@ -1,10 +1,15 @@
 """One error value: total over its kinds at every door, and the same after a trip over the wire."""
 
+import ast
 import errno
+from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
 from chelonia.core.errors import TABLE, CheloniaError, ExitCode, Kind, kind_from_wire
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -60,3 +65,36 @@ def test_text_leaves_empty_parts_out() -> None:
 
 def test_meaning_is_the_row_of_its_kind() -> None:
     assert CheloniaError(Kind.NO_SPACE).meaning is TABLE[Kind.NO_SPACE]
+
+
+def test_no_error_is_its_own_cause() -> None:
+    # It would wait for the collector, with all that the frames of its traceback hold.
+    texts = [(path, path.read_text("utf-8")) for path in sorted((ROOT / "chelonia").rglob("*.py"))]
+    trees = [(path, ast.parse(text)) for path, text in texts if "return error" in text or "from error" in text]
+    nodes = [(path, node) for path, tree in trees for node in ast.walk(tree)]
+    judges = {node.name for _, node in nodes if _may_return_the_error_it_is_given(node)}
+    assert "overtaken" in judges
+    assert [f"{path.name}:{node.lineno}" for path, node in nodes if _from_itself(node, judges)] == []
+
+
+def _may_return_the_error_it_is_given(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    errors = {
+        each.arg for each in node.args.args if each.annotation and ast.unparse(each.annotation) == "CheloniaError"
+    }
+    returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+    return any(isinstance(each, ast.Name) and each.id in errors for value in returned for each in _outcomes(value))
+
+
+def _from_itself(node: ast.AST, judges: set[str]) -> TypeGuard[ast.Raise]:
+    if not (isinstance(node, ast.Raise) and isinstance(node.cause, ast.Name) and node.exc is not None):
+        return False
+    outcomes = [each.value if isinstance(each, ast.Await) else each for each in _outcomes(node.exc)]
+    same = any(isinstance(each, ast.Name) and each.id == node.cause.id for each in outcomes)
+    calls = [each.func for each in outcomes if isinstance(each, ast.Call)]
+    return same or any(isinstance(each, ast.Name) and each.id in judges for each in calls)
+
+
+def _outcomes(value: ast.expr) -> tuple[ast.expr, ...]:
+    return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)

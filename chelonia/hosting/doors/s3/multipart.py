@@ -159,7 +159,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         lost = error.kind is Kind.NOT_FOUND and when == ANY
         again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
-            raise _refusal(error, order) from error
+            error = _refusal(error, order)
+            raise error
         kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0], shared=True)
     checksum = kept.checksum if kept.etag == etag else ("", "")
     return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum), *version)
@@ -337,7 +338,8 @@ async def _page(parts: S3Parts, ask: Ask, after: int = 0, limit: int = 0) -> Par
         asked = UploadParts(ask.place, _upload(ask), after, min(limit, PAGE))
         return await parts.plain.files.parts(ask.exchange.call, asked)
     except CheloniaError as error:
-        raise _refusal(error, ()) from error
+        error = _refusal(error, ())
+        raise error
 
 
 async def _is_open(parts: S3Parts, ask: Ask) -> bool:
@@ -359,7 +361,8 @@ async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done
     try:
         return await apply_again(parts, ask, change, raced)
     except CheloniaError as error:
-        raise error if isinstance(change, Seal) else _refusal(error, ()) from error
+        error = error if isinstance(change, Seal) else _refusal(error, ())
+        raise error
 
 
 def _refusal(error: CheloniaError, order: tuple[tuple[int, str], ...]) -> CheloniaError:

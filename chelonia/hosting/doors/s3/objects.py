@@ -103,7 +103,8 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     try:
         answer = ranged_file(_reader(parts, ask, there), there, headers, wanted)
     except CheloniaError as error:
-        raise _unsatisfied(error, known.size) from error
+        error = _unsatisfied(error, known.size)
+        raise error
     return replace(answer, body=b"") if is_head else answer
 
 
@@ -172,7 +173,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
-        raise await _raced(parts, ask, error) from error
+        error = await _raced(parts, ask, error)
+        raise error
     measured = ask.measured
     kept = structs.replace(kept, version=ask.version)
     if measured.checksum:
@@ -245,7 +247,8 @@ async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
     try:
         return await apply_again(parts, ask, change, raced)
     except CheloniaError as error:
-        raise await _raced(parts, ask, error) from error
+        error = await _raced(parts, ask, error)
+        raise error
 
 
 async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
