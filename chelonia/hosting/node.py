@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -57,6 +58,7 @@ class Node:
         self._open: dict[ListenSection, tuple[dict[str, Door], dict[str, Offered]]] = {}
         """What each open listener serves."""
         self._process = self._node.ids.uuid()
+        self._version = version("chelonia")  # of what is loaded: an upgrade may install another meanwhile
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
@@ -133,7 +135,7 @@ class Node:
         node.jobs.add(Job("certificates", every(pause, self._watch_certificates), Wait(pause)))
 
     def _jobs(self) -> NodeJobs:
-        return NodeJobs(self._node.config.node.name, self._process, self._node.job_views())
+        return NodeJobs(self._node.config.node.name, self._process, self._node.job_views(), self._version)
 
     async def _host(self) -> None:
         """Start the services and open their listeners. What is not hosted is not imported: a Shepherd's process does

@@ -99,11 +99,13 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
-    """All jobs of a process. `process`: a name of its own, whatever address it is asked by."""
+    """All jobs of a process. `process`: a name of its own, whatever address it is asked by; `version`: of the software
+    that it runs, "" from older software that does not tell it."""
 
     node: str
     process: str
     jobs: tuple[JobView, ...]
+    version: str = ""
 
 
 class Jobs:

@@ -6,7 +6,7 @@ Asks all at once, and waits for none of them long: a node that is stuck is told 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,6 +25,15 @@ def node_urls(services: Iterable[str]) -> tuple[str, ...]:
     parts = {urlsplit(url) for url in services if url}
     # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.
     return tuple(sorted({f"{part.scheme}://{part.netloc}" for part in parts if part.port}))
+
+
+def by_version(versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Which nodes run which version, in words, those of software that does not tell its own last."""
+    told = sorted(set(versions.values()), reverse=True)
+    return [
+        (each or "older, not told", sorted(url for url, version in versions.items() if version == each))
+        for each in told
+    ]
 
 
 async def jobs_of(http: HttpClient, node: str) -> NodeJobs:

@@ -14,7 +14,7 @@ from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import Sending
-from chelonia.hosting.net.node_jobs import JOBS_MS
+from chelonia.hosting.net.node_jobs import JOBS_MS, by_version
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments, parse_duration
 from chelonia_clients.output import human_size, record_facts
@@ -120,6 +120,7 @@ async def _figures(session: Session, seen: Seen) -> None:
     out.say(f"space              {_space(seen)}")
     out.say(f"certificates       {_certificates(seen)}")
     out.say(f"jobs               {_jobs(seen)}")
+    out.say(*_versions(seen))
     out.say(*_repair_lines(seen))
     if health.held_back:
         out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
@@ -146,6 +147,7 @@ def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str)
         total_bytes=total,
         full_in_ms=full_in_ms(seen),
         certificate_days=dict(seen.days),
+        versions={node.node: node.version for node in seen.jobs},
         nodes=dict(states),
         lost=healing.lost,
         unreachable=healing.unreachable,
@@ -204,6 +206,15 @@ def _certificates(seen: Seen) -> str:
 
 def _jobs(seen: Seen) -> str:
     return _counts(Counter(job.state for node in seen.jobs for job in node.jobs))
+
+
+def _versions(seen: Seen) -> list[str]:
+    """The software of the nodes that answer; while they differ, as in an upgrade, which node has which."""
+    found = by_version({node.node: node.version for node in seen.jobs})
+    told = [f"{version}: {', '.join(urls)}" for version, urls in found]
+    if len(found) == 1:
+        told = [f"{found[0][0]} on all nodes that answer"]
+    return [f"{'' if n else 'versions':<18} {line}" for n, line in enumerate(told or ["not known"])]
 
 
 def _repair_lines(seen: Seen) -> list[str]:

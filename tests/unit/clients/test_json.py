@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from msgspec import Struct
 
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import Drill, DrillStatus
 from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus
 from chelonia.core.cluster.position import Position
@@ -16,8 +17,11 @@ from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.bartender import DeletedEntry
 from chelonia.core.ports.librarian import Finding, HealthSummary, NodeView, ServiceRecord
+from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
+from chelonia_clients.verbs import status
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on
 
@@ -117,8 +121,8 @@ def test_admin_status_tells_the_position(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Healthy()))
-    [status] = json.loads(chelonia("admin", "status", "--json").out)["results"]
-    assert status["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
+    [told] = json.loads(chelonia("admin", "status", "--json").out)["results"]
+    assert told["position"] == {"cluster": "c", "generation": 1, "sequence": 60}
     assert chelonia("admin", "status").lines == [
         "WARNING: no Shepherd is alive: nothing can be stored",
         "  WARN  no Shepherd is alive: nothing can be stored: start a Shepherd, or `cheloniad join` on a further host",
@@ -130,10 +134,42 @@ def test_admin_status_tells_the_position(
         "space              not known",
         "certificates       not told: no node that serves metrics was reached",
         "jobs               none",
+        "versions           not known",
         "replicas           4 alive at the last survey",
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",
     ]
+
+
+def test_admin_status_tells_which_node_runs_which_version(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ("https://a:1/Librarian", "https://b:1/Shepherd", "https://c:1/Shepherd")
+    runs = {
+        f"https://{host}:1": NodeJobs("n", host, (), version)
+        for host, version in zip("abc", ("0.2.0", "0.1.0", ""), strict=True)
+    }
+
+    class Upgraded(Healthy):
+        async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
+            return tuple(ServiceRecord(Role.LIBRARIAN, Dn("/CN=x"), ServiceId(each), True) for each in hosts)
+
+    async def asked(_: Administrator, url: str) -> tuple[NodeJobs, str]:
+        # Software that tells no version sends no such field.
+        text = msgspec.json.encode(runs[url]).replace(b',"version":""', b"")
+        return msgspec.json.decode(text, type=NodeJobs), ""
+
+    monkeypatch.setattr(status, "_node", asked)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Upgraded()))
+    assert [line for line in chelonia("admin", "status").lines if "https://" in line and ":1" in line] == [
+        "versions           0.2.0: https://a:1",
+        "                   0.1.0: https://b:1",
+        "                   older, not told: https://c:1",
+    ]
+    [told] = json.loads(chelonia("admin", "status", "--json").out)["results"]
+    assert told["versions"] == {"https://a:1": "0.2.0", "https://b:1": "0.1.0", "https://c:1": ""}
+    runs |= {url: replace(each, version="0.2.0") for url, each in runs.items()}
+    assert "versions           0.2.0 on all nodes that answer" in chelonia("admin", "status").lines
 
 
 def test_admin_status_of_a_librarian_that_does_not_lead_tells_what_the_leader_says(

@@ -21,6 +21,7 @@ from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_messages import HttpResponse
+from chelonia.hosting.net.node_jobs import by_version
 from chelonia.wire.web import curve
 
 CLUSTER: Final = "cluster"
@@ -65,7 +66,7 @@ def page(
     """What the page tells."""
     return (
         f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
-        f"{_drill(drill)}{_jobs(jobs)}</main>"
+        f"{_drill(drill)}{_versions(jobs)}{_jobs(jobs)}</main>"
     )
 
 
@@ -159,6 +160,12 @@ def _queue(status: HealStatus) -> str:
         for found in status.queue
     ]
     return _table("Files in danger, the most endangered first", ("File", "Copies", "Size"), rows) if rows else ""
+
+
+def _versions(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
+    """The software of the nodes that answer."""
+    found = by_version({url: node.version for url, node in nodes.items() if isinstance(node, NodeJobs)})
+    return _facts("Versions", [(html.escape(version), ", ".join(urls), False) for version, urls in found])
 
 
 def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:

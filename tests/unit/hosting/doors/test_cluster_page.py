@@ -44,7 +44,7 @@ NODES = (
 )
 FAILS = JobView("librarian", "survey", "failing", "", f"it broke {ODD}", 1, None, True)
 JOBS: dict[str, NodeJobs | CheloniaError] = {
-    "https://core1": NodeJobs("core1", "p", (replace(FAILS, name="repair", state="idle", last_error=""),)),
+    "https://core1": NodeJobs("core1", "p", (replace(FAILS, name="repair", state="idle", last_error=""),), "0.1.0"),
     "https://core2": NodeJobs("core2", "q", (FAILS,)),
     "https://s2": CheloniaError(Kind.NETWORK, "jobs", "https://s2", "nobody listens there"),
 }
@@ -99,6 +99,8 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     rows = [[cell.text_content() for cell in row][:3] for row in jobs]
     quiet = ["https://core1", "librarian", "repair"]
     assert rows == [["https://core2", "librarian", "survey"], ["https://s2", "", ""], quiet], "bad news stands first"
+    assert text("0.1.0", answer.text) == "https://core1"
+    assert text("older, not told", answer.text) == "https://core2"
     assert shown.xpath("//meta[@http-equiv='refresh']")
     for name, told in (("Noticed after", "3.5 s"), ("Found exposed", "7 of 9"), ("All whole after", "60.0 s")):
         assert text(name, answer.text) == told
