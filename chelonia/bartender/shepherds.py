@@ -40,13 +40,14 @@ _RANK: Final = itemgetter(0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """An upload to be ticketed: facts, who may send, and how many copies must be durable."""
+    """An upload to be ticketed: facts, who may send, and how many copies must be durable. `until_ms`: as in `Call`."""
 
     facts: ReplicaFacts
     purpose: Purpose
     dn: Dn
     durable: int
     spares: int
+    until_ms: Ms = Ms(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ class Shepherds:
             request = replace(
                 self._put_request(plan, plan.dn),
                 purpose=plan.purpose,
+                lifetime_ms=self._lifetime_ms(self._settings.put_lifetime_ms, plan.dn, plan.until_ms),
                 forward=tuple(turls[: plan.durable - 1]),
                 spare=tuple(turls[plan.durable - 1 :]),
                 durable=plan.durable,
@@ -180,11 +182,9 @@ class Shepherds:
         """Ask one Shepherd for a write ticket. Returns: the TURL, or "" when it gives none."""
         return (await self._ask(shepherd, lambda: self._directory.shepherd(shepherd).put(call, (request,)))).turl
 
-    async def read_turls(
-        self, call: Call, locations: Sequence[Location], dn: Dn, *, ranges: bool = False
-    ) -> tuple[TurlOutcome, ...]:
-        """Get read tickets for replicas, nearest first, bound to `dn` (not for `ANONYMOUS`, whose are for one full body
-        unless `ranges`).
+    async def read_turls(self, call: Call, locations: Sequence[Location], user: Call) -> tuple[TurlOutcome, ...]:
+        """Get read tickets for replicas, nearest first, bound to who carries the bytes. Those of `ANONYMOUS` alone are
+        for one full body.
 
         Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
         Raises: NO_REPLICA when no Shepherd gives one.
@@ -192,7 +192,7 @@ class Shepherds:
         order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
         talking = sum(not self.is_silent(location.shepherd) for location in order)
-        reads = [partial(self._read, call, location, dn, ranges=ranges) for location in order]
+        reads = [partial(self._read, call, location, user) for location in order]
         answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
         if answers:
             return answers[:width]
@@ -253,14 +253,20 @@ class Shepherds:
             lifetime_ms=self._settings.put_lifetime_ms,
         )
 
-    async def _read(self, call: Call, location: Location, dn: Dn, *, ranges: bool) -> TurlOutcome:
+    def _lifetime_ms(self, most_ms: int, dn: Dn, until_ms: Ms) -> int:
+        """How long a ticket is good: one that is bound to nobody as long as the token that it was given for."""
+        unbound = dn == ANONYMOUS and until_ms
+        return max(min(most_ms, until_ms - self._clock.now_ms()), 1) if unbound else most_ms
+
+    async def _read(self, call: Call, location: Location, user: Call) -> TurlOutcome:
+        dn = user.carrier or user.dn
         request = GetRequest(
             request_id="get",
             reference=location.reference,
             protocols=(PROTOCOL_HTTP,),
             dn="" if dn == ANONYMOUS else dn,
-            lifetime_ms=self._settings.get_lifetime_ms,
-            ranges=ranges,
+            lifetime_ms=self._lifetime_ms(self._settings.get_lifetime_ms, dn, user.until_ms),
+            ranges=user.carrier == ANONYMOUS,
         )
         return await self._ask(
             location.shepherd, lambda: self._directory.shepherd(location.shepherd).get(call, (request,))

@@ -21,7 +21,7 @@ from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Location, R
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
@@ -147,8 +147,7 @@ async def read_turls(ports: Ports, turn: ElementCall, found: FoundEntry) -> tupl
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
         raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
-    bearer, ranges = turn.user.carrier or turn.user.dn, turn.user.carrier == ANONYMOUS
-    return await ports.shepherds.read_turls(turn.service, alive, bearer, ranges=ranges)
+    return await ports.shepherds.read_turls(turn.service, alive, turn.user)
 
 
 async def add_replica(
@@ -213,7 +212,7 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
     begun = await ports.librarian.begin_put(turn.service, begin)
     facts = begun.facts(begin, ports.clock.now_ms())
     bearer = turn.user.carrier or turn.user.dn
-    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares)
+    plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, turn.user.until_ms)
     try:
         return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
     except CheloniaError:

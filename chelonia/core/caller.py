@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from chelonia.core.cluster.position import Position
-from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, RequestKey, ServiceId
 from chelonia.core.rights.scopes import Scopes
 
 BY_LINK: Final = "link "
@@ -48,6 +48,7 @@ class Call(msgspec.Struct, frozen=True):
         credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
             message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
+        until_ms: when what `via` names ends, 0 where it does not; a ticket for whoever has it ends then too.
         unsure: it may be a service, and who is approved as what cannot be read now: a refusal for want of a role would
             be taken as final.
     """
@@ -67,6 +68,7 @@ class Call(msgspec.Struct, frozen=True):
     credential: str = ""
     is_first: bool = False
     unsure: bool = False
+    until_ms: Ms = Ms(0)
 
     @property
     def waits_as(self) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
 from chelonia.core.names import check_name, parse_ln
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Scopes
@@ -54,11 +55,13 @@ class Organisation(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """Whom a token stands for: the issuer's name for him, his groups, and what he is narrowed to (never nothing)."""
+    """Whom a token stands for: the issuer's name for him, his groups, and what he is narrowed to (never nothing); and
+    until when."""
 
     subject: str
     groups: tuple[str, ...]
     scopes: Scopes
+    until_ms: Ms
 
 
 def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: int) -> Claimed:
@@ -84,7 +87,7 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
         known = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
         raise _refused("scope", f"it names no path of this storage; it takes {known}")
     _check_scopes(scopes, organisation)
-    return Claimed(subject, groups, scopes)
+    return Claimed(subject, groups, scopes, Ms(int((claims["exp"] + LEEWAY_S) * 1000)))
 
 
 def _check_scopes(scopes: Scopes, organisation: Organisation) -> None:

@@ -267,6 +267,25 @@ async def test_a_pending_name_expires_with_its_tickets(stage: Stage) -> None:
 
 
 @scene
+async def test_a_ticket_for_whoever_has_it_ends_with_the_token_that_it_was_given_for(stage: Stage) -> None:
+    await stage.add_shepherds(*SHEPHERDS)
+    most, of_first = stage.settings.put_lifetime_ms, stage.settings.get_lifetime_ms
+    token = replace(JOE, via="share link x", until_ms=Ms(stage.clock.now_ms() + 60_000))
+    carried = replace(token, carrier=ANONYMOUS)
+    for number, (caller, lasts) in enumerate(((JOE, most), (token, most), (carried, 60_000))):
+        begun = await stage.put_file(f"/f{number}", caller)
+        assert stage.put_request(begun.turl)[1].lifetime_ms == lasts
+    others = [each for shepherd in stage.shepherds.values() for each in shepherd.puts.values() if not each.forward]
+    assert {each.lifetime_ms for each in others} == {most}, "between Shepherds bytes go on"
+    await stage.upload(begun.turl)
+    for caller, lasts in ((JOE, of_first), (carried, 60_000), (replace(carried, until_ms=Ms(1)), 1)):
+        for shepherd in stage.shepherds.values():
+            shepherd.gets.clear()
+        assert (await stage.get_file("/f2", caller)).status == "done"
+        assert {each.lifetime_ms for shepherd in stage.shepherds.values() for each in shepherd.gets} == {lasts}
+
+
+@scene
 async def test_replacing_keeps_identity_links_and_policy(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     await stage.file("/f")

@@ -82,7 +82,8 @@ class Bearers:
         issuer = Dn(token.credential.partition(" ")[2])
         grant = await self.registry.grant(token.dn, issuer=issuer)
         return msgspec.structs.replace(
-            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"{BY_LINK}{link}"
+            call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"{BY_LINK}{link}",
+            until_ms=token.expires_ms,
         )  # fmt: skip
 
     async def _verified(self, text: str, now_ms: Ms) -> shares.ShareToken:

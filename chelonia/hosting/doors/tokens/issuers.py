@@ -89,7 +89,8 @@ class Issuers:
         found = judge_claims(claims, organisation, self._clock.now_ms() // 1000)
         via = f"token of {issuer.issuer}"
         return msgspec.structs.replace(
-            call, dn=issuer.dn_of(found.subject), attributes=found.groups, scopes=found.scopes, via=via
+            call, dn=issuer.dn_of(found.subject), attributes=found.groups, scopes=found.scopes, via=via,
+            until_ms=found.until_ms,
         )  # fmt: skip
 
 

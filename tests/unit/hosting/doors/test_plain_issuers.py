@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.rights.claims import LEEWAY_S
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import Scope
 from chelonia.hosting.doors.tokens.issuers import Issuer, Issuers
@@ -82,6 +83,7 @@ def test_a_holder_is_somebody_narrowed(file: str) -> None:
         assert (call.attributes, call.roles) == (("/atlas",), ())
         assert call.scopes == (Scope((Action.READ,), ("atlas", "run1")),)
         assert call.via == f"token of {NAME}"
+        assert call.until_ms == (1_800_000_600 + LEEWAY_S) * 1000
 
 
 def test_a_holder_may_have_another_name_here(file: str) -> None:
