@@ -14,7 +14,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -578,7 +578,14 @@ class _HttpConnection(RequestHandler):
         """The answer to what is no request."""
         if isinstance(exc, LineTooLong):
             status, message = 431, _too_long(self.max_field_size)
+        elif isinstance(exc, HttpProcessingError) and exc.message == _TOO_MANY:
+            cause = f"there are more than {self.max_headers} header fields; send fewer"
+            status, message = 431, f"too-large: {cause}\n"
         return super().handle_error(request, status, exc, message)
+
+
+_TOO_MANY: Final = "Too many headers received"
+"""What aiohttp calls it."""
 
 
 def _too_long(most: int) -> str:

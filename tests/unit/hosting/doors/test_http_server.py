@@ -159,6 +159,17 @@ async def test_a_head_that_is_too_long_is_told_the_limit(raw: bytes) -> None:
     )
 
 
+async def test_too_many_header_fields_are_told_the_limit() -> None:
+    fields = [b"Host: a\r\n", *(b"X-%d: a\r\n" % n for n in range(130))]
+    async with plain(echo) as server:
+        assert b" 200 " in (
+            await talk(server, b"GET / HTTP/1.1\r\nConnection: close\r\n" + b"".join(fields[:120]) + b"\r\n")
+        )
+        answer = await talk(server, b"GET / HTTP/1.1\r\n" + b"".join(fields) + b"\r\n")
+    assert b" 431 Request Header Fields Too Large" in answer.split(b"\r\n")[0]
+    assert answer.endswith(b"\r\n\r\ntoo-large: there are more than 128 header fields; send fewer\n")
+
+
 async def test_as_many_ranges_as_are_served_fit_into_a_request() -> None:
     far = range_of((ByteRange(99 * 10**12 - 2, 1),) * bounds.RANGES_MAX)
     more = f"Host: a\r\nConnection: close\r\nX: {'a' * 1900}"
