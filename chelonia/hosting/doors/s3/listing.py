@@ -70,7 +70,9 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
     bucket = await narrowed.open_bucket(parts, ask)
-    ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning)
+    # Who may read a part alone is shown what has its key: older versions lie beside all parts.
+    keeps = not narrowed.tops(ask.exchange.call, ask.bucket)
+    ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning if keeps else "")
     mark = ask.query.get("version-id-marker", "")
     asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
     if mark and not asked.after:
@@ -210,7 +212,7 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want 
         return await _nothing(parts, ask)
     if tops := narrowed.tops(ask.exchange.call, ask.bucket):
         await _nothing(parts, ask)
-        found = [await _top(parts, ask, asked, after, top) for top in tops]
+        found = [await _top(parts, ask, asked, (after, top), want) for top in tops]
         return pages.merged(chain.from_iterable(found), (), asked.limit + 1)
     names, others = await asyncio.gather(
         _names(parts, ask, asked, after, want), _kept_apart(parts, ask, asked, after, want)
@@ -224,21 +226,23 @@ async def _nothing(parts: S3Parts, ask: Ask) -> list[Item]:
     return []
 
 
-async def _top(parts: S3Parts, ask: Ask, asked: Asked, after: str, top: str) -> list[Item]:
-    """The part of a listing that the caller's key is narrowed to: an object, or a collection and what is below it."""
+async def _top(parts: S3Parts, ask: Ask, asked: Asked, where: tuple[str, str], want: Want) -> list[Item]:
+    """The part of a listing that the caller's key is narrowed to: an object, or a collection and what is below it.
+    `where`: behind which key, and a path of `narrowed.tops`."""
+    after, top = where
     if not (asked.prefix.startswith(top) or top.startswith(asked.prefix)):
         return []
-    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(narrowed.at(ask.bucket, top)),))
+    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(narrowed.at(ask.bucket, top), want),))
     if isinstance(there, Failure):
         if there.kind is Kind.NOT_FOUND:
             return []
         raise there.error(ask.operation)
-    itself = _item(Named(top[:-1], there.attributes))
+    itself = _item(Named(top[:-1], there.attributes, there.user))
     items = [] if itself is None else [itself]
     if there.attributes.type == TYPE_COLLECTION:
         one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # of what is summed up together
         inner = replace(asked, prefix=max(asked.prefix, top, key=len), limit=0 if one else asked.limit)
-        items += await _names(parts, ask, inner, after, Want.NOTHING, top)
+        items += await _names(parts, ask, inner, after, want, top)
     return pages.summed_up(items, asked, after)
 
 

@@ -49,7 +49,6 @@ from chelonia.hosting.doors.s3.parts import (
     apply_again,
     found,
     number_of,
-    readable_bucket,
     said,
     seen,
     seen_to_change,
@@ -233,7 +232,8 @@ async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `uploads`."""
-    await readable_bucket(parts, ask)
+    await narrowed.open_bucket(parts, ask)
+    tops = narrowed.tops(ask.exchange.call, ask.bucket)
     query = ask.query
     prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), _count(ask, "max-uploads")
     key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")
@@ -241,7 +241,8 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
                                  query.get("encoding-type") == "url")  # fmt: skip
     shown: list[answers.UploadShown] = []
     if limit:
-        streams = [await opened(parts, ask, asked) for opened in (_named_uploads, _uploads_apart)]
+        some = (_named_uploads,) if tops else (_named_uploads, _uploads_apart)
+        streams = [await opened(parts, ask, asked) for opened in some]
         for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.upload)):
             if not item.common or not (shown and shown[-1] == item):
                 shown.append(item)
@@ -252,7 +253,13 @@ async def _named_uploads(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) 
     """Open uploads of keys that are names."""
     key, upload = asked.key, asked.upload
     follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
-    return await _opened(parts, ask, asked, (asked.prefix, follows if key else ""), _named)
+    tops = narrowed.tops(ask.exchange.call, ask.bucket)
+
+    def named(each: PartsUpload) -> PartsUpload | None:
+        within = not tops or f"{each.key}/".startswith(tops)
+        return each if within and not each.key.startswith(apart.RESERVED) else None
+
+    return await _opened(parts, narrowed.above(ask), asked, (asked.prefix, follows if key else ""), named)
 
 
 async def _uploads_apart(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
@@ -262,10 +269,6 @@ async def _uploads_apart(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) 
     follows = follows if upload else f"{key}{AFTER_KEY}"
     prefix = f"{apart.COLLECTION}/{apart.prefix_of(asked.prefix)}"
     return await _opened(parts, ask, asked, (prefix, follows if asked.key else ""), _kept_apart)
-
-
-def _named(each: PartsUpload) -> PartsUpload | None:
-    return None if each.key.startswith(apart.RESERVED) else each
 
 
 def _kept_apart(each: PartsUpload) -> PartsUpload | None:

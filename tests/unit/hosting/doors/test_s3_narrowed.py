@@ -241,6 +241,43 @@ async def test_a_key_of_a_part_of_a_bucket_lists_that_part() -> None:
         await asyncio.to_thread(asked, client)
 
 
+async def test_a_key_of_a_part_of_a_bucket_lists_uploads_and_versions_of_that_part() -> None:
+    def uploads(s3: Any, **asked: Any) -> list[str]:
+        """Keys, and what is summed up, over all pages."""
+        pages = s3.get_paginator("list_multipart_uploads").paginate(
+            Bucket="lab", PaginationConfig={"PageSize": 1}, **asked
+        )
+        kinds = [page.get(kind, ()) for page in pages for kind in ("Uploads", "CommonPrefixes")]
+        return [each.get("Key") or each["Prefix"] for found in kinds for each in found]
+
+    def asked(client: Callable[[str], Any]) -> None:
+        owner, s3 = client("ALL"), client("RUN")
+        assert uploads(s3) == []
+        for key in ("a", "run/a", "run/a", "run/b/c", "run/d//e", "running/x", "z"):
+            owner.create_multipart_upload(Bucket="lab", Key=key)
+        assert uploads(s3) == uploads(s3, Prefix="ru") == ["run/a", "run/a", "run/b/c"]
+        assert uploads(s3, Delimiter="/") == ["run/"]
+        assert uploads(s3, Prefix="run/b") == ["run/b/c"]
+        assert uploads(s3, Prefix="running") == []
+        assert uploads(client("FILE")) == ["run/a", "run/a"]
+        assert denied(client("ADDS").list_multipart_uploads, Bucket="lab")
+        assert denied(s3.list_multipart_uploads, Bucket="own")
+        for each in s3.list_multipart_uploads(Bucket="lab")["Uploads"]:  # as `rclone cleanup` does
+            s3.abort_multipart_upload(Bucket="lab", Key=each["Key"], UploadId=each["UploadId"])
+        assert uploads(owner) == ["a", "run/d//e", "running/x", "z"]
+        owner.put_bucket_versioning(Bucket="lab", VersioningConfiguration={"Status": "Enabled"})
+        for key in ("a", "run/a", "run/a", "run/b/c"):
+            owner.put_object(Bucket="lab", Key=key, Body=DATA)
+        told = s3.list_object_versions(Bucket="lab")["Versions"]
+        assert [(each["Key"], each["IsLatest"]) for each in told] == [("run/a", True), ("run/b/c", True)]
+        for each in told:  # as `rclone --s3-versions` does
+            got = s3.get_object(Bucket="lab", Key=each["Key"], VersionId=each["VersionId"])
+            assert got["Body"].read() == DATA
+
+    async with clients() as client:
+        await asyncio.to_thread(asked, client)
+
+
 async def test_a_key_that_adds_replaces_nothing() -> None:
     def asked(client: Callable[[str], Any]) -> None:
         owner, s3, run = client("ALL"), client("ADD"), client("RUN")
