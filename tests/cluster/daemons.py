@@ -207,7 +207,7 @@ async def back_up_and_restore(trial: Trial) -> None:
     for replica in old:
         group.launch(replica)
     await group.settled()
-    assert (await group.status(old[0])).position.generation == generation + 1
+    assert (await group.status(old[0])).position.generation > generation
     held = await group.records()
     await group.settled()
     assert len({tuple(sorted(records.items())) for records in held.values()}) == 1, "the replicas differ"
@@ -239,7 +239,7 @@ async def lose_the_majority(trial: Trial) -> None:
     group.launch(left)
     group.replicas = (left,)
     await group.settled()
-    assert (await group.status(left)).position.generation == generation + 1
+    assert (await group.status(left)).position.generation > generation
     for new in (left + 1, left + 2):
         shutil.rmtree(group.data(new), ignore_errors=True)
         said = await group.admin("add", group.dn(new), group.address(new))

@@ -60,7 +60,7 @@ async def choose(group: AHashDaemons, newer: int, held: dict[bytes, bytes]) -> N
     group.launch(newer)
     group.replicas = (newer,)
     await group.settled()
-    assert (await group.status(newer)).position.generation == generation + 1
+    assert (await group.status(newer)).position.generation > generation
     for replica in (newer + 1, newer + 2):
         shutil.rmtree(group.data(replica), ignore_errors=True)
         await group.admin("add", group.dn(replica), group.address(replica))

@@ -317,10 +317,10 @@ def test_the_restore_of_the_runbook_begins_a_new_generation(tmp_path: Path) -> N
     """A cold copy with the file `restored` in it is opened as the past it is."""
     assert "touch /backup/ahash-$(date +%F)/restored" in (ROOT / "docs/operate/backup-and-restore.md").read_text()
     settings = BdbSettings(cache_bytes=4 << 20)
-    for name, generation in (("ahash", 1), ("copy", 2)):
+    for name in ("ahash", "copy"):
         store = BdbStore(tmp_path / name, settings, pytest.fail)
         meta.prepare(store, "c")
-        assert meta.read_number(store, layout.META_GENERATION) == generation
+        assert (meta.read_number(store, layout.META_GENERATION) > 1) is (name == "copy")
         store.close()
         if name == "ahash":
             shutil.copytree(tmp_path / "ahash", tmp_path / "copy")

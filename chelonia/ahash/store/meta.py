@@ -1,7 +1,7 @@
 """What a store knows of itself: format number, cluster, generation. Checked and made ready before anything is served.
 
 A newer format is refused, an older one migrated step by step, each step in one commit together with its new number.
-The generation counts how often this store was restored from a backup; `raise_generation` starts a new one.
+The generation rises whenever this store is restored from a backup; `raise_generation` starts a new one.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ def read_number(store: Reader, key: bytes) -> int:
     return int(text)
 
 
-def raise_generation(store: Store) -> None:
-    """Begin a new generation: this store's past is a backup's, what came after it is gone. It belongs to no group."""
-    generation = read_number(store, layout.META_GENERATION) + 1
+def raise_generation(store: Store, least: int = 0) -> None:
+    """Begin a new generation, of `least` at least: this store's past is a backup's, what came after it is gone. It
+    belongs to no group."""
+    generation = max(read_number(store, layout.META_GENERATION) + 1, least)
     group = (layout.META_TERM, layout.META_MEMBERS)
     store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, group)
 

@@ -71,6 +71,7 @@ def _restore(options: argparse.Namespace) -> int:
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial)
+    (partial / "restored").touch()  # now, and not when the backup was made: each restore begins a generation of its own
     host_files.give_back(partial, target)
     if target.exists():
         target.rmdir()

@@ -503,6 +503,7 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     assert main(command) == 2
     assert "it is no backup" in capsys.readouterr().err
     (backup / "restored").touch()
+    os.utime(backup / "restored", (1, 1))
     assert main(command) == 1
     assert "it is not empty" in capsys.readouterr().err
     data.rename(tmp_path / "away")
@@ -513,7 +514,7 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     assert main(command) == 0
     assert "a new generation of a group of 127.0.0.1, 127.0.0.1, 127.0.0.1" in capsys.readouterr().out
     assert given == [(data.with_name("ahash1.partial"), data)]
-    assert (data / "restored").exists()
+    assert (data / "restored").stat().st_mtime > 1, "it was marked now: the time is its generation"
     assert (data / "db").is_dir()
 
 

@@ -156,11 +156,12 @@ class BdbStore(NeverLate):
             environment.open_environment(env, self._directory / "db", recovery)
             self._open_tree(env)
         if restored:
-            word = (self._directory / "restored").read_text("utf-8")
+            mark = self._directory / "restored"
+            word = mark.read_text("utf-8")
             if word.strip():
                 meta.found_again(self, word)
-            else:
-                meta.raise_generation(self)
+            else:  # generations that began since the backup it does not know: the time of its mark is above them
+                meta.raise_generation(self, int(mark.stat().st_mtime))
             (self._directory / "restored").unlink()
             sync_path(self._directory)
             _LOG.info("opened a restored backup: generation %d", meta.read_number(self, layout.META_GENERATION))

@@ -565,7 +565,7 @@ def test_a_backup_of_a_replica_begins_a_generation_and_a_group_of_its_own(group:
         store = ReplicatedStore(tmp_path / f"copy{replica}", SMALL, identity(7))
         assert not store.trusted()
         assert store.get(b"k000001") == b"v"
-        assert meta.read_number(store, layout.META_GENERATION) == 2
+        assert meta.read_number(store, layout.META_GENERATION) > 1
         assert store.get_many([layout.META_TERM, layout.META_MEMBERS]) == [None, None]
         store.close()
 

@@ -371,10 +371,25 @@ async def test_a_backup_made_while_writing_is_complete(tmp_path: Path) -> None:
         page = await restored.scan(LIBRARIAN, ObjectId("o"), "entries")
         (found,) = await restored.get(LIBRARIAN, (ObjectId("o"),), ())
         assert len(page.items) == int(found.value("s", "n")) >= 200
-        assert (position.cluster, position.generation) == ("test", status.position.generation + 1)
+        assert (position.cluster, position.generation > status.position.generation) == ("test", True)
         await restored.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),))
     async with serving(opened(tmp_path / "copy")) as again:
-        assert (await again.status(LIBRARIAN)).position.generation == 2, "only its first opening begins a generation"
+        generation = (await again.status(LIBRARIAN)).position.generation
+        assert generation == position.generation, "only its first opening begins a generation"
+
+
+async def test_a_backup_that_is_restored_again_begins_another_generation(tmp_path: Path) -> None:
+    """Shepherds that know the generation of the first restore would take the second for the same metadata."""
+    settings = AHashSettings(cluster="test", backup_dir=str(tmp_path))
+    async with serving(open_store("bdb", tmp_path), settings=settings) as service:
+        await service.backup(ADMIN, "copy")
+    seen = [1]
+    for marked_s in (0, 5, 4, 9):  # the third by a clock that was put back: of an older one Shepherds say so
+        shutil.copytree(tmp_path / "copy", tmp_path / str(marked_s))
+        os.utime(tmp_path / str(marked_s) / "restored", (marked_s, marked_s))
+        async with serving(opened(tmp_path / str(marked_s))) as restored:
+            seen.append((await restored.status(LIBRARIAN)).position.generation)
+    assert seen == [1, 2, 5, 4, 9]
 
 
 def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
