@@ -86,7 +86,8 @@ async def _services(session: Session) -> None:
 
 async def _approve(session: Session, service_id: str, *, approved: bool) -> None:
     administrator = session.administrator()
-    records = [record for record in await administrator.services() if record.service_id == service_id]
+    services = await administrator.services()
+    records = [record for record in services if record.service_id == service_id]
     if not records:
         cause = "no such service has asked to be approved; `chelonia admin service list` shows them"
         raise CheloniaError(Kind.NOT_FOUND, "approve", service_id, cause)
@@ -95,3 +96,8 @@ async def _approve(session: Session, service_id: str, *, approved: bool) -> None
         await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
         session.out.say(f"{record.role.value} {service_id} ({record.dn}): {word}")
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
+    holders = {record.dn for record in records}
+    others = [each.service_id for each in services if each.approved and each.dn in holders and each not in records]
+    if others and not approved:  # its process does not judge itself, and asks by what it still is
+        cure = "where its host is lost, withdraw these as well"
+        session.out.tell(f"the same certificate stands for {', '.join(others)}: {cure}")

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import TABLE, CheloniaError, Kind
+from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia_clients import connect
 from chelonia_clients.cli import _standard_output, main
@@ -25,7 +27,7 @@ from chelonia_clients.client import Client
 from chelonia_clients.output import Output, describe, original_status
 from chelonia_clients.settings import Settings, checked_url
 from tests.support.bartender import FakeBartender, Fault
-from tests.unit.clients.faking import Command, client_on
+from tests.unit.clients.faking import Command, administrator_on, client_on
 
 
 def test_collections_speak_as_in_the_original(chelonia: Command) -> None:
@@ -743,3 +745,38 @@ def test_an_option_that_is_mistyped_is_told_the_near_one_and_where_the_others_st
     assert told.code == 2
     assert "did you mean --long?" in told.err
     assert told.err.endswith("Try `chelonia help ls`.\n")
+
+
+def test_a_withdrawal_tells_what_else_the_same_certificate_stands_for(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stole a host has the key of all its services: the one that is left still tells him all names."""
+    lost, other = Dn("/CN=lost"), Dn("/CN=other")
+
+    class Registry:
+        def __init__(self) -> None:
+            self.known = {
+                ServiceId(each): ServiceRecord(Role.LIBRARIAN, dn, ServiceId(each), approved=True)
+                for each, dn in (
+                    ("https://h:1/Librarian", lost),
+                    ("https://h:2/Bartender", lost),
+                    ("https://i:1/L", other),
+                )
+            }
+
+        async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
+            return tuple(self.known.values())
+
+        async def approve(self, _: Call, record: ServiceRecord) -> None:
+            self.known[record.service_id] = record
+
+    registry = Registry()
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, registry))
+    withdrawn = chelonia("admin", "service", "withdraw", "https://h:2/Bartender")
+    assert (
+        "the same certificate stands for https://h:1/Librarian: where its host is lost, withdraw these as well"
+        in withdrawn.err
+    )
+    assert "stands for" not in chelonia("admin", "service", "approve", "https://h:2/Bartender").err
+    chelonia("admin", "service", "withdraw", "https://h:2/Bartender")
+    assert "stands for" not in chelonia("admin", "service", "withdraw", "https://h:1/Librarian").err
