@@ -14,10 +14,12 @@ from uuid import uuid4
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
 from chelonia.core.rights.locks import Lock, check_beside
+from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import (
     DoorParts,
@@ -137,7 +139,16 @@ async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str
 
 
 async def _made(parts: DoorParts, exchange: Exchange) -> bool:
-    """An empty file of this name (RFC 4918, section 7.3)."""
+    """An empty file of this name (RFC 4918, section 7.3), by who may lock it then: else it would stay, and in the way
+    of whoever signs in upon the refusal. Raises: DENIED."""
+    call, place = exchange.call, exchange.place
+    able = call.dn != ANONYMOUS  # who makes what is nobody's
+    if call.scopes:
+        needed = (Action.DELETE, Action.MODIFY_METADATA)
+        able = any(scope.covers(each, place) for scope in call.scopes for each in needed)
+    if not able:
+        cause = "you may add it, and not lock it then: add it without a lock"
+        raise CheloniaError(Kind.DENIED, "LOCK", str(place), cause)
     when = When(absent=True, tokens=exchange.tokens)
     return (await apply(parts, exchange.call, Write(exchange.place, when=when, inline=Inline(b"", parts.copies)))).made
 

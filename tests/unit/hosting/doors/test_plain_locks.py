@@ -6,6 +6,11 @@ import pytest
 from lxml import etree
 
 from chelonia.core import bounds
+from chelonia.core.ids import ANONYMOUS, ROOT, Ms
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.scopes import ADDING, READING, Scope
+from chelonia.wire.shares import ShareToken, issue
+from tests.support.files import SHARE_KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
 
 DAV = "{DAV:}"
@@ -55,6 +60,22 @@ def test_a_name_that_leads_nowhere_is_locked_as_an_empty_file(bench: Bench) -> N
     assert int(told.findtext(f".//{DAV}timeout").removeprefix("Second-")) <= bounds.LOCK_MS_MAX // 1000
     assert bench.ask("GET", "/new").body == b""
     assert bench.ask("LOCK", "/no/new", INFO % b"exclusive").status == 409
+
+
+def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
+    """It would stay, empty, and in the way of who signs in upon the answer."""
+    bench.files.nodes[ROOT].policy["ALL"] = "+read +addEntry"
+    refused = bench.ask("LOCK", "/new", INFO % b"exclusive", dn=ANONYMOUS)
+    assert (refused.status, "Basic" in refused.headers["WWW-Authenticate"]) == (401, True)
+    assert bench.ask("GET", "/new").status == 404
+    assert bench.ask("LOCK", "/new", INFO % b"exclusive", dn=EVE).status == 201
+
+    for actions, status in (((*READING, *ADDING), 403), ((*READING, *ADDING, Action.DELETE), 201)):
+        now = bench.clock.now_ms()
+        token = issue(SHARE_KEY, ShareToken("id", JOE, "", Scope(actions, ()), Ms(now), Ms(now + 60_000)))
+        answer = bench.ask("LOCK", "/other", INFO % b"exclusive", dn=ANONYMOUS, Authorization=f"Bearer {token}")
+        assert answer.status == status, answer
+        assert bench.ask("GET", "/other").status == (404 if status == 403 else 200)
 
 
 def test_a_lock_of_a_tree(bench: Bench) -> None:
