@@ -47,7 +47,7 @@ class Arguments:
 
 GLOBAL: tuple[Flag, ...] = (
     Flag("--verbose", "say more; twice: show where an error came from", "-v"),
-    Flag("--trace", "print messages to stderr: SOAP as it is, the compact encoding as JSON", "-x"),
+    Flag("--trace", "print messages to stderr, as JSON", "-x"),
     Flag("--config", "user configuration in place of ~/.arc/client.conf", "-z", "PATH"),
     Flag("--bartender", "Bartender to use (may be repeated)", "-b", "URL"),
     Flag("--insecure", "not supported: TLS is always checked", "-w"),

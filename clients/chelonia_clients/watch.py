@@ -1,8 +1,7 @@
 """Shows the messages of stubs as they pass (`chelonia -x`), and says which answers do not come.
 
-It stands in for the clients under the stubs alone, so bytes of files never pass through it, and of tickets only TURLs.
-What travels as XML is shown as it is, what travels in the compact encoding as JSON: service, method and arguments, then
-the answer.
+It stands in for the client under the stubs alone, so bytes of files never pass through it, and of tickets only TURLs.
+What travels in the compact encoding is shown as JSON: service, method and arguments, then the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from chelonia.hosting.net.compact_client import CompactClient, PendingCall
-from chelonia.hosting.net.http_client import HttpClient, Received, Sending, target_of
+from chelonia.hosting.net.http_client import target_of
 from chelonia.wire import compact
 
 T = TypeVar("T")
@@ -49,29 +48,12 @@ class MessageWatch(msgspec.Struct, frozen=True):
             note.cancel()
 
 
-class WatchedHttp:
-    """The part of `HttpClient` that stubs use."""
-
-    def __init__(self, http: HttpClient, watch: MessageWatch) -> None:
-        self._http = http
-        self._watch = watch
-
-    async def request(self, sending: Sending) -> Received:
-        """Send. Raises: as `HttpClient.request`."""
-        if isinstance(sending.body, bytes):
-            self._watch.say(f"> {sending.method} {sending.url}", _decoded, sending.body)
-        received = await self._watch.over(sending.url, self._http.request(sending))
-        self._watch.say(f"< {received.status}", _decoded, received.body)
-        return received
-
-
 class WatchedCompact:
     """The part of `CompactClient` that stubs use."""
 
     def __init__(self, client: CompactClient, watch: MessageWatch) -> None:
         self._client = client
         self._watch = watch
-        self.speaks, self.by_soap = client.speaks, client.by_soap
 
     def open_connection(self, url: str) -> None:
         """Every call goes through `ask`."""
@@ -83,10 +65,6 @@ class WatchedCompact:
         answered = await self._watch.over(url, self._client.ask(url, asking))
         self._watch.say(f"< {'failed' if answered.failure else 'ok'}", _told, answered)
         return answered
-
-
-def _decoded(body: bytes) -> str:
-    return body.decode("utf-8", "replace")
 
 
 def _told(answered: compact.IncomingAnswer) -> str:

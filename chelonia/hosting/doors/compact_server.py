@@ -178,9 +178,7 @@ class CompactDoor:
             raise CheloniaError(Kind.UNAVAILABLE, "compact", asked.service, STARTING)
         method = offered.methods.get(asked.method) if offered is not None else None
         if offered is None or method is None:
-            cause = (
-                f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here in this encoding: use SOAP"
-            )
+            cause = f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here: is it the right port?"
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
         return offered.port, method
 

@@ -3,7 +3,7 @@
 A connection is made when it is first needed and again after it broke; all calls on a connection that breaks fail
 together. One that says nothing for as long as a call may wait is left: with that call all fail that may wait no longer
 than it, and those that may (a copy takes minutes) go on waiting there. Whether to ask again, and where, is the caller's
-(`rpc_client.Channel`). A service that is not offered so is remembered for `SOAP_MS`, so that nobody knocks each time.
+(`rpc_client.Channel`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import RoundTrips, explain, keep_trouble_quiet, target_of
 from chelonia.wire import compact
 
-SOAP_MS: Final = 60_000
-"""How long a target that did not agree on this encoding is asked by SOAP: a daemon may be upgraded meanwhile."""
 REFUSED: Final = "TLSV1_ALERT_NO_APPLICATION_PROTOCOL"
 """What OpenSSL calls it when a server ends the handshake because nothing was agreed on; most go on without."""
 CONNECT_MS: Final = 5_000
@@ -35,26 +32,18 @@ CONNECT_MS: Final = 5_000
 class CompactClient:
     """Connections to services of ours. Use inside one event loop; close when done."""
 
-    def __init__(self, tls: ssl.SSLContext, clock: Clock, round_trips: RoundTrips | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext, round_trips: RoundTrips | None = None) -> None:
         """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate; round_trips: is told of them."""
         self._tls = tls
-        self._clock = clock
         self._round_trips = round_trips or RoundTrips()
         self._open: dict[str, asyncio.Task[Connection]] = {}
         self._stands: dict[str, Connection] = {}
         self._left: list[Connection] = []
-        self._soap_until: dict[tuple[str, str], int] = {}
-
-    def speaks(self, url: str, service: str) -> bool:
-        """Whether a service of a target is worth asking in this encoding."""
-        if not self._soap_until:
-            return True
-        return self._clock.monotonic_ms() >= self._soap_until.get((_target(url), service), 0)
 
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call.
 
-        Raises: NOT_SUPPORTED (to be asked by SOAP), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
+        Raises: NOT_SUPPORTED (nobody speaks it there), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
         """
         connection = self._connection_to(_target(url)) or await self._connected(_target(url))
         return await connection.ask(asking)
@@ -62,10 +51,6 @@ class CompactClient:
     def open_connection(self, url: str) -> Connection | None:
         """The connection on which a call may be sent at once; None: there is none yet, or it broke."""
         return self._connection_to(_target(url))
-
-    def by_soap(self, url: str, service: str) -> None:
-        """Note that a service of a target is not offered in this encoding."""
-        self._soap_until[_target(url), service] = self._clock.monotonic_ms() + SOAP_MS
 
     async def close(self) -> None:
         """Close all connections, and wait until they are: else the interpreter warns of them."""
@@ -317,7 +302,8 @@ class Connection(asyncio.Protocol):
 
 
 def _not_spoken(target: str) -> CheloniaError:
-    return CheloniaError(Kind.NOT_SUPPORTED, "compact", target, "it does not speak the compact encoding")
+    cause = "it does not speak the compact encoding: is it the right port, or does something between end TLS itself?"
+    return CheloniaError(Kind.NOT_SUPPORTED, "connect", target, cause)
 
 
 _target: Final = functools.lru_cache(maxsize=1024)(target_of)

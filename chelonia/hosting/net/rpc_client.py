@@ -96,7 +96,7 @@ class Link(msgspec.Struct, frozen=True):
 
     `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
     failure after which a call is repeated; `horizon`: the newest position that services told this process;
-    `compact`: asks in the compact encoding where it is offered.
+    `compact`: asks in the compact encoding all that is spoken in it; None: all is asked by SOAP.
     """
 
     client: HttpClient
@@ -114,7 +114,7 @@ def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
     """A link with connections of its own, in both encodings. Its `client` closes them."""
     clock = SystemClock()
     client = HttpClient(functools.cache(tls.client_context), limits)
-    client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), clock, client.round_trips)
+    client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), client.round_trips)
     return Link(client, clock, SystemIds(), compact=client.compact)
 
 
@@ -200,18 +200,13 @@ class Channel:
         if hedge_ms and method.row.retry is Retry.KEYED and self._name == "files":
             async with beside(self._ask_after(url, call, hedge_ms // 2)):
                 return await self._race(first, trying, trying(first), (hedge_ms, hedge_ms))
-        connection = client.open_connection(url) if client is not None and self._packs(url, method) else None
+        connection = client.open_connection(url) if client is not None and method.form is not None else None
         if connection is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
         try:  # what is answered soon needs no task and no timer of its own
             answer = self._unpacked(await connection.ask(self._asking(call, method, args, hedge_ms)), url, method)
         except Silent as silent:
-            begun = self._packed(silent.rest, url, call, method, args)
-            return await self._race(first, trying, begun, (0, hedge_ms))
-        except CheloniaError as error:
-            if not self._goes_by_soap(error, url):
-                raise
-            answer = await self._by_soap(url, call, method, args)
+            return await self._race(first, trying, self._packed(silent.rest, url, method), (0, hedge_ms))
         if hedge_ms:
             self._current = first
         return answer
@@ -257,18 +252,12 @@ class Channel:
 
     async def _once(self, url: str, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
         client = self._link.compact
-        if client is None or not self._packs(url, method):
+        if client is None or method.form is None:
             return await self._by_soap(url, call, method, args)
-        return await self._packed(client.ask(url, self._asking(call, method, args)), url, call, method, args)
-
-    def _packs(self, url: str, method: ChannelMethod) -> bool:
-        """Whether to ask in the compact encoding; what has no SOAP form is worth it wherever it was refused before."""
-        if self._link.compact is None or method.form is None:
-            return False
-        return self._link.compact.speaks(url, self._name) or method.name not in self._soap.by_method
+        return await self._packed(client.ask(url, self._asking(call, method, args)), url, method)
 
     def _asking(self, call: Call, method: ChannelMethod, args: tuple[Any, ...], silent_ms: int = 0) -> PendingCall:
-        assert method.form is not None, "`_packs` has seen it"
+        assert method.form is not None, "else it is asked by SOAP"
         after = later(call.read_after, self._link.horizon.newest)
         words = compact.FramedCall(
             0, self._name, method.name, call.request_id, call.request_key, self._link.service_id, after,
@@ -288,51 +277,29 @@ class Channel:
         made = self._methods[name] = ChannelMethod(name, row, form, row.answer_ms or patience.read_ms, hedge_ms)
         return made
 
-    async def _packed(
-        self, answer: Awaitable[compact.IncomingAnswer], url: str, call: Call, method: ChannelMethod,
-        args: tuple[Any, ...],
-    ) -> Any:  # fmt: skip
-        """What came of asking in the compact encoding; by SOAP where it is not spoken. Raises: as `Connection.ask`."""
-        try:
-            return self._unpacked(await answer, url, method)
-        except CheloniaError as error:
-            if not self._goes_by_soap(error, url):
-                raise
-            return await self._by_soap(url, call, method, args)
+    async def _packed(self, answer: Awaitable[compact.IncomingAnswer], url: str, method: ChannelMethod) -> Any:
+        return self._unpacked(await answer, url, method)
 
     def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: ChannelMethod) -> Any:
+        """What was answered in the compact encoding. Raises: as the service did."""
+        assert method.form is not None, "else it is asked by SOAP"
         if answered.position is not None:
             self._saw(answered.position)
-        assert method.form is not None, "`_packs` has seen it"
-        result = compact.decode_result(method.form, answered)
         self._heard_from(url)
-        return result
-
-    def _goes_by_soap(self, error: CheloniaError, url: str) -> bool:
-        """Whether that instance does not speak the compact encoding: it is asked by SOAP from now on."""
-        if error.kind is not Kind.NOT_SUPPORTED or error.op != "compact":
-            self._heard_from(url, error)
-            return False
-        assert self._link.compact is not None
-        self._link.compact.by_soap(url, self._name)
-        return True
+        return compact.decode_result(method.form, answered)
 
     @property
     def _soap(self) -> Service:
         """The SOAP form; who never asks so never loads it."""
         if self._form is None:
-            from chelonia.wire.operations.forms import soap_form
-
-            self._form = soap_form(self.table)
+            form = importlib.import_module(f"chelonia.wire.operations.{self._name}")
+            self._form = cast("Service", getattr(form, self._name.upper()))
         return self._form
 
     async def _by_soap(self, url: str, call: Call, asked: ChannelMethod, args: tuple[Any, ...]) -> Any:
         from chelonia.wire import soap
 
         method = asked.name
-        if method not in self._soap.by_method:
-            cause = f"{target_of(url)} or this client does not speak the compact encoding, and it has no SOAP form"
-            raise CheloniaError(Kind.NOT_SUPPORTED, method, cause=cause)
         body = soap.encode_request(self._soap, method, args)
         sending = Sending(
             "POST",

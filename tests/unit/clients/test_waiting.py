@@ -23,7 +23,7 @@ from chelonia.hosting.transfer.upload import bytes_source, upload
 from chelonia.wire import compact
 from chelonia_clients import waiting, watch
 from chelonia_clients.waiting import WaitingNotes
-from chelonia_clients.watch import MessageWatch, WatchedCompact, WatchedHttp, keep_still
+from chelonia_clients.watch import MessageWatch, WatchedCompact, keep_still
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -112,7 +112,7 @@ async def test_an_unknown_host_is_asked_once_in_the_compact_encoding(monkeypatch
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     said: list[str] = []
     link = link_on(Failing(CheloniaError(Kind.INTERNAL, cause="nobody asks by SOAP")), said)
-    link = replace(link, compact=CompactClient(ssl.create_default_context(), link.clock))
+    link = replace(link, compact=CompactClient(ssl.create_default_context()))
     with pytest.raises(CheloniaError) as caught:
         await remote_bartender(link, (URL,)).stat(Call(), ASKED)
     assert "no host of that name" in caught.value.cause
@@ -162,18 +162,20 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
     said: list[str] = []
 
     class Slow:
-        async def request(self, sending: Sending) -> Received:
+        async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
             await told.wait()
-            return Received(200, {}, b"")
+            return compact.decode_answered(compact.encode_result(1, [], None)[4:])
 
     def tell(line: str) -> None:
         said.append(line)
         told.set()
 
     monkeypatch.setattr(watch, "SILENCE_MS", 10)
-    watched = WatchedHttp(cast(HttpClient, Slow()), MessageWatch(keep_still, WaitingNotes(QuickClock(), tell).silent))
+    silent = MessageWatch(keep_still, WaitingNotes(QuickClock(), tell).silent)
+    watched = WatchedCompact(cast(CompactClient, Slow()), silent)
+    words = compact.OutgoingCall(0, "bartender", "stat", "r", "", "", None, False, ())
     async with asyncio.timeout(60):
-        await watched.request(Sending("POST", URL))
+        await watched.ask(URL, PendingCall(words, 1000))
     assert said == ["chelonia: https://b.example.org:1: no answer for 2 s; still trying"]
 
 
@@ -181,8 +183,6 @@ async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
     told = list[str]()
 
     class Answering:
-        speaks = by_soap = None
-
         async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
             if asking.words.method == "stat":
                 return compact.decode_answered(compact.encode_result(1, [{"request_id": "0"}], None)[4:])

@@ -32,7 +32,7 @@ TOP = (Look(LogicalName(ROOT, ())),)
 @contextlib.asynccontextmanager
 async def files_at(grid: Grid, port: int) -> AsyncIterator[Files]:
     store = grid.client(grid.user(JANE))
-    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     async with client_of(store) as client:
         try:
             link = Link(client, SystemClock(), SystemIds(), compact=packed)

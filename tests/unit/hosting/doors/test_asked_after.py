@@ -62,7 +62,7 @@ async def door(grid: Grid, port: Busy) -> AsyncIterator[HttpServer]:
 async def test_who_is_busy_is_waited_for_and_who_is_frozen_is_not(tmp_path: Path) -> None:
     grid, one, other = Grid(tmp_path), Busy(), Busy()
     store = grid.client(grid.user("/O=Grid/CN=Jane Doe"))
-    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     async with door(grid, one) as first, door(grid, other) as second, client_of(store) as client:
         urls = [f"https://localhost:{each.port}/Bartender" for each in (first, second)]
         link = Link(client, SystemClock(), SystemIds(), compact=packed)

@@ -37,7 +37,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
-from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash, remote_bartender, remote_librarian
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash, remote_bartender
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
 from chelonia.wire.operations.ahash import AHASH
@@ -94,27 +94,33 @@ KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), T
 
 @asynccontextmanager
 async def door(
-    grid: Grid, port: object, *, offered: bool = True, source: Source | None = None, at_once: AtOnce | None = None
+    grid: Grid, port: object, *, source: Source | None = None, at_once: AtOnce | None = None
 ) -> AsyncIterator[HttpServer]:
-    """A listener with `port` behind both encodings, or behind SOAP alone; `source`: who alone knows of callers;
-    `at_once`: tried for `status`."""
+    """A listener with `port` behind both encodings; `source`: who alone knows of callers; `at_once`: tried for
+    `status`."""
     registry = RoleRegistry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
     services = offer(AHASH.table, port, frozenset({"status"}), at_once) if at_once else offer(AHASH.table, port)
-    packed = CompactDoor(services if offered else {}, CompactParts(registry, Horizon()))
+    packed = CompactDoor(services, CompactParts(registry, Horizon()))
     async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
         yield server
 
 
 @asynccontextmanager
 async def stub(
-    grid: Grid, server: HttpServer, *others: HttpServer, who: str = LIBRARIAN, host: bool = False, **patience: int
+    grid: Grid,
+    server: HttpServer,
+    *others: HttpServer,
+    who: str = LIBRARIAN,
+    host: bool = False,
+    soap: bool = False,
+    **patience: int,
 ) -> AsyncIterator[AHash]:
-    """A stub that asks in the compact encoding where it may; `host`: as a host."""
+    """A stub that asks in the compact encoding, or by SOAP; `host`: as a host."""
     store = grid.client(grid.ca.issue_host(who, ["lib.example.org"], grid.now) if host else grid.user(who))
-    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     async with client_of(store) as client:
-        link = Link(client, SystemClock(), SystemIds(), compact=packed)
+        link = Link(client, SystemClock(), SystemIds(), compact=None if soap else packed)
         try:
             urls = [f"https://localhost:{each.port}/AHash" for each in (server, *others)]
             yield remote_ahash(link, urls, RetryLimits(**patience))
@@ -301,7 +307,7 @@ async def for_users(grid: Grid, port: object, limits: HttpLimits | None = None) 
 
 @asynccontextmanager
 async def bartender_at(grid: Grid, server: HttpServer, store: TlsStore) -> AsyncIterator[Bartender]:
-    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     async with client_of(store) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         try:
@@ -413,20 +419,6 @@ async def test_more_elements_than_one_call_may_have_are_refused_before_the_port(
     assert len(port.asked) == 1
 
 
-async def test_a_service_that_is_not_offered_says_nothing_of_its_neighbour(grid: Grid) -> None:
-    port = Port(answered)
-    async with door(grid, port) as server:
-        store = grid.client(grid.user(LIBRARIAN))
-        packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
-        async with client_of(store) as client:
-            link, url = Link(client, SystemClock(), SystemIds(), compact=packed), f"https://localhost:{server.port}/X"
-            with pytest.raises(CheloniaError):
-                await remote_librarian(link, (url,), RetryLimits(retry_ms=0)).get(Call(), ())
-            assert not packed.speaks(url, "librarian")
-            assert packed.speaks(url, "ahash")
-            await packed.close()
-
-
 LARGE = ObjectId("x" * (bounds.COMPACT_STRANGER_BYTES_MAX + 1))
 
 
@@ -463,19 +455,6 @@ async def test_nothing_is_read_of_a_caller_before_it_is_known_whether_he_has_a_r
         assert not connection._transport.is_reading()
         told.set()
         assert [found.id for found in await asking] == [LARGE]
-
-
-async def test_a_service_that_is_not_offered_is_asked_by_soap_as_far_as_it_has_a_form(grid: Grid) -> None:
-    class Wide(Port):
-        async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-            return tuple(StoredObject(each, 1, {}) for each in ids)
-
-    async with door(grid, Wide(answered), offered=False) as server, stub(grid, server, retry_ms=0) as ahash:
-        for _ in range(2):
-            assert [found.id for found in await ahash.get(Call(), (OBJECT,))] == [OBJECT]
-            with pytest.raises(CheloniaError, match="no SOAP form") as caught:
-                await ahash.status(Call())
-            assert caught.value.kind is Kind.NOT_SUPPORTED
 
 
 async def test_a_connection_that_broke_is_made_anew(grid: Grid) -> None:

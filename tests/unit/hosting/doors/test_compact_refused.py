@@ -34,7 +34,7 @@ async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pyt
         return STATUS
 
     port, own = Port(slow), grid.client(librarian)
-    packed = CompactClient(own.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(own.client_context(speaks=compact.PROTOCOL))
     async with door(grid, port) as server, client_of(own) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], RetryLimits())
@@ -59,16 +59,14 @@ async def away() -> tuple[ServiceRecord, ...]:
     raise CheloniaError(Kind.NETWORK)
 
 
-@pytest.mark.parametrize("offered", [True, False], ids=["compact", "SOAP"])
+@pytest.mark.parametrize("soap", [False, True], ids=["compact", "SOAP"])
 @pytest.mark.parametrize("host", [True, False], ids=["host", "user"])
-async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(
-    tmp_path: Path, host: bool, offered: bool
-) -> None:
+async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(tmp_path: Path, host: bool, soap: bool) -> None:
     """It may be a service, and asks again when the core has read the registry. A user never is one."""
     grid = Grid(tmp_path)
     async with (
-        door(grid, Port(answered), offered=offered, source=away) as server,
-        stub(grid, server, host=host, retry_ms=0) as ahash,
+        door(grid, Port(answered), source=away) as server,
+        stub(grid, server, host=host, soap=soap, retry_ms=0) as ahash,
     ):
         with pytest.raises(CheloniaError) as caught:
             await ahash.get(Call(), ())
@@ -87,7 +85,7 @@ async def test_who_leaves_waits_for_no_goodbye(tmp_path: Path) -> None:
     context.set_alpn_protocols([compact.PROTOCOL])
     server = await asyncio.start_server(frozen, "localhost", 0, ssl=context)
     url = f"https://localhost:{server.sockets[0].getsockname()[1]}/AHash"
-    packed = CompactClient(grid.client(grid.user(LIBRARIAN)).client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(grid.client(grid.user(LIBRARIAN)).client_context(speaks=compact.PROTOCOL))
     words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
     asking = asyncio.ensure_future(packed.ask(url, PendingCall(words, 60_000)))
     peer = await met.get()

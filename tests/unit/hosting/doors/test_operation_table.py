@@ -85,7 +85,7 @@ async def asking(
     soap = SoapDoor(spoken, station, nowhere, SoapParts(registry, Metrics()))
     door = CompactDoor(offer(WEATHER, station) if offered else {}, CompactParts(registry, Horizon()))
     store = grid.client(grid.user(who))
-    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL), SystemClock())
+    packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     tls = secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=door)
     async with tls as server, client_of(store) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
@@ -128,9 +128,9 @@ async def test_what_may_take_long_is_waited_for_beyond_patience(grid: Grid) -> N
         assert await climate == 7
 
 
-async def test_without_a_soap_form_it_says_so_where_the_compact_encoding_is_not_offered(grid: Grid) -> None:
+async def test_where_a_service_is_not_offered_it_is_said(grid: Grid) -> None:
     async with asking(grid, Station(), LIBRARIAN, offered=False) as weather:
-        with pytest.raises(CheloniaError, match="no SOAP form") as caught:
+        with pytest.raises(CheloniaError, match="is it the right port") as caught:
             await weather.forecast(Call(), (1,))
     assert caught.value.kind is Kind.NOT_SUPPORTED
 
