@@ -61,7 +61,7 @@ class Running:
         link = open_link(self._tls)
         urls, patience = settings.bartender_urls(), RetryLimits(retry_ms=0)
         files = remote_files(link, urls, patience)
-        return Client(remote_bartender(link, urls, patience), link.client, retry_ms=0, files=files)
+        return Client(remote_bartender(link, urls, patience), files, link.client, retry_ms=0)
 
     def administrator(self) -> Administrator:
         """Who asks the services themselves."""

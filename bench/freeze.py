@@ -221,7 +221,7 @@ async def _filled(client: Client) -> None:
 async def _sdk(running: cluster.Running) -> AsyncIterator[Client]:
     """A user as the command line makes one: what fails in passing is repeated."""
     async with running.client() as made:
-        yield Client(made.bartender, made.http)
+        yield Client(made.bartender, made.files, made.http)
 
 
 async def _one_kind(setup: Setup, running: cluster.Running, name: str, operation: Operation) -> _Kind:

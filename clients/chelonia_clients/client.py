@@ -1,9 +1,10 @@
 """The SDK: everything a user can do with Chelonia, as awaitable methods of one `Client` (administrators: see
 `administrator`).
 
-It speaks to the Bartender over SOAP and to Shepherds over plain HTTPS under tickets. Every change carries a request
-key and is repeated on passing trouble, so it applies once. Uploads put bytes first: a name appears only when its
-bytes are durable, and overwriting is atomic. Downloads are verified, and appear under their name only when whole.
+It speaks to the Bartender in the compact encoding and to Shepherds over plain HTTPS under tickets. Every change
+carries a request key and is repeated on passing trouble, so it applies once. Uploads put bytes first: a name appears
+only when its bytes are durable, and overwriting is atomic. Downloads are verified, and appear under their name only
+when whole.
 Failures are `CheloniaError`; `error.meaning.exit_code` is what the command line exits with.
 """
 
@@ -94,11 +95,11 @@ class Client:
     def __init__(
         self,
         bartender: Bartender,
+        files: Files,
         http: HttpClient,
         *,
         retry_ms: int = RETRY_MS,
         trouble: Trouble = keep_quiet,
-        files: Files | None = None,
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
@@ -127,14 +128,14 @@ class Client:
         await self.http.close()
 
     @cached_property
-    def writes(self) -> CallBatches[Change, Done | Failure] | None:
-        """What sends small files, many in one call; None without the port Files."""
-        return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms) if self.files is not None else None
+    def writes(self) -> CallBatches[Change, Done | Failure]:
+        """What sends small files, many in one call."""
+        return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms)
 
     @cached_property
-    def looks(self) -> CallBatches[Look, Looked | Failure] | None:
-        """What asks for small files, many in one call; None without the port Files."""
-        return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms) if self.files is not None else None
+    def looks(self) -> CallBatches[Look, Looked | Failure]:
+        """What asks for small files, many in one call, and where to read others."""
+        return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms)
 
     def new_call(self) -> Call:
         """The context of one request of this user."""
@@ -195,10 +196,6 @@ class Client:
 
         Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED.
         """
-        if self.files is None:
-            async for entry in self.list(ln, recursive=recursive, needed=_NAMES):
-                yield entry
-            return
         from chelonia.core.ports.files import Listing  # not above: who lists in another way loads none of it
 
         first, ask = Listing(parse_ln(ln), below=recursive), self.files.list
@@ -289,13 +286,11 @@ class Client:
         """
         from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
 
-        assert self.files is not None, "this client was made without the port Files"
         actions = (*READING, *(CHANGING if write else ADDING if upload else ()))
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def space(self, ln: str = "/") -> Space:
         """How much there is to store in, and the quotas that bind you below a name. Raises: BAD_NAME."""
-        assert self.files is not None, "this client was made without the port Files"
         return await self.files.space(new_call(), parse_ln(ln))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
@@ -352,11 +347,6 @@ def new_call() -> Call:
 
 SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
 """What a long listing shows."""
-
-
-_NAMES: Filter = (
-    Needed("entry", "type"), Needed("entry", "GUID"), Needed("states", "size"), Needed("timestamps", "modified")
-)  # fmt: skip
 
 
 class _ListedPage(Protocol):

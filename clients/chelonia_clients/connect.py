@@ -102,8 +102,8 @@ def _open(
     http = open_http(plan.tls)
     waiting = WaitingNotes(SystemClock(), note) if note is not None else None
     link = replace(_link(http, trace, waiting), strong=strong)
-    files = remote_files(link, bartenders)
-    client = Client(remote_bartender(link, bartenders), http, trouble=waiting or keep_quiet, files=files)
+    ports = remote_bartender(link, bartenders), remote_files(link, bartenders)
+    client = Client(*ports, http, trouble=waiting or keep_quiet)
     client.whose = " ".join((*sorted(bartenders), plan.credential.dn if plan.credential else ANONYMOUS))
     return client
 

@@ -17,12 +17,10 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bytes import PATIENT
 from chelonia.core.ports.files import (
-    ANY,
     Arrived,
     Change,
     Done,
     Drop,
-    Failure,
     Files,
     Open,
     Part,
@@ -31,9 +29,8 @@ from chelonia.core.ports.files import (
     Seal,
     Setting,
     UploadParts,
-    When,
 )
-from chelonia.hosting.transfer.requester import A, Progress
+from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import (
     BegunUpload,
     FileAim,
@@ -41,6 +38,7 @@ from chelonia.hosting.transfer.upload import (
     UploadOptions,
     UploadResult,
     chunks_source,
+    good,
     send,
     upload,
 )
@@ -69,8 +67,6 @@ class PartedUpload:
     """What can be done with the uploads in parts of one file. `modified_ns`: its time; None: that of the upload."""
 
     def __init__(self, client: Client, ln: str, wish: UploadOptions, modified_ns: int | None = None) -> None:
-        if client.files is None:
-            raise CheloniaError(Kind.NOT_SUPPORTED, "put", ln, "this client was made without the port Files")
         self.client = client
         self.files: Files = client.files
         self.place: LogicalName = parse_ln(ln)
@@ -104,8 +100,7 @@ class PartedUpload:
 
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
         """Give all parts, numbers and etags, their name."""
-        when = ANY if self.wish.replace else When(absent=True)
-        await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=when))
+        await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=self.wish.when))
 
     async def drop(self, upload: UploadId) -> None:
         """Let the cluster forget what was sent; what it does not hear of goes after a week."""
@@ -115,21 +110,14 @@ class PartedUpload:
     async def placed(self, size: int, part: PartPlace) -> Placed:
         """Where a part may go."""
         ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, part=part)
-        return self._good("put", await self.client.settled(self.files.place, ask))
+        return good("put", self.ln, await self.client.settled(self.files.place, ask))
 
     async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
         """Make bytes that have arrived a part. Returns: its etag."""
         return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
 
     async def _apply(self, op: str, change: Change) -> Done:
-        return self._good(op, await self.client.settled(self.files.apply, change))
-
-    def _good(self, op: str, answer: A | Failure) -> A:
-        if not isinstance(answer, Failure):
-            return answer
-        if answer.kind is Kind.PRECONDITION:
-            raise CheloniaError(Kind.EXISTS, op, self.ln, "somebody gave this name to another file; -f overwrites it")
-        raise CheloniaError(answer.kind, op, self.ln, answer.cause)
+        return good(op, self.ln, await self.client.settled(self.files.apply, change))
 
 
 class _PartAim:
@@ -164,7 +152,7 @@ async def upload_local(
 async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOptions) -> UploadResult:
     """Store what can be read once under `ln`: a short one as any file, a longer one in parts.
 
-    Raises: as `upload`, what the stream raises; NOT_SUPPORTED where a longer one finds no port Files.
+    Raises: as `upload`, what the stream raises.
     """
     note = await _begun(client, ln, wish)
     async with aclosing(stream()) as chunks:

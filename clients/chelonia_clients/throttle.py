@@ -25,8 +25,7 @@ def limit(client: Client, bytes_per_s: int) -> None:
     """Have all files that a client moves take at most so many bytes a second, up and down together."""
     pace = Pace(bytes_per_s)
     client.http = limited(client.http, pace, client.clock)
-    if client.files is not None:
-        client.files = cast("Files", _LimitedFiles(client.files, pace, client.clock))
+    client.files = cast("Files", _LimitedFiles(client.files, pace, client.clock))
 
 
 def limited(http: HttpClient, pace: Pace, clock: Clock) -> HttpClient:

@@ -103,7 +103,7 @@ def _opened(path: Path) -> tuple[os.stat_result, Source | Stream]:
 
 async def _stored(client: Client, path: Path, source: Source | Stream, ln: str, wish: UploadOptions) -> UploadResult:
     """Upload a local file, a large one in parts."""
-    if client.files is not None and isinstance(source, Source) and source.size >= PARTED_BYTES:
+    if isinstance(source, Source) and source.size >= PARTED_BYTES:
         return await upload_in_parts(client, path, ln, wish)
     return await upload_local(client, source, ln, wish)
 
@@ -140,8 +140,7 @@ async def copy_file(
             return TransferResult("file", source, target, size)
         there = await client.stat(source)
         wanted = options.replicas or int(there.get("states", {}).get("neededReplicas", options.wanted))
-        user = [Triple("metadata", name, value) for name, value in there.get("metadata", {}).items()]
-        wish = UploadOptions(wanted, options.replace, mtime_s, user, options.progress)
+        wish = UploadOptions(wanted, options.replace, mtime_s, there.get("metadata", {}), progress=options.progress)
         stored = await upload(client, Source(lambda: read(client, source), -1), target, wish)
         return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
@@ -150,8 +149,6 @@ async def copy_file(
 
 async def _cloned(client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None) -> int | None:
     """Copy a file by reference: its size, None where its bytes have to be copied. Raises: as it fails."""
-    if client.files is None:
-        return None
     setting = LEAVE if mtime_s is None else Setting(modified_ns=round(mtime_s * 1e9))
     clone = Clone(parse_ln(target), parse_ln(source), setting, when=When(absent=not options.replace))
     (answer,) = await client.files.apply(client.new_call(), (clone,))
@@ -306,7 +303,7 @@ class _Tree(msgspec.Struct, frozen=True):
 
     def place(self, size: int) -> contextlib.AbstractAsyncContextManager[object]:
         """Where a file of so many bytes waits for its turn; a small one need not, as it shares its call."""
-        is_small = self.client.files is not None and 0 <= size <= bounds.INLINE_BYTES_MAX
+        is_small = 0 <= size <= bounds.INLINE_BYTES_MAX
         return contextlib.nullcontext() if is_small else self.large
 
 

@@ -406,7 +406,7 @@ class Cluster:
         """The SDK as `who`."""
         async with self.ports(who, retry_ms=retry_ms) as ports:
             files = remote_files(ports.link, self.urls("bartender"))
-            yield Client(ports.bartender, ports.link.client, retry_ms=round(patience() * RETRY_MS), files=files)
+            yield Client(ports.bartender, files, ports.link.client, retry_ms=round(patience() * RETRY_MS))
 
     async def nodes(self) -> dict[str, NodeView]:
         """The Shepherds by name, as the Librarian sees them."""

@@ -128,7 +128,7 @@ async def link(cluster: Cluster, name: str, *, upload: bool) -> str:
     """A share link of the user's."""
     async with cluster.ports("user") as ports:
         files = remote_files(ports.link, [cluster.info["bartender"][0]["url"]])
-        shared = await Client(ports.bartender, ports.link.client, files=files).share(name, 600_000, upload=upload)
+        shared = await Client(ports.bartender, files, ports.link.client).share(name, 600_000, upload=upload)
         return shared.link
 
 

@@ -9,7 +9,21 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import Kind
-from chelonia.core.ports.files import INLINED, MARK, Arrived, Content, Inline, Setting, Splice, Want, When, Write
+from chelonia.core.ports.files import (
+    INLINED,
+    MARK,
+    Arrived,
+    Content,
+    Failure,
+    Inline,
+    Placed,
+    Placing,
+    Setting,
+    Splice,
+    Want,
+    When,
+    Write,
+)
 from tests.support.files_worlds import World, applied, at, collection, done, looked, names, played, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
@@ -158,3 +172,14 @@ async def test_many_files_in_one_call(world: World) -> None:
     changes = tuple(inline(f"/f{n}", str(n).encode()) for n in range(40))
     assert [getattr(each, "made", each) for each in await world.files.apply(JOE, changes)] == [True] * 40
     assert [await read(world, f"/f{n}") for n in (0, 39)] == [b"0", b"39"]
+
+
+@played
+async def test_bytes_that_a_name_is_not_free_for_are_refused_before_they_are_sent(world: World) -> None:
+    free = Placing(at("/f"), 5, when=When(absent=True))
+    [placed] = await world.files.place(JOE, (free,))
+    assert isinstance(placed, Placed)
+    await write(world, "/f")
+    [refused] = await world.files.place(JOE, (free,))
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.PRECONDITION

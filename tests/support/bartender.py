@@ -8,22 +8,40 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from chelonia.core import status
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
-from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.metadata import Filter, Triple, selects, to_triples
-from chelonia.core.names import parse_ln
+from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.metadata import Filter, Triple, from_triples, selects, to_triples
+from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports import bartender as port
+from chelonia.core.ports.files import (
+    Attributes,
+    Change,
+    Done,
+    Failure,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Named,
+    Placed,
+    Placing,
+    When,
+    Write,
+)
 from chelonia.hosting.net.http_client import Received, RoundTrips, Sending
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 Path = tuple[str, ...]
 PIECE = 1000
 """Bytes of one chunk that the store sends."""
@@ -141,7 +159,6 @@ class FakeBartender:
         """What is told with every upload that succeeds."""
         self.trash: list[tuple[Path, Entry]] = []
         self._numbers = itertools.count(1)
-        self._puts: dict[str, port.StartPutRequest] = {}
 
     # --- reading ---
 
@@ -318,37 +335,6 @@ class FakeBartender:
 
         return _outcome("modify", request.change_id, act)
 
-    async def start_put(
-        self, call: Call, requests: tuple[port.StartPutRequest, ...]
-    ) -> tuple[port.StartPutOutcome, ...]:
-        return tuple([self._start(call, request) for request in requests])
-
-    def _start(self, call: Call, request: port.StartPutRequest) -> port.StartPutOutcome:
-        try:
-            self._note("startPut", call)
-            self._free(request.ln, replace=request.replace)
-        except CheloniaError as error:
-            words = status.failure("startPut", error.kind)
-            return port.StartPutOutcome(request.request_id, words, kind=error.kind.value, cause=error.cause)
-        token = self._guid()
-        self._puts[token] = request
-        return port.StartPutOutcome(request.request_id, "done", f"https://s1/turl/{token}", token, cause=self.note)
-
-    async def commit_put(self, call: Call, requests: tuple[port.CommitPutRequest, ...]) -> tuple[port.Outcome, ...]:
-        return tuple([self._commit(call, request) for request in requests])
-
-    def _commit(self, call: Call, request: port.CommitPutRequest) -> port.Outcome:
-        def act() -> None:
-            self._note("commitPut", call)
-            started = self._puts[request.put]
-            path = self._free(started.ln, replace=started.replace)
-            metadata: dict[str, dict[str, str]] = {"states": {"neededReplicas": str(started.needed_replicas)}}
-            for triple in request.metadata:
-                metadata.setdefault(triple.section, {})[triple.property] = triple.value
-            self.entries[path] = Entry("file", self._guid(), request.put, metadata)
-
-        return _outcome("commitPut", request.request_id, act)
-
     async def put_file(self, call: Call, requests: tuple[port.PutFileRequest, ...]) -> tuple[port.TransferOutcome, ...]:
         raise AssertionError("our own clients put bytes first")
 
@@ -424,6 +410,86 @@ class FakeBartender:
             facts = {"size": str(len(data)), "checksum": hashlib.sha256(data).hexdigest(), "checksumType": "sha256"}
             shown["states"] = facts | shown.get("states", {})
         return shown
+
+
+class FakeFiles:
+    """The part of `core.ports.files.Files` that transfers use, over the entries of a `FakeBartender`. No bytes come in
+    a message, and nothing is copied by reference."""
+
+    def __init__(self, fake: FakeBartender) -> None:
+        self._fake = fake
+        self._placed: dict[str, Placing] = {}
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        return tuple([_answer(self._look, call, ask) for ask in asks])
+
+    def _look(self, call: Call, ask: Look) -> Looked:
+        fake = self._fake
+        path = fake._begin("look", call, str(ask.place))
+        entry, shown = fake.entries[path], fake._shown(path)
+        if entry.type != "file":
+            return Looked(_attributes(shown))
+        hosts = fake.offered.pop(0) if fake.offered else (1, 2, 3)
+        states = shown["states"]
+        sources = tuple(f"https://s{n}/turl/{entry.blob}" for n in hosts)
+        return Looked(
+            _attributes(shown), checksums=Checksums(**{states["checksumType"]: states["checksum"]}), sources=sources
+        )
+
+    async def list(self, call: Call, ask: Listing) -> Listed:
+        request = port.ListRequest("0", str(ask.place), ask.after, ask.limit)
+        told = self._fake._list(call, request, (), ask.below)
+        if told.kind:
+            raise CheloniaError(kind_from_wire(told.kind), "list", str(ask.place), told.cause)
+        entries = tuple(Named(each.name, _attributes(from_triples(each.metadata))) for each in told.entries)
+        return Listed(entries, told.after)
+
+    async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
+        return tuple([_answer(self._place, call, ask) for ask in asks])
+
+    def _place(self, call: Call, ask: Placing) -> Placed:
+        self._fake._note("place", call)
+        self._free(ask.place, ask.when)
+        token = self._fake._guid()
+        self._placed[token] = ask
+        return Placed(f"https://s1/turl/{token}", token, note=self._fake.note)
+
+    async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return tuple([_answer(self._apply, call, change) for change in changes])
+
+    def _apply(self, call: Call, change: Change) -> Done:
+        if not isinstance(change, Write):
+            raise CheloniaError(Kind.NOT_SUPPORTED, cause="only bytes are taken here")
+        if change.inline is not None:
+            raise CheloniaError(Kind.NO_SHEPHERD, cause="no bytes are taken in a message")
+        self._fake._note("write", call)
+        path, placed = self._free(change.place, change.when), self._placed[change.content.put]
+        metadata = {"states": {"neededReplicas": str(placed.wanted)}, "metadata": dict(change.user or {})}
+        if change.setting.modified_ns is not None:
+            metadata["timestamps"] = {"modified": f"{change.setting.modified_ns / 1e9:.3f}"}
+        self._fake.entries[path] = Entry("file", self._fake._guid(), change.content.put, metadata)
+        return Done()
+
+    def _free(self, place: LogicalName, when: When) -> Path:
+        if when.absent and place.parts in self._fake.entries:
+            raise CheloniaError(Kind.PRECONDITION, cause="there is an entry of this name")
+        return self._fake._free(str(place), replace=True)
+
+
+def _answer(ask: Callable[[Call, Q], A], call: Call, element: Q) -> A | Failure:
+    try:
+        return ask(call, element)
+    except CheloniaError as error:
+        return Failure(error.kind, error.subject or str(element.place), error.cause)
+
+
+def _attributes(shown: Mapping[str, Mapping[str, str]]) -> Attributes:
+    entry, states = shown["entry"], shown.get("states", {})
+    modified_ns = round(float(shown.get("timestamps", {}).get("modified", 0)) * 1e9)
+    guid = entry.get("GUID", "")
+    return Attributes(
+        Guid(guid), entry["type"], 1, Dn("/CN=Owner"), int(states.get("size", 0)), guid, modified_ns=modified_ns
+    )
 
 
 def _outcome(op: str, request_id: str, act: object) -> port.Outcome:

@@ -277,9 +277,9 @@ class MemoryFiles:
 
     def _place(self, call: Call, ask: Placing) -> Placed:
         there, parent, rest = self._find(ask.place)
+        when = ask.reserving.when if ask.reserving is not None else ask.when
+        when.require(ask.place, there.attributes if there else None)
         if ask.reserving is not None:
-            when = ask.reserving.when
-            when.require(ask.place, there.attributes if there else None)
             if when.tokens is not None:
                 self._check_locks(call, Write(ask.place, when=when), when.tokens)
             if ask.piece or ask.parents:

@@ -46,7 +46,7 @@ from chelonia.core.values import replace
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST;
-    NOT_FOUND for a part of what is no upload."""
+    NOT_FOUND for a part of what is no upload; PRECONDITION."""
     check_wanted(ask.place, ask.wanted, ask.size)
     if ask.part != NO_PART:
         parse_upload(ask.part.upload)
@@ -60,7 +60,8 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     begin = replace(begin, replaces=replaces, piece=ask.piece, part=ask.part)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
-    return Placed(turl, put, begun.blob)
+    note = "" if ask.piece else await ports.shepherds.shortage(turn.service, ask.wanted)
+    return Placed(turl, put, begun.blob, note)
 
 
 async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Reserving) -> Placed:
@@ -88,10 +89,12 @@ def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:
 async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> Guid:
     """Whether the caller may give this name bytes, as things stand. Returns: the file that has the name, or "".
 
-    Raises: DENIED, NO_PARENT, NOT_A_FILE.
+    Raises: DENIED, NO_PARENT, NOT_A_FILE, PRECONDITION.
     """
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
     judge, there = Judge(turn.user, op), seen(ask.place, walked)
+    if isinstance(ask, Placing):
+        required(ask.when, ask.place, there)
     if there is not None:
         judge.require(Action.DELETE, replaceable(ask.place, there))
         return there.guid

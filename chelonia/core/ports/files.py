@@ -268,7 +268,8 @@ class Placing(msgspec.Struct, frozen=True):
     """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
     `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
     part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be the whole
-    of a file, whose collection is there, without a `Write`; then `Placed.put` is empty."""
+    of a file, whose collection is there, without a `Write`; then `Placed.put` is empty. `when`: what is refused before
+    the bytes are sent, if it does not hold; the change that brings them says it again."""
 
     place: LogicalName
     size: int
@@ -278,15 +279,17 @@ class Placing(msgspec.Struct, frozen=True):
     piece: bool = False
     part: PartPlace = NO_PART
     reserving: Reserving | None = None
+    when: When = ANY
 
 
 class Placed(msgspec.Struct, frozen=True):
     """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
-    `Arrived` carries back; `blob`: what an `Extent` calls the bytes."""
+    `Arrived` carries back; `blob`: what an `Extent` calls the bytes. `note`: as of `Done`."""
 
     turl: str
     put: str
     blob: BlobId = BlobId("")
+    note: str = ""
 
 
 class Arrived(msgspec.Struct, frozen=True):

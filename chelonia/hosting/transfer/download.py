@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 import msgspec
 
 from chelonia.core import bounds
-from chelonia.core.cluster.replicas import PROTOCOL_HTTP
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
-from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.ports.files import Failure, Look, Looked, Want
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import target_of
-from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
 from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.landing import Landing
@@ -293,59 +290,31 @@ class _Search:
                 backoff.worked()
 
     async def _ask(self, patience_ms: int) -> tuple[_ExpectedBytes, _Choice]:
-        looks = self._client.looks
-        if looks is not None and not self._asked:
-            self._asked = True
-            looked = await self._looked(looks, patience_ms)
-            if looked is not None:
-                return looked
-        client, request = self._client, GetFileRequest("0", self._ln, (PROTOCOL_HTTP,))
-        answer = await client.settled(client.bartender.get_file, request)
-        kind = kind_from_wire(answer.kind) if answer.kind else None
-        if kind is Kind.NOT_SUPPORTED and client.files is not None:
-            return await self._content(client.files)
-        if kind is not None:
-            raise CheloniaError(kind, "get", self._ln, answer.cause or answer.status)
-        turls = [turl for turl in _turls(answer) if target_of(turl) not in self._wrong]
-        facts = _ExpectedBytes(answer.size, answer.checksum_type if answer.checksum else "", answer.checksum.lower())
-        return facts, ReplicaChoice(turls, patience_ms)
-
-    async def _looked(
-        self, looks: CallBatches[Look, Looked | Failure], patience_ms: int
-    ) -> tuple[_ExpectedBytes, _Choice] | None:
-        """What one look tells: all bytes of a small file, or where to read others; None: the Bartender is to be asked
-        in another way."""
-        place, want = parse_ln(self._ln), Want.BYTES | Want.SOURCES | Want.CHECKSUMS
-        there = await looks.send(self._client.new_call(), Look(place, want))
+        """All bytes of a small file, at first; or where to read it."""
+        client, place = self._client, parse_ln(self._ln)
+        want = Want.SOURCES | Want.CHECKSUMS | (Want.NOTHING if self._asked else Want.BYTES)
+        self._asked = True
+        there = await client.looks.send(client.new_call(), Look(place, want))
         if isinstance(there, Failure):
             raise there.error("get")
-        if there.attributes.type != TYPE_FILE:
-            raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {there.attributes.type}")
-        sums = there.checksums
-        known = next(((name, getattr(sums, name)) for name in _CHECKSUMS if getattr(sums, name)), None)
-        if known is None or (there.data is None and not there.sources):
-            return None
-        facts = _ExpectedBytes(there.attributes.size, known[0], known[1].lower())
+        known = there.attributes
+        if known.type != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")
+        several = there.data is None and not there.sources
+        kinds = ("adler32",) if several else _CHECKSUMS
+        kind = next((name for name in kinds if getattr(there.checksums, name)), "")
+        checksum = getattr(there.checksums, kind).lower() if kind else ""
+        facts = _ExpectedBytes(known.size, kind, checksum, known.etag if several else "")
         if there.data is not None:
             return facts, _SmallChoice(there.data, [self._ln])
-        return facts, ReplicaChoice(list(dict.fromkeys(there.sources)), patience_ms)
-
-    async def _content(self, files: Files) -> tuple[_ExpectedBytes, _Choice]:
+        if there.sources:
+            turls = [turl for turl in dict.fromkeys(there.sources) if target_of(turl) not in self._wrong]
+            return facts, ReplicaChoice(turls, patience_ms)
         from chelonia.hosting.transfer.file_reader import FileReader  # not above: few files are of several blobs
         from chelonia.hosting.transfer.front import HttpBytes
 
-        place, call = parse_ln(self._ln), self._client.new_call()
-        (there,) = await files.look(call, (Look(place, Want.SOURCES | Want.CHECKSUMS),))
-        if isinstance(there, Failure):
-            raise there.error("get")
-        known, attributes = there.checksums.adler32, there.attributes
-        facts = _ExpectedBytes(attributes.size, "adler32" if known else "", known, attributes.etag)
-        reader = FileReader(files, HttpBytes(self._client.http, self._client.clock), call, place)
+        reader = FileReader(client.files, HttpBytes(client.http, client.clock), client.new_call(), place)
         return facts, _ContentChoice(reader, there, [self._ln])
-
-
-def _turls(answer: TransferOutcome) -> list[str]:
-    return list(dict.fromkeys(turl for turl in (answer.turl, *answer.turls) if turl))
 
 
 def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerator[bytes, None]:

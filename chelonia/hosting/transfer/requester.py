@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.files import Change, Done, Failure, Files, Look, Looked
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
@@ -27,21 +26,20 @@ R = TypeVar("R")
 
 
 class Requester(Protocol):
-    """The Bartender and the connections that a transfer uses. `files` None: files of several blobs cannot be read."""
+    """The Bartender and the connections that a transfer uses."""
 
-    bartender: Bartender
-    files: Files | None
+    files: Files
     http: HttpClient
     clock: Clock
     trouble: Trouble
 
     @property
-    def writes(self) -> CallBatches[Change, Done | Failure] | None:
-        """What sends small files; None: nothing does."""
+    def writes(self) -> CallBatches[Change, Done | Failure]:
+        """What sends small files."""
 
     @property
-    def looks(self) -> CallBatches[Look, Looked | Failure] | None:
-        """What asks for small files; None: nothing does."""
+    def looks(self) -> CallBatches[Look, Looked | Failure]:
+        """What asks for small files, and where to read others."""
 
     def new_call(self) -> Call:
         """The context of one request."""

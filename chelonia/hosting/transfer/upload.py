@@ -2,32 +2,29 @@
 
 `upload` asks the Bartender where to put the bytes, streams them there while hashing, compares what the Shepherds say
 they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, at once
-when it has gone silent (`stall_watch`), never a half-made file: until `commitPut` has answered, nothing is visible, and
-an overwritten file stays as it was.
+when it has gone silent (`stall_watch`), never a half-made file: until the name is committed, nothing is visible, and an
+overwritten file stays as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, cast
 
 import msgspec
 
 from chelonia.core import bounds
-from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
-from chelonia.core.metadata import Triple
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
-from chelonia.core.ports.files import ANY, Change, Done, Failure, Inline, Setting, When, Write
+from chelonia.core.ports.files import ANY, Arrived, Failure, Inline, Placing, Setting, When, Write
 from chelonia.core.timing.pacing import Backoff
+from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import Sending, raise_for_status
-from chelonia.hosting.transfer.call_batches import CallBatches
-from chelonia.hosting.transfer.requester import Progress, Requester
+from chelonia.hosting.transfer.requester import A, Progress, Requester
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
 from chelonia.wire.web.headers import RECEIPTS_HEADER
@@ -39,13 +36,20 @@ PAUSE_MS, PAUSE_MS_MAX = 200, 3_200
 
 
 class UploadOptions(msgspec.Struct, frozen=True):
-    """How to store a file. `mtime_s`: modification time to keep; `metadata`: user metadata and policy rules."""
+    """How to store a file. `mtime_s`: modification time to keep; `user`: what its user writes about it; `policy`: as of
+    `Write`."""
 
     replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
     mtime_s: float | None = None
-    metadata: Sequence[Triple] = ()
+    user: Mapping[str, str] | None = None
+    policy: Mapping[str, str] | None = None
     progress: Progress | None = None
+
+    @property
+    def when(self) -> When:
+        """What has to hold of the name."""
+        return ANY if self.replace else When(absent=True)
 
 
 class UploadResult(msgspec.Struct, frozen=True):
@@ -111,9 +115,8 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
     already name the new bytes.
     """
     wish = options or UploadOptions()
-    writes = client.writes
-    if writes is not None and 0 <= source.size <= bounds.INLINE_BYTES_MAX:
-        stored = await _inline(writes, client.new_call(), source, ln, wish)
+    if 0 <= source.size <= bounds.INLINE_BYTES_MAX:
+        stored = await _inline(client, source, ln, wish)
         if stored is not None:
             return stored
     return await send(client, source, ln, FileAim(client, ln, wish), wish.progress)
@@ -138,37 +141,39 @@ async def send(
     raise AssertionError("the last try either returns or raises")
 
 
-async def _inline(
-    writes: CallBatches[Change, Done | Failure], call: Call, source: Source, ln: str, wish: UploadOptions
-) -> UploadResult | None:
-    """Send a small file in the message that names it; None where it takes the long way: it has grown, or its metadata
-    are more than a user's own."""
-    if any(triple.section != "metadata" for triple in wish.metadata):
-        return None
-    place, data = parse_ln(ln), b""
+async def _inline(client: Requester, source: Source, ln: str, wish: UploadOptions) -> UploadResult | None:
+    """Send a small file in the message that names it; None where it takes the long way, as it has grown."""
+    data = b""
     async with aclosing(cast(AsyncGenerator[bytes, None], source.open())) as chunks:
         async for chunk in chunks:
             data += chunk
             if len(data) > bounds.INLINE_BYTES_MAX:
                 return None
-    if place.into:
-        return None
     sha256 = hashlib.sha256(data).hexdigest()
-    setting = Setting(modified_ns=None if wish.mtime_s is None else round(wish.mtime_s * 1000) * 1_000_000)
-    user = {triple.property: triple.value for triple in wish.metadata}
-    inline = Inline(data, wish.replicas, Checksums(sha256))
-    when = ANY if wish.replace else When(absent=True)
-    write = Write(place, setting=setting, user=user or None, when=when, inline=inline)
-    done = await writes.send(call, write)
-    if isinstance(done, Failure):
-        if done.kind in _LONG_WAY:
-            return None
-        exists = done.kind is Kind.PRECONDITION and not wish.replace
-        kind, cause = (Kind.EXISTS, "there is an entry of this name") if exists else (done.kind, done.cause)
-        raise CheloniaError(kind, "put", ln, cause)
+    write = replace(_write(ln, wish), inline=Inline(data, wish.replicas, Checksums(sha256)))
+    done = await client.writes.send(client.new_call(), write)
+    if isinstance(done, Failure) and done.kind in _LONG_WAY:
+        return None
+    note = good("put", ln, done).note
     if wish.progress is not None:
         wish.progress(len(data))
-    return UploadResult(ln, len(data), sha256, done.note)
+    return UploadResult(ln, len(data), sha256, note)
+
+
+def _write(ln: str, wish: UploadOptions) -> Write:
+    """The change that names the bytes, without them. Raises: BAD_NAME."""
+    modified_ns = None if wish.mtime_s is None else round(wish.mtime_s * 1000) * 1_000_000
+    user = dict(wish.user) if wish.user else None
+    return Write(parse_ln(ln), setting=Setting(modified_ns=modified_ns), user=user, when=wish.when, policy=wish.policy)
+
+
+def good(op: str, ln: str, answer: A | Failure) -> A:
+    """What was answered. Raises: what it failed with; EXISTS where the name has to be free, and is not."""
+    if not isinstance(answer, Failure):
+        return answer
+    if answer.kind is Kind.PRECONDITION:
+        raise CheloniaError(Kind.EXISTS, op, ln, "there is an entry of this name; -f overwrites it")
+    raise CheloniaError(answer.kind, op, ln, answer.cause)
 
 
 _LONG_WAY = (Kind.NO_SHEPHERD, Kind.CHECKSUM, Kind.BAD_TICKET)
@@ -235,19 +240,13 @@ class FileAim:
 
     async def start(self, size: int) -> BegunUpload:
         """As `Aim.start`. Raises: EXISTS, NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE."""
-        request = StartPutRequest("0", self._ln, size, "", "", self._wish.replicas, self._wish.replace)
-        start = await self._client.settled(self._client.bartender.start_put, request)
-        if start.kind:
-            raise CheloniaError(kind_from_wire(start.kind), "put", self._ln, start.cause or start.status)
-        return BegunUpload(start.turl, start.put, start.cause)
+        ask = Placing(parse_ln(self._ln), size, wanted=self._wish.replicas, when=self._wish.when)
+        placed = good("put", self._ln, await self._client.settled(self._client.files.place, ask))
+        return BegunUpload(placed.turl, placed.put, placed.note)
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
-        metadata = (*self._wish.metadata, *_mtime(self._wish.mtime_s))
-        request = CommitPutRequest("0", begun.put, tuple(words), metadata)
-        done = await self._client.settled(self._client.bartender.commit_put, request)
-        if done.kind:
-            error = CheloniaError(kind_from_wire(done.kind), "commitPut", self._ln, done.cause or done.status)
-            raise _Again(error) if error.kind is Kind.EXISTS and self._wish.replace else error  # made meanwhile
+        write = replace(_write(self._ln, self._wish), content=Arrived(begun.put, tuple(words)))
+        good("commitPut", self._ln, await self._client.settled(self._client.files.apply, write))
 
 
 async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch) -> list[str]:
@@ -268,10 +267,6 @@ def _compare(ln: str, sent: _Counted, words: Sequence[str]) -> None:
         if receipt.size != sent.size or receipt.checksums.sha256 != sent.sha256:
             cause = f"{receipt.location.shepherd} stored other bytes than were sent; nothing was named, try again"
             raise CheloniaError(Kind.CHECKSUM, "put", ln, cause)
-
-
-def _mtime(mtime_s: float | None) -> tuple[Triple, ...]:
-    return () if mtime_s is None else (Triple("timestamps", "modified", f"{mtime_s:.3f}"),)
 
 
 class _Counted:

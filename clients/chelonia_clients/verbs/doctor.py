@@ -20,7 +20,7 @@ from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
-from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender, remote_files
 from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
@@ -200,10 +200,9 @@ async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -
     report.good(topic, f"reached at {address} in {_since(started):.0f} ms, TLS accepted on both sides")
     started = time.monotonic()
     try:
-        remote = remote_bartender(
-            Link(http, SystemClock(), SystemIds(), compact=http.compact), (url,), RetryLimits(retry_ms=0)
-        )
-        await Client(remote, http, retry_ms=0).exists("/")
+        link, once = Link(http, SystemClock(), SystemIds(), compact=http.compact), RetryLimits(retry_ms=0)
+        ports = remote_bartender(link, (url,), once), remote_files(link, (url,), once)
+        await Client(*ports, http, retry_ms=0).exists("/")
     except CheloniaError as error:
         report.bad(topic, f"stat / fails: {error.cause or error.kind.value}", cure_of(error))
         return

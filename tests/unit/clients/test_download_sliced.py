@@ -16,7 +16,6 @@ from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid
-from chelonia.core.ports.bartender import TransferOutcome
 from chelonia.core.ports.files import Attributes, Look, Looked
 from chelonia.core.values import replace
 from chelonia.hosting.transfer import slices
@@ -96,15 +95,12 @@ async def test_a_file_of_several_blobs_comes_in_slices_too(tmp_path: Path, monke
             first = 0 if sources == blobs[BlobId("one")] else half
             yield DATA[first + span.offset : first + span.offset + span.length]
 
-    async def look(call: Call, looks: tuple[Look, ...]) -> tuple[Looked, ...]:
-        return (there,)
-
-    async def settled(ask: object, request: object) -> TransferOutcome:
-        return TransferOutcome("0", "", kind=Kind.NOT_SUPPORTED.value)
+    async def look(call: Call, look: Look) -> Looked:
+        return there
 
     monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
-    ports: Any = {"bartender": SimpleNamespace(get_file=None), "files": SimpleNamespace(look=look)}
-    requester: Any = SimpleNamespace(**ports, http=None, clock=HandClock(), looks=None, settled=settled, new_call=Call)
+    looks = SimpleNamespace(send=look)
+    requester: Any = SimpleNamespace(files=None, http=None, clock=HandClock(), looks=looks, new_call=Call)
     await download(requester, "/f", tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == DATA
     ends = sorted({*range(0, len(DATA), SLICE), half, len(DATA)})

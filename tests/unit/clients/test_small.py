@@ -17,10 +17,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import TYPE_COLLECTION, Triple
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import NameRequest, Outcome
-from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Make
+from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Look, Looked, Make, Want
 from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
@@ -80,7 +80,7 @@ async def got(client: Client, ln: str) -> bytes:
 
 async def test_a_small_file_goes_up_and_comes_down_in_a_message(client: Client, fake: FakeBartender) -> None:
     moved: list[int] = []
-    wish = UploadOptions(mtime_s=5.25, metadata=(Triple("metadata", "a", "b"),), progress=moved.append)
+    wish = UploadOptions(mtime_s=5.25, user={"a": "b"}, progress=moved.append)
     result = await upload(client, bytes_source(DATA), "/f", wish)
     assert (result.size, moved) == (len(DATA), [len(DATA)])
     assert await got(client, "/f") == DATA
@@ -98,22 +98,17 @@ async def test_what_is_there_stays_unless_it_is_to_be_replaced(client: Client) -
     assert await got(client, "/f") == b"others"
 
 
-async def test_large_files_and_rights_take_the_long_way(client: Client, fake: FakeBartender) -> None:
-    await upload(client, bytes_source(bytes(bounds.INLINE_BYTES_MAX + 1)), "/large")
-    rule = Triple("policy", "ALL", "+read")
-    await upload(client, bytes_source(DATA), "/f", UploadOptions(metadata=(rule,)))
-    assert [each[0] for each in fake.store.asked] == ["PUT", "PUT"]
-
-
-async def test_a_bartender_that_knows_no_bytes_in_messages_is_asked_as_before(
-    client: Client, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def older(call: object, changes: tuple[Change, ...]) -> tuple[Failure, ...]:
-        return (Failure(Kind.BAD_TICKET, "put", "not a token of this cluster's startPut; start again"),)
-
-    monkeypatch.setattr(client.files, "apply", older, raising=False)
-    await upload(client, bytes_source(DATA), "/f")
+async def test_large_files_take_the_long_way(fake: FakeBartender) -> None:
+    await upload(client_on(fake), bytes_source(bytes(bounds.INLINE_BYTES_MAX + 1)), "/large")
     assert [each[0] for each in fake.store.asked] == ["PUT"]
+
+
+async def test_what_is_written_about_a_file_and_its_rules_go_along(client: Client) -> None:
+    about = UploadOptions(user={"colour": "green"}, policy={"ALL": "+read"})
+    await upload(client, bytes_source(DATA), "/f", about)
+    [there] = await client.files.look(client.new_call(), (Look(parse_ln("/f"), Want.USER | Want.POLICY),))
+    assert isinstance(there, Looked)
+    assert (there.user, there.policy) == ({"colour": "green"}, {"ALL": "+read"})
 
 
 async def test_files_that_come_together_share_their_calls(client: Client) -> None:
@@ -147,8 +142,7 @@ async def test_a_thousand_small_files_are_one_call_of_the_sdk_and_few_of_the_wir
 
 
 async def test_stats_that_come_together_share_their_calls(client: Client, fake: FakeBartender) -> None:
-    await upload(client, bytes_source(bytes(bounds.INLINE_BYTES_MAX + 1)), "/f")
-    fake.calls.clear()
+    fake.add_file("/f", DATA)
     told = await asyncio.gather(*(client.stat(("/f", "/none")[n % 2]) for n in range(40)), return_exceptions=True)
     assert [getattr(each, "kind", "") for each in told] == ["", Kind.NOT_FOUND] * 20
     assert len({call.request_key for _, call in fake.calls}) <= 4
@@ -164,7 +158,7 @@ async def test_deletions_that_come_together_share_their_calls_and_are_settled_un
         kind, cause = (Kind.OUTCOME_UNKNOWN.value, "no answer") if unknown else ("", "")
         return tuple(Outcome(each.request_id, "" if unknown else "deleted", kind, cause) for each in requests)
 
-    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), cast(Any, None))
+    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), *cast(Any, (None, None)))
     assert set(await asyncio.gather(*(made.del_file(f"/f{n}") for n in range(40)))) == {"deleted"}
     assert len(asked) <= 6
     first = asked[0]
@@ -182,7 +176,7 @@ async def test_what_was_refused_is_not_done_once_its_owner_knows() -> None:
     async def del_file(call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         return tuple(deleted(each) for each in requests)
 
-    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), cast(Any, None))
+    made = Client(cast(Any, SimpleNamespace(stat=None, unlink=None, del_file=del_file)), *cast(Any, (None, None)))
 
     async def anew() -> None:
         with pytest.raises(CheloniaError, match=Kind.NOT_FOUND.value):

@@ -38,7 +38,7 @@ def tree() -> Path:
 
 def moved(fake: FakeBartender) -> int:
     """How many uploads there were since the last question."""
-    count = sum(op == "commitPut" for op, _ in fake.calls)
+    count = sum(op == "write" for op, _ in fake.calls)
     fake.calls.clear()
     return count
 

@@ -24,7 +24,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.metadata import Triple
 from chelonia.core.names import check_name, parse_ln
-from chelonia.core.ports.bartender import CommitPutRequest, Outcome
+from chelonia.core.ports.files import Change, Done, Failure, Write
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
@@ -149,7 +149,7 @@ async def test_expired_turls_are_asked_for_once_more(fake: FakeBartender, tmp_pa
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(kind=Kind.EXPIRED)] * 3
     await download(client_on(fake), "/f", tmp_path / "f")
-    assert [op for op, _ in fake.calls] == ["getFile", "getFile"]
+    assert [op for op, _ in fake.calls] == ["look", "look"]
 
 
 @pytest.mark.parametrize("fault", [Fault(after=1000, kind=Kind.NETWORK), Fault(flip=True)])
@@ -279,7 +279,7 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     stored = await upload_local(client_on(fake), file_source(tmp_path / "f"), "/f", options)
     assert fake.data("/f") == DATA
     assert sum(moved) == stored.size == len(DATA)
-    assert [op for op, _ in fake.calls] == ["startPut", "startPut", "startPut", "commitPut"]
+    assert [op for op, _ in fake.calls] == ["place", "place", "place", "write"]
     assert fake.entries[("f",)].metadata["timestamps"] == {"modified": "12.500"}
 
 
@@ -342,27 +342,35 @@ async def test_an_upload_that_may_replace_does_so_with_what_was_made_meanwhile(
     fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
 
-    def raced(call: Call, request: CommitPutRequest) -> Outcome:
-        """The name was free when the bytes were asked for."""
-        monkeypatch.undo()
-        fake.add_file("/f", b"other")
-        return Outcome(request.request_id, "failed", Kind.EXISTS.value, "the name is taken")
+    client = client_on(fake)
+    apply = client.files.apply
 
-    monkeypatch.setattr(fake, "_commit", raced)
-    with contextlib.nullcontext() if wanted else pytest.raises(CheloniaError, match="taken"):
-        await upload(client_on(fake), bytes_source(DATA), "/f", UploadOptions(replace=wanted))
+    async def raced(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        """The name was free when the bytes were asked for."""
+        if cast(Write, changes[0]).inline is None:
+            fake.add_file("/f", b"other")
+        return await apply(call, changes)
+
+    monkeypatch.setattr(client.files, "apply", raced)
+    with contextlib.nullcontext() if wanted else pytest.raises(CheloniaError, match="-f overwrites it"):
+        await upload(client, bytes_source(DATA), "/f", UploadOptions(replace=wanted))
     assert fake.data("/f") == (DATA if wanted else b"other")
 
 
 async def test_bytes_on_a_shepherd_that_was_forgotten_meanwhile_are_sent_to_others(
     fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(call: Call, request: CommitPutRequest) -> Outcome:
-        monkeypatch.undo()
-        return Outcome(request.request_id, "failed", Kind.NO_SHEPHERD.value, "no approved Shepherd")
+    client = client_on(fake)
+    apply = client.files.apply
 
-    monkeypatch.setattr(fake, "_commit", refused)
-    await upload(client_on(fake), bytes_source(DATA), "/f")
+    async def refused(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if cast(Write, changes[0]).inline is None:
+            monkeypatch.undo()
+            return (Failure(Kind.NO_SHEPHERD, "/f", "no approved Shepherd"),)
+        return await apply(call, changes)
+
+    monkeypatch.setattr(client.files, "apply", refused)
+    await upload(client, bytes_source(DATA), "/f")
     assert fake.data("/f") == DATA
 
 
