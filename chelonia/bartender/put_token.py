@@ -1,4 +1,4 @@
-"""The token of a bytes-first upload: everything `commitPut` needs, authenticated, so that Bartenders keep nothing.
+"""The token of a bytes-first upload: everything its commit needs, authenticated, so that Bartenders keep nothing.
 
 Layout: `<payload>.<mac>`, both base64url without padding; the payload is a JSON object, the mac HMAC-SHA256 over
 `chelonia put 1` NUL payload under the cluster's token key. Any Bartender of the cluster takes another's token.
@@ -125,4 +125,4 @@ def _mac(payload: str, key: bytes) -> bytes:
 
 
 def _forged() -> CheloniaError:
-    return CheloniaError(Kind.BAD_TICKET, subject="put", cause="not a token of this cluster's startPut; start again")
+    return CheloniaError(Kind.BAD_TICKET, subject="put", cause="not a token of this cluster; start again")

@@ -37,7 +37,6 @@ from chelonia.core.ports.bartender import (
     ModifyRequest,
     NameRequest,
     Outcome,
-    StartPutOutcome,
     StatOutcome,
     TransferOutcome,
 )
@@ -109,7 +108,7 @@ def _change(
     act: Act[R, None],
     subject: Callable[[R], str] = _ln,
     *,
-    ordered: Callable[[R], str] | None = _ln,
+    ordered: Callable[[R], str] = _ln,
     walk: Walk | None = None,
     together: Together | None = None,
 ) -> Method[R, Outcome]:
@@ -222,5 +221,3 @@ class BartenderService:
     )
     list_deleted = _bulk("listDeleted", deleted.list_deleted, _answering(ListDeletedOutcome))
     modify = _bulk("modify", modify.modify, _answering(Outcome), _modified, ordered=_ln, recalled=modify.applied)
-    start_put = _bulk("startPut", transfers.start_put, _answering(StartPutOutcome))
-    commit_put = _change("commitPut", transfers.commit_put, lambda request: request.put, ordered=None)

@@ -1,8 +1,8 @@
-"""Where bytes go and come from: putFile, startPut and commitPut, getFile, addReplica.
+"""Where bytes go and come from: putFile, getFile, addReplica, and what all uploads have in common.
 
 An upload is refused before anything is written when too few Shepherds can take it, so no name is ever left behind.
 putFile reserves a *pending* name that nobody sees and that expires with its tickets; it is given back at once when no
-Shepherd gives any. startPut writes nothing at all. commitPut decides the rights anew, on the state of that moment.
+Shepherd gives any.
 """
 
 from __future__ import annotations
@@ -10,27 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, checked_facts, file_facts, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, file_facts, merged, new_policies
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.put_token import PutToken, decode, encode
+from chelonia.bartender.put_token import PutToken
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.bartender.shepherds import UploadPlan
 from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.attributes import is_empty
-from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Expect
+from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Sections, StoredObject
+from chelonia.core.metadata import TYPE_FILE, Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
-    CommitPutRequest,
     GetFileRequest,
     PutFileRequest,
-    StartPutOutcome,
-    StartPutRequest,
     TransferOutcome,
 )
 from chelonia.core.ports.librarian import MakeEntry, Traversal
@@ -52,43 +49,12 @@ async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> 
     facts = file_facts(request.metadata)
     given = accepted(request.metadata, TYPE_FILE, "putFile.metadata")
     _need_http(request.protocols)
-    begin = await _begin(ports, turn, "putFile", ln, facts, replace_file=request.replace)
+    begin = await _begin(ports, turn, ln, facts, replace_file=request.replace)
     begin = replace(begin, sections=merged(begin.sections, given, {"states": facts.states()}), named=True)
     if facts.needed == 0:
         return await _name_only(ports, turn, request, begin)
     turl, _ = await tickets(ports, turn, begin, Purpose.PENDING)
     return TransferOutcome(request.request_id, status.success("putFile"), turl, PROTOCOL_HTTP)
-
-
-async def start_put(ports: Ports, turn: ElementCall, request: StartPutRequest) -> StartPutOutcome:
-    """Begin a bytes-first upload: a TURL and a token, and nothing written."""
-    ln = parse_ln(request.ln)
-    if request.needed_replicas < 1 or request.size < -1:
-        cause = f"startPut needs 1 to {bounds.REPLICAS_WANTED_MAX} replicas, and a size (-1: not known)"
-        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ln), cause=cause)
-    checksum_type = request.checksum_type or "sha256"
-    facts = checked_facts(FileFacts(request.size, request.checksum, checksum_type, request.needed_replicas))
-    begin = await _begin(ports, turn, "startPut", ln, facts, replace_file=request.replace)
-    turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
-    token = encode(PutToken(begin, begun, checksum_type), ports.settings.token_key)
-    note = await ports.shepherds.shortage(turn.service, request.needed_replicas)
-    return StartPutOutcome(request.request_id, status.success("startPut"), turl, token, cause=note)
-
-
-async def commit_put(ports: Ports, turn: ElementCall, request: CommitPutRequest) -> None:
-    """Give durable bytes their name, if the caller still may."""
-    token = decode(request.put, ports.settings.token_key)
-    begin = token.begin
-    held = checked_receipts(ports, turn, token, request.receipts)
-    given = accepted(request.metadata, TYPE_FILE, "commitPut.metadata")
-    inherited, expect = await _still_allowed(ports, turn, begin)
-    facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    begin = replace(begin, sections=merged(inherited, given, {"states": facts.states()}), expect=expect)
-    try:
-        await ports.librarian.commit_file(turn.service, CommitFile(begin, token.begun, held))
-    except CheloniaError as error:
-        if error.kind is not Kind.EXISTS or not await _is_committed(ports, turn, token):
-            raise
 
 
 def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
@@ -175,11 +141,9 @@ async def add_replica(
     return TransferOutcome(request.request_id, status.success("addReplica"), turl, PROTOCOL_HTTP)
 
 
-async def _begin(
-    ports: Ports, turn: ElementCall, op: str, ln: LogicalName, facts: FileFacts, *, replace_file: bool
-) -> BeginPut:
+async def _begin(ports: Ports, turn: ElementCall, ln: LogicalName, facts: FileFacts, *, replace_file: bool) -> BeginPut:
     """An upload to where a file can be put, if the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
-    judge = Judge(turn.user, op)
+    judge = Judge(turn.user, "putFile")
     begin = unnamed(ports, turn, LogicalName(ln.start, ln.parts), facts.needed, facts.size, facts.checksums)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
     if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
@@ -238,28 +202,6 @@ async def _name_only(ports: Ports, turn: ElementCall, request: PutFileRequest, b
     made = MakeEntry(begin.parent, begin.name, TYPE_FILE, begin.owner, begin.sections, begin.expect)
     await ports.librarian.make_entry(turn.service, made)
     return TransferOutcome(request.request_id, status.success("putFile"))
-
-
-async def _still_allowed(ports: Ports, turn: ElementCall, begin: BeginPut) -> tuple[Sections, Expect]:
-    """Decide the right to commit on the state of now. Returns: what the new file inherits; versions decided on."""
-    guid = begin.replaces or begin.parent
-    (stored,) = await ports.librarian.get(turn.service, (guid,), RIGHTS)
-    judge = Judge(turn.user, "commitPut")
-    if begin.replaces:
-        if not is_visible(stored) or stored.value("entry", "type") != TYPE_FILE:
-            raise CheloniaError(Kind.NOT_FOUND, subject=str(begin.ln), cause="the file to replace is gone; start again")
-        return {}, judge.require(Action.DELETE, FoundEntry(begin.ln, stored))
-    if not is_visible(stored) or stored.value("entry", "type") != TYPE_COLLECTION:
-        raise CheloniaError(Kind.NO_PARENT, subject=str(begin.ln), cause=f"{begin.ln.parent} is gone; start again")
-    expect = judge.require(Action.ADD_ENTRY, FoundEntry(begin.ln.parent, stored))
-    return new_policies(stored.sections, TYPE_FILE), expect
-
-
-async def _is_committed(ports: Ports, turn: ElementCall, token: PutToken) -> bool:
-    """Whether the name is taken by this very upload: a commit repeated without a request key."""
-    ln = LogicalName(token.begin.parent, (token.begin.name,))
-    (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
-    return walked.complete and walked.guid == token.begun.guid
 
 
 def file_checksum(token: PutToken) -> str:

@@ -90,9 +90,6 @@ PHRASES: dict[str, Phrases] = {
     ),
     "putFile": Phrases("done", _INTERNAL, _FILE),
     "putFile.metadata": Phrases("done", _INTERNAL, _FILE | _REFUSED_METADATA),
-    "startPut": Phrases("done", _INTERNAL, _FILE),
-    "commitPut": Phrases("done", _INTERNAL, _FILE),
-    "commitPut.metadata": Phrases("done", _INTERNAL, _FILE | _REFUSED_METADATA),
     "addReplica": Phrases(
         "done",
         _INTERNAL,

@@ -11,7 +11,9 @@ from chelonia.core.cluster.replicas import Checksums, ReplicaState
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.metadata import Needed, Triple
-from chelonia.core.ports.bartender import GetFileRequest, ListRequest, StartPutRequest
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import GetFileRequest, ListRequest
+from chelonia.core.ports.files import Placing
 from chelonia.core.ports.librarian import Heartbeat, Report, ReportedReplica
 from chelonia.wire import soap
 from chelonia.wire.operations.bartender import BARTENDER
@@ -58,14 +60,13 @@ async def test_a_listing_ends_with_what_it_may_read_and_with_its_client(cluster:
 async def test_space_that_one_user_reserves_without_a_byte_is_there_for_another(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    """25 `startPut` shut others out for two minutes, and could be repeated. The user's own uploads wait that long."""
+    """25 uploads without a byte shut others out for two minutes, again and again. The user's own wait that long."""
     cluster = own_cluster(shepherds=3)
     free = min(node.free_bytes for node in (await cluster.nodes()).values())
     sizes = [int(free * 0.95) >> n for n in range(13)] * 2
-    async with cluster.ports("user") as ports:
+    async with cluster.client("user") as idle:
         for n, size in enumerate(sizes[:25]):
-            request = StartPutRequest("0", f"/limits-idle{n}", size, "", "", 1, False)
-            await ports.bartender.start_put(Call(), (request,))
+            await idle.files.place(Call(), (Placing(parse_ln(f"/limits-idle{n}"), size, wanted=1),))
     async with cluster.client("admin") as other:
         for n in range(12):
             assert await turl_for_put(other, f"/limits-mine{n}", b"", 1, size=16 << 20)

@@ -10,7 +10,6 @@ from chelonia.core.ports.bartender import (
     MakeRequest,
     MoveRequest,
     NameRequest,
-    StartPutRequest,
 )
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Cluster
@@ -40,7 +39,6 @@ async def test_what_is_no_name_is_refused_by_every_operation(cluster: Cluster, l
             "make": (await bartender.make_collection(new_call(), (MakeRequest("0", ln),)))[0].kind,
             "unmake": (await bartender.unmake_collection(new_call(), name))[0].kind,
             "get": (await bartender.get_file(new_call(), (GetFileRequest("0", ln, ("http",)),)))[0].kind,
-            "start": (await bartender.start_put(new_call(), (StartPutRequest("0", ln, 1, "", "", 1),)))[0].kind,
             "move": (await bartender.move(new_call(), (MoveRequest("0", "/movable", ln),)))[0].kind,
             "delete": (await bartender.del_file(new_call(), name))[0].kind,
             "unlink": (await bartender.unlink(new_call(), name))[0].kind,

@@ -26,7 +26,7 @@ from chelonia.core.metadata import Needed, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports import ahash, bartender, librarian, shepherd
 from chelonia.core.values import replace
-from chelonia.wire import positions, receipts, soap
+from chelonia.wire import positions, soap
 from chelonia.wire.operations.ahash import AHASH
 from chelonia.wire.operations.bartender import BARTENDER
 from chelonia.wire.operations.librarian import LIBRARIAN
@@ -174,16 +174,21 @@ def test_bartender_names(user: Driver, drive: Driver) -> None:
     assert gone.metadata == ()
 
 
-def test_bartender_files(user: Driver, drive: Driver, cluster: Cluster) -> None:
+def put(user: Driver, cluster: Cluster, name: str, copies: int) -> None:
+    """Store a file."""
     metadata = (
         Triple("states", "size", str(len(DATA))),
         Triple("states", "checksum", MD5),
         Triple("states", "checksumType", "md5"),
-        Triple("states", "neededReplicas", "2"),
+        Triple("states", "neededReplicas", str(copies)),
     )
-    put = user("put_file", bartender.PutFileRequest("7", "/zeep/file", metadata, ("http",)))
-    assert put.status == "done"
-    assert cluster.request("PUT", put.turl, body=DATA).status == 201
+    begun = user("put_file", bartender.PutFileRequest("7", name, metadata, ("http",)))
+    assert begun.status == "done"
+    assert cluster.request("PUT", begun.turl, body=DATA).status == 201
+
+
+def test_bartender_files(user: Driver, drive: Driver, cluster: Cluster) -> None:
+    put(user, cluster, "/zeep/file", 2)
     got = user("get_file", bartender.GetFileRequest("7", "/zeep/file", ("http",)))
     assert (got.status, got.size, got.checksum) == ("done", len(DATA), MD5)
     assert cluster.request("GET", got.turl).body == DATA
@@ -196,9 +201,7 @@ def test_bartender_files(user: Driver, drive: Driver, cluster: Cluster) -> None:
 
 
 def test_bartender_brings_deleted_files_back(user: Driver, cluster: Cluster) -> None:
-    begun = user("start_put", bartender.StartPutRequest("7", "/zeep/lost", len(DATA), MD5, "md5", 1))
-    words = cluster.request("PUT", begun.turl, body=DATA).headers["chelonia-receipts"].replace(" ", "").split(",")
-    assert user("commit_put", bartender.CommitPutRequest("7", begun.put, tuple(words))).status == "done"
+    put(user, cluster, "/zeep/lost", 1)
     assert user("del_file", bartender.NameRequest("7", "/zeep/lost")).status == "deleted"
     listed = user("list_deleted", bartender.ListRequest("7", "/zeep"))
     assert "lost" in [entry.name for entry in listed.entries]
@@ -207,12 +210,8 @@ def test_bartender_brings_deleted_files_back(user: Driver, cluster: Cluster) -> 
     assert cluster.request("GET", got.turl).body == DATA
 
 
-def test_bartender_bytes_first_and_add_replica(user: Driver, drive: Driver, cluster: Cluster) -> None:
-    begun = user("start_put", bartender.StartPutRequest("7", "/zeep/first", len(DATA), MD5, "md5", 2))
-    stored = cluster.request("PUT", begun.turl, body=DATA)
-    words = tuple(stored.headers["chelonia-receipts"].replace(" ", "").split(","))
-    assert len(words) == 2
-    assert user("commit_put", bartender.CommitPutRequest("7", begun.put, words)).status == "done"
+def test_bartender_add_replica(user: Driver, drive: Driver, cluster: Cluster) -> None:
+    put(user, cluster, "/zeep/first", 2)
     metadata = user("stat", bartender.NameRequest("7", "/zeep/first")).metadata
     guid = next(t.value for t in metadata if t.property == "GUID")
     holders = [cluster.named(t.property) for t in metadata if t.section == "locations"]
@@ -290,11 +289,10 @@ def test_librarian_nodes(drive: Driver, cluster: Cluster) -> None:
 
 def stored(user: Driver, cluster: Cluster, name: str) -> tuple[str, ReferenceId]:
     """Store a file; the door of a holder, and its reference there."""
-    begun = user("start_put", bartender.StartPutRequest("7", name, len(DATA), MD5, "md5", 1))
-    words = cluster.request("PUT", begun.turl, body=DATA).headers["chelonia-receipts"].replace(" ", "").split(",")
-    assert user("commit_put", bartender.CommitPutRequest("7", begun.put, tuple(words))).status == "done"
-    receipt = receipts.from_text(words[0])
-    return cluster.named(receipt.location.shepherd), receipt.location.reference
+    put(user, cluster, name, 1)
+    metadata = user("stat", bartender.NameRequest("7", name)).metadata
+    shepherd, _, reference = next(t.property for t in metadata if t.section == "locations").partition(" ")
+    return cluster.named(shepherd), ReferenceId(reference)
 
 
 def test_shepherd(drive: Driver, user: Driver, cluster: Cluster) -> None:

@@ -18,7 +18,9 @@ from chelonia.core.cluster.replicas import parse_location
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import from_triples
-from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, NameRequest, StartPutRequest
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import GetFileRequest, NameRequest
+from chelonia.core.ports.files import Arrived, Done, Failure, Placing, Write
 from chelonia.wire import receipts
 from tests.sim.network import Faults
 from tests.sim.world import USER, World
@@ -82,24 +84,21 @@ async def _upload(world: World, ln: str, data: bytes) -> bool:
 
 
 async def _try_upload(world: World, ln: str, data: bytes) -> bool:
-    bartender = world.bartender_port()
-    request = StartPutRequest("0", ln, len(data), "", "", WANTED, replace=True)
-    [start] = await bartender.start_put(_call(world), (request,))
-    if start.kind:
+    files, place = world.bartender_port(door="files"), parse_ln(ln)
+    [start] = await files.place(_call(world), (Placing(place, len(data), wanted=WANTED),))
+    if isinstance(start, Failure):
         await world.clock.sleep(500)
-        return False if start.kind == "denied" else await _again(start.cause)
+        return False if start.kind is Kind.DENIED else await _again(start.cause)
     uploaded = await world.put(start.turl, data)
     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
     commit_call = _call(world)
     for _attempt in range(8):
         try:
-            [done] = await bartender.commit_put(commit_call, (CommitPutRequest("0", start.put, words),))
+            [done] = await files.apply(commit_call, (Write(place, Arrived(start.put, words)),))
         except CheloniaError:
             await world.clock.sleep(300)
             continue
-        if not done.kind:
-            return True
-        return await _again(done.cause)
+        return True if isinstance(done, Done) else await _again(done.cause)
     return False
 
 

@@ -25,15 +25,15 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import Triple
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
-    CommitPutRequest,
     GetFileRequest,
     ModifyRequest,
     MoveRequest,
     NameRequest,
     PutFileRequest,
-    StartPutRequest,
 )
+from chelonia.core.ports.files import Arrived, Failure, Placing, Write
 from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.wire import receipts
 from tests.sim.dump import snapshot
@@ -167,11 +167,11 @@ class Churn:
 
     async def _upload(self, name: str, data: bytes, wanted: int) -> str:
         """Bytes first, as the SDK does it: `done`, `unknown`, or `refused` when nothing can have happened."""
-        request = StartPutRequest("0", name, len(data), "", "", wanted, replace=True)
+        place = parse_ln(name)
         for _ in range(TRIES):
             try:
-                [start] = await self._bartender.start_put(self._call(), (request,))
-                if start.kind:
+                [start] = await self._files.place(self._call(), (Placing(place, len(data), wanted=wanted),))
+                if isinstance(start, Failure):
                     await self.world.clock.sleep(400)
                     continue
                 uploaded = await self.world.put(start.turl, data)
@@ -179,8 +179,8 @@ class Churn:
                 await self.world.clock.sleep(400)
                 continue
             words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
-            commit = CommitPutRequest("0", start.put, words)
-            return await self._ask(lambda call, commit=commit: self._bartender.commit_put(call, (commit,)))
+            write = Write(place, Arrived(start.put, words))
+            return await self._ask(lambda call, write=write: self._files.apply(call, (write,)))
         return "refused"
 
     async def _put_file(self, name: str, wanted: int) -> None:
@@ -248,6 +248,10 @@ class Churn:
     @property
     def _bartender(self) -> Any:
         return self.world.bartender_port()
+
+    @property
+    def _files(self) -> Any:
+        return self.world.bartender_port(door="files")
 
     def _call(self) -> Call:
         key = self.world.ids.uuid()

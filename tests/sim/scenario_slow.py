@@ -17,7 +17,8 @@ from msgspec import structs
 from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.bartender import CommitPutRequest, StartPutRequest
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Arrived, Done, Placing, Write
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts
@@ -102,12 +103,13 @@ def _world(seed: int, slowness: int) -> World:
 
 async def _upload(world: World, data: bytes) -> None:
     """Store one file; nothing goes wrong yet."""
-    bartender, call = world.bartender_port(), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
-    [start] = await bartender.start_put(call, (StartPutRequest("0", "/f", len(data), "", "", WANTED),))
+    files, call = world.bartender_port(door="files"), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
+    place = parse_ln("/f")
+    [start] = await files.place(call, (Placing(place, len(data), wanted=WANTED),))
     uploaded = await world.put(start.turl, data)
     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
-    [done] = await bartender.commit_put(call, (CommitPutRequest("0", start.put, words),))
-    assert not done.kind, done
+    [done] = await files.apply(call, (Write(place, Arrived(start.put, words)),))
+    assert isinstance(done, Done), done
 
 
 async def _rate(world: World, bytes_per_s: int) -> None:

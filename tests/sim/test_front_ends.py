@@ -8,7 +8,9 @@ from msgspec import structs
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import GetFileRequest
+from chelonia.core.ports.files import Arrived, Placing, Write
 from chelonia.wire import receipts
 from tests.sim.front_ends import BytesFrom
 from tests.sim.scenario import CALM
@@ -23,10 +25,11 @@ async def _rotten_with_its_record() -> None:
     world.network.faults = CALM
     await world.start()
     bartender, call = world.bartender_port(), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
-    [start] = await bartender.start_put(call, (StartPutRequest("0", "/f", 5, "", "", 2),))
+    files, place = world.bartender_port(door="files"), parse_ln("/f")
+    [start] = await files.place(call, (Placing(place, 5, wanted=2),))
     uploaded = await world.put(start.turl, b"bytes")
     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
-    await bartender.commit_put(call, (CommitPutRequest("0", start.put, words),))
+    await files.apply(call, (Write(place, Arrived(start.put, words)),))
     [told] = await bartender.get_file(call, (GetFileRequest("0", "/f", ("http",)),))
     door = BytesFrom(world, User(0, world.user), USER)
     kept = [(each.disk.platter, reference) for each in world.shepherds for reference in each.disk.platter.references()]

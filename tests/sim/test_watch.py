@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.bartender import CommitPutRequest, GetFileRequest, StartPutRequest
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.bartender import GetFileRequest
+from chelonia.core.ports.files import Arrived, Done, Placing, Write
 from chelonia.wire import receipts
 from tests.sim.scenario import CALM
 from tests.sim.virtual_loop import run_virtual
@@ -22,7 +24,8 @@ async def _committed_when_set_aside() -> None:
     watch = Watch(world)
     await world.start()
     bartender, call = world.bartender_port(), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
-    [start] = await bartender.start_put(call, (StartPutRequest("0", "/f", 5, "", "", 2),))
+    files, place = world.bartender_port(door="files"), parse_ln("/f")
+    [start] = await files.place(call, (Placing(place, 5, wanted=2),))
     uploaded = await world.put(start.turl, b"bytes")
     homes = [shepherd for shepherd in world.shepherds if shepherd.disk.platter.references()]
     assert len(homes) == 2
@@ -31,8 +34,8 @@ async def _committed_when_set_aside() -> None:
     [core] = world.hosts
     core.node.clock.offset_ms -= A_DAY_MS
     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
-    [done] = await bartender.commit_put(call, (CommitPutRequest("0", start.put, words),))
-    assert not done.kind, done
+    [done] = await files.apply(call, (Write(place, Arrived(start.put, words)),))
+    assert isinstance(done, Done), done
     watch.check()
     await bartender.get_file(call, (GetFileRequest("0", "/f", ("http",)),))  # who is asked for it compares
     while watch.left():

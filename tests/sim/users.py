@@ -24,17 +24,15 @@ from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.metadata import Triple, from_triples
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
-    CommitPutRequest,
     GetFileRequest,
     MakeRequest,
     ModifyRequest,
     MoveRequest,
     NameRequest,
     PutFileRequest,
-    StartPutRequest,
     UndeleteRequest,
 )
-from chelonia.core.ports.files import Clone, Done
+from chelonia.core.ports.files import Arrived, Clone, Done, Failure, Placed, Placing, Write
 from chelonia.core.values import replace
 from chelonia.wire import receipts
 from tests.sim.model import DONE, NOTHING, Op, Story, Violation
@@ -376,17 +374,18 @@ class _Asking:
     async def _put(self, op: Op) -> str:
         """Bytes first, as the SDK does it. Nothing happens before the commit is asked for."""
         data = self._users.contents.bytes_of(op.content)
-        request = (StartPutRequest("0", self._group.ln(op.name), len(data), "", "", op.wanted, replace=True),)
+        place = parse_ln(self._group.ln(op.name))
         for _ in range(TRIES // 3):
             try:
-                [start] = await self._port().start_put(self._fresh(), request)
-                if start.kind and not TABLE[Kind(start.kind)].retryable:
-                    return f"refused {start.kind}"
-                if not start.kind:
+                asked = (Placing(place, len(data), wanted=op.wanted),)
+                [start] = await self._port("files").place(self._fresh(), asked)
+                if isinstance(start, Failure) and not start.error().meaning.retryable:
+                    return f"refused {start.kind.value}"
+                if isinstance(start, Placed):
                     uploaded = await self._world.put(start.turl, data, self._user.node, self._call)
                     words = tuple(receipts.to_text(receipt) for receipt in uploaded.receipts)
-                    commit = (CommitPutRequest("0", start.put, words),)
-                    return await self._repeat(lambda port, call, commit=commit: port.commit_put(call, commit))
+                    write = (Write(place, Arrived(start.put, words)),)
+                    return await self._repeat(lambda port, call, write=write: port.apply(call, write), "files")
             except CheloniaError:
                 pass
             await self._world.clock.sleep(PAUSE_MS)
@@ -468,7 +467,7 @@ def _told(answer: Any, tried: int) -> str:
         return DONE
     if TABLE[Kind(answer.kind)].retryable:
         return ""
-    late = tried and answer.kind == Kind.EXPIRED.value
+    late = tried and Kind(answer.kind) is Kind.EXPIRED
     return UNKNOWN if late else f"refused {Kind(answer.kind).value}"
 
 

@@ -165,10 +165,10 @@ MISTAKES: tuple[Mistake, ...] = (
         MEANWHILE,
     ),
     Mistake(
-        "commitPut's right is decided but not conditioned on",
-        "chelonia/bartender/transfers.py",
-        "states()}), expect=expect)",
-        "states()}))",
+        "the right to write is decided but not conditioned on",
+        "chelonia/bartender/files/writing.py",
+        "expect=tuple(dict.fromkeys((*expect, *free))),",
+        "expect=tuple(dict.fromkeys(free)),",
         "tests/unit/bartender/test_transfers.py",
     ),
     Mistake(

@@ -25,6 +25,4 @@ BARTENDER: Final = table(
     row(Bartender.list_deleted, *EVERYONE, ends=True),
     row(Bartender.unlink, *EVERYONE, retry=Retry.KEYED),
     row(Bartender.modify, *EVERYONE, retry=Retry.KEYED),
-    row(Bartender.start_put, *EVERYONE, retry=Retry.KEYED),
-    row(Bartender.commit_put, *EVERYONE, retry=Retry.KEYED),
 )

@@ -1,8 +1,8 @@
 """The Bartender port: what users can do, with the original's operations and answers.
 
 Every outcome carries the original's status string (`core.status` chooses it by kind), and beside it the kind and the
-cause, so that a client of ours can exit with the right code and name the cure. `startPut`/`commitPut` are the
-bytes-first upload of our own SDK: no name exists before its bytes are durable, and overwriting is atomic.
+cause, so that a client of ours can exit with the right code and name the cure. Uploads that put bytes first, so that no
+name exists before they are durable, are the port `Files`'.
 """
 
 from __future__ import annotations
@@ -186,41 +186,6 @@ class ModifyRequest(msgspec.Struct, frozen=True):
     value: str
 
 
-class StartPutRequest(msgspec.Struct, frozen=True):
-    """startPut: where a bytes-first upload will go. Size -1 when not known; checksums are checked when given."""
-
-    request_id: str
-    ln: str
-    size: int
-    checksum: str
-    checksum_type: str
-    needed_replicas: int
-    replace: bool = False
-
-
-class StartPutOutcome(msgspec.Struct, frozen=True):
-    """`turl`: PUT the bytes there; `put`: opaque, authenticated token that `commitPut` takes back.
-
-    `cause` on success: a note for the user, as that there are fewer Shepherds than copies wanted.
-    """
-
-    request_id: str
-    status: str
-    turl: str = ""
-    put: str = ""
-    kind: str = ""
-    cause: str = ""
-
-
-class CommitPutRequest(msgspec.Struct, frozen=True):
-    """commitPut: the token of startPut, the receipts of the PUT, and the file's user metadata."""
-
-    request_id: str
-    put: str
-    receipts: Texts
-    metadata: tuple[Triple, ...] = ()
-
-
 class Bartender(Protocol):
     """The users' front end. Faults (bad XML, too large, unavailable) are raised; everything else is an outcome."""
 
@@ -272,9 +237,3 @@ class Bartender(Protocol):
 
     async def modify(self, call: Call, requests: tuple[ModifyRequest, ...]) -> tuple[Outcome, ...]:
         """Change whitelisted metadata, states and policies."""
-
-    async def start_put(self, call: Call, requests: tuple[StartPutRequest, ...]) -> tuple[StartPutOutcome, ...]:
-        """Begin bytes-first uploads."""
-
-    async def commit_put(self, call: Call, requests: tuple[CommitPutRequest, ...]) -> tuple[Outcome, ...]:
-        """Give durable bytes their name."""

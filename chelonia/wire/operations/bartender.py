@@ -1,4 +1,4 @@
-"""The Bartender on the wire: the original's operations to the letter, `startPut` and `commitPut` in the same style.
+"""The Bartender on the wire: the original's operations to the letter, `undelete` and `listDeleted` in the same style.
 
 Kind and cause, paging, sizes and further TURLs are optional elements after the original's own.
 """
@@ -11,7 +11,6 @@ from chelonia.core.operations import bartender
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
     Bartender,
-    CommitPutRequest,
     DeletedEntry,
     GetFileRequest,
     ListDeletedOutcome,
@@ -24,8 +23,6 @@ from chelonia.core.ports.bartender import (
     NameRequest,
     Outcome,
     PutFileRequest,
-    StartPutOutcome,
-    StartPutRequest,
     StatOutcome,
     TransferOutcome,
     UndeleteRequest,
@@ -33,7 +30,6 @@ from chelonia.core.ports.bartender import (
 from chelonia.wire.elements import answers, bulk, needed
 from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
-    INT,
     YES_NO,
     Child,
     Children,
@@ -88,16 +84,6 @@ _TRANSFER = record(
     "size? checksum? checksum_type? kind? cause?",
 )
 _MODIFY = record(ModifyRequest, "change_id ln change_type section property value")
-_START_PUT = record(
-    StartPutRequest,
-    "request_id ln",
-    Text("size", "size", INT, default=-1),
-    Text("checksum", "checksum", default=""),
-    Text("checksumType", "checksum_type", default=""),
-    "needed_replicas replace?",
-)
-_STARTED = record(StartPutOutcome, "request_id status=success turl put kind? cause?")
-_COMMIT_PUT = record(CommitPutRequest, "request_id put", ListOf("receiptList", Texts("receipt", "receipts")), _METADATA)
 
 
 def _spec(name: str, method: Any, request: Record, answer: Record) -> Spec:
@@ -143,8 +129,6 @@ BARTENDER: Final = service(
         _spec("listDeleted", Bartender.list_deleted, _LIST, _LISTED_DELETED),
         _spec("unlink", Bartender.unlink, _NAME, _OUTCOME),
         _spec("modify", Bartender.modify, _MODIFY, _MODIFIED),
-        _spec("startPut", Bartender.start_put, _START_PUT, _STARTED),
-        _spec("commitPut", Bartender.commit_put, _COMMIT_PUT, _OUTCOME),
     ),
 )
 """The Bartender's operations."""

@@ -1,4 +1,4 @@
-"""putFile, startPut and commitPut, getFile, addReplica: where bytes go, who may send them, what is left behind."""
+"""putFile, bytes first, getFile, addReplica: where bytes go, who may send them, what is left behind."""
 
 import base64
 import json
@@ -20,15 +20,11 @@ from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
-    CommitPutRequest,
     GetFileRequest,
     NameRequest,
-    Outcome,
     PutFileRequest,
-    StartPutOutcome,
-    StartPutRequest,
 )
-from chelonia.core.ports.files import Done, Failure, Inline, Write
+from chelonia.core.ports.files import ANY, Arrived, Done, Failure, Inline, Placed, Placing, When, Write
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
@@ -50,18 +46,33 @@ from tests.unit.bartender.stage import (
 SHEPHERDS = ("s1", "s2", "s3", "s4")
 
 
-async def start_put(
-    stage: Stage, ln: str, call: Call = JOE, *, needed: int = 2, replaces: bool = False
-) -> StartPutOutcome:
-    request = StartPutRequest("1", ln, 5, "", "", needed, replaces)
-    return (await stage.bartender.start_put(call, (request,)))[0]
+async def place(stage: Stage, ln: str, call: Call = JOE, *, needed: int = 2, replaces: bool = True) -> Placed | Failure:
+    ask = Placing(parse_ln(ln), 5, wanted=needed, when=ANY if replaces else When(absent=True))
+    return (await stage.bartender.files.place(call, (ask,)))[0]
 
 
-async def commit_put(
-    stage: Stage, begun: StartPutOutcome, call: Call = JOE, metadata: tuple[Triple, ...] = ()
-) -> Outcome:
-    texts = tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
-    return (await stage.bartender.commit_put(call, (CommitPutRequest("1", begun.put, texts, metadata),)))[0]
+async def placed(stage: Stage, ln: str, call: Call = JOE, *, needed: int = 2) -> Placed:
+    found = await place(stage, ln, call, needed=needed)
+    assert isinstance(found, Placed), found
+    return found
+
+
+async def name(
+    stage: Stage, ln: str, put: str, texts: tuple[str, ...], call: Call = JOE, *, user: dict[str, str] | None = None
+) -> str:
+    """Give bytes that have arrived their name. Returns: the kind of the failure, "" when there is none."""
+    write = Write(parse_ln(ln), Arrived(put, texts), user=user)
+    (done,) = await stage.bartender.files.apply(call, (write,))
+    return done.kind.value if isinstance(done, Failure) else ""
+
+
+async def sent(stage: Stage, begun: Placed) -> tuple[str, ...]:
+    return tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
+
+
+async def write(stage: Stage, ln: str, begun: Placed, call: Call = JOE, *, user: dict[str, str] | None = None) -> str:
+    """Send the bytes, and give them their name."""
+    return await name(stage, ln, begun.put, await sent(stage, begun), call, user=user)
 
 
 class Asked:
@@ -86,14 +97,14 @@ class Asked:
 
 @scene
 async def test_what_a_file_costs_the_ahash(stage: Stage) -> None:
-    """Before: startPut 1 read; commitPut 3 and a transact; getFile 2."""
+    """Of each step, in the order in which they are taken."""
     await stage.add_shepherds(*SHEPHERDS)
     await stage.bartender.stat(JOE, (NameRequest("1", "/"),))
     asked = Asked(stage)
-    begun = await start_put(stage, "/f")
+    begun = await placed(stage, "/f")
     assert asked.taken() == ["walk"]
-    assert (await commit_put(stage, begun)).status == "done"
-    assert asked.taken() == ["get", "transact"]
+    assert await write(stage, "/f", begun) == ""
+    assert asked.taken() == ["walk", "transact"]
     assert (await stage.get_file("/f")).turl
     assert asked.taken() == ["walk"]
 
@@ -339,7 +350,7 @@ async def test_rules_that_come_with_bytes_take_the_place_of_the_default_policy(s
     assert refused.kind is Kind.DENIED, "what every file there has is not got rid of by writing it"
 
 
-# --- startPut, commitPut ---------------------------------------------------------------------------------------------
+# --- bytes first -----------------------------------------------------------------------------------------------------
 
 
 @scene
@@ -347,11 +358,10 @@ async def test_bytes_first_writes_nothing_before_the_commit(stage: Stage) -> Non
     await stage.add_shepherds(*SHEPHERDS)
     await stage.make("/a")
     await stage.modify("/a", "set", "defaultPolicy", "ALL", "+read")
-    begun = await start_put(stage, "/a/f", needed=3)
-    assert begun.status == "done"
+    begun = await placed(stage, "/a/f", needed=3)
     assert not await stage.exists("/a/f")
     assert stage.put_request(begun.turl)[1].purpose is Purpose.RECEIPT
-    assert (await commit_put(stage, begun, metadata=(Triple("metadata", "k", "v"),))).status == "done"
+    assert await write(stage, "/a/f", begun, user={"k": "v"}) == ""
     found = await stage.stat("/a/f", EVE)
     assert found["metadata"] == {"k": "v"}
     assert found["policy"] == {"ALL": "+read"}
@@ -363,120 +373,90 @@ async def test_bytes_first_writes_nothing_before_the_commit(stage: Stage) -> Non
 async def test_more_copies_than_there_are_shepherds_is_said_at_once(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     note = "9 copies are wanted, and there are 4 Shepherds: more are made when there are more"
-    begun = await start_put(stage, "/f", needed=9)
-    assert (begun.status, begun.kind, begun.cause) == ("done", "", note)
-    assert (await start_put(stage, "/g", needed=4)).cause == ""
+    assert (await placed(stage, "/f", needed=9)).note == note
+    assert (await placed(stage, "/g", needed=4)).note == ""
 
 
 @scene
 async def test_any_bartender_of_the_cluster_takes_the_token(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
+    begun = await placed(stage, "/f")
     stage.bartender = stage.another_bartender(stage.settings)
-    assert (await commit_put(stage, begun)).status == "done"
+    assert await write(stage, "/f", begun) == ""
 
 
 @scene
 async def test_tokens_of_others_are_refused(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
-    assert (await commit_put(stage, begun, EVE)).kind == "bad-ticket"
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    begun = await placed(stage, "/f")
+    texts = await sent(stage, begun)
+    assert await name(stage, "/f", begun.put, texts, EVE) == "bad-ticket"
     flipped = begun.put[:9] + ("A" if begun.put[9] != "A" else "B") + begun.put[10:]
     for forged in ("", ".", "x.y", flipped, begun.put + "A", begun.put.partition(".")[0], "é." + begun.put):
-        outcome = await commit_put(stage, replace(begun, put=forged))
-        assert outcome.kind == "bad-ticket", forged
+        assert await name(stage, "/f", forged, texts) == "bad-ticket", forged
     stage.bartender = stage.another_bartender(replace(stage.settings, token_key=b"another cluster's key"))
-    assert (await commit_put(stage, begun)).kind == "bad-ticket"
+    assert await name(stage, "/f", begun.put, texts) == "bad-ticket"
     assert not await stage.exists("/f")
 
 
-@pytest.mark.parametrize("meanwhile", ["deleted", "overwritten", "moved"])
+@pytest.mark.parametrize("meanwhile", ["overwritten", "moved"])
 @scene
-async def test_a_token_that_was_used_says_so_whatever_its_file_has_become(stage: Stage, meanwhile: str) -> None:
+async def test_a_used_token_does_not_bring_its_bytes_back(stage: Stage, meanwhile: str) -> None:
+    """Its receipts are of replicas that have a file, or were ordered to be erased."""
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
-    sent = await stage.upload(begun.turl)
-    again = CommitPutRequest("1", begun.put, tuple(receipts.to_text(receipt) for receipt in sent))
-    assert [(await stage.bartender.commit_put(JOE, (again,)))[0].status for _ in range(2)] == ["done", "done"]
-    if meanwhile == "deleted":
-        assert await stage.name_op("delFile", "/f") == "deleted"
-    elif meanwhile == "overwritten":
-        assert (await commit_put(stage, await start_put(stage, "/f", replaces=True))).status == "done"
+    begun = await placed(stage, "/f")
+    texts = await sent(stage, begun)
+    assert await name(stage, "/f", begun.put, texts) == ""
+    if meanwhile == "overwritten":
+        assert await write(stage, "/f", await placed(stage, "/f")) == ""
     else:
         assert await stage.move("/f", "/g") == "moved"
     stood = await stage.list("/")
-    outcome = (await stage.bartender.commit_put(JOE, (again,)))[0]
-    assert outcome.kind == "already-done" if meanwhile != "overwritten" else outcome.status == "done", outcome
+    assert await name(stage, "/f", begun.put, texts) == "already-done"
     assert await stage.list("/") == stood
-
-
-@scene
-async def test_a_used_token_does_not_bring_overwritten_bytes_back(stage: Stage) -> None:
-    """Its receipts are of replicas that were ordered to be erased."""
-    await stage.add_shepherds(*SHEPHERDS)
-    await stage.file("/f")
-    begun = await start_put(stage, "/f", replaces=True)
-    sent = await stage.upload(begun.turl)
-    again = CommitPutRequest("1", begun.put, tuple(receipts.to_text(receipt) for receipt in sent))
-    assert [(await stage.bartender.commit_put(JOE, (again,)))[0].status for _ in range(2)] == ["done", "done"]
-    assert (await commit_put(stage, await start_put(stage, "/f", replaces=True))).status == "done"
-    assert (await stage.bartender.commit_put(JOE, (again,)))[0].kind == "already-done"
 
 
 @scene
 async def test_a_token_expires_when_its_bytes_have_been_there_for_long(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
-    texts = tuple(receipts.to_text(receipt) for receipt in await stage.upload(begun.turl))
+    begun = await placed(stage, "/f")
+    texts = await sent(stage, begun)
     await stage.clock.sleep(stage.settings.put_lifetime_ms + 1)
-    (late,) = await stage.bartender.commit_put(JOE, (CommitPutRequest("1", begun.put, texts),))
-    assert late.kind == "expired"
+    assert await name(stage, "/f", begun.put, texts) == "expired"
 
 
 @scene
 async def test_bytes_may_come_for_longer_than_a_token_lasts(stage: Stage) -> None:
     """5 GB at 1 MB/s: all were there, and then none of them was named."""
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
+    begun = await placed(stage, "/f")
     await stage.clock.sleep(3 * stage.settings.put_lifetime_ms)
-    assert (await commit_put(stage, begun)).status == "done"
+    assert await write(stage, "/f", begun) == ""
 
 
 @scene
 async def test_rights_are_decided_again_at_the_commit(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
-    begun = await start_put(stage, "/f", EVE)
+    begun = await placed(stage, "/f", EVE)
     await stage.modify("/", "set", "policy", EVE.dn, "-addEntry")
-    outcome = await commit_put(stage, begun, EVE)
-    assert (outcome.status, outcome.kind) == ("failed to add child to parent", "denied")
+    assert await write(stage, "/f", begun, EVE) == "denied"
     assert not await stage.exists("/f")
-
-
-@scene
-async def test_a_commit_repeated_is_done_once(stage: Stage) -> None:
-    await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
-    assert (await commit_put(stage, begun)).status == "done"
-    assert (await commit_put(stage, begun)).status == "done"
-    other = await start_put(stage, "/g")
-    await stage.make("/g")
-    assert (await commit_put(stage, other)).status == "LN exists"
 
 
 @scene
 async def test_too_few_receipts(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
-    begun = await start_put(stage, "/f")
-    one = receipts.to_text((await stage.upload(begun.turl))[0])
+    begun = await placed(stage, "/f")
+    one, *_ = await sent(stage, begun)
     for texts, kind in (
         ((), "bad-request"),
         (("nonsense",), "bad-request"),
         ((one,), "incomplete"),
         ((one, one), "incomplete"),
     ):
-        (outcome,) = await stage.bartender.commit_put(JOE, (CommitPutRequest("1", begun.put, texts),))
-        assert outcome.kind == kind
+        assert await name(stage, "/f", begun.put, texts) == kind
     assert not await stage.exists("/f")
 
 
@@ -485,18 +465,18 @@ async def test_replacing_bytes_first(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     await stage.file("/f")
     guid = await stage.guid("/f")
-    assert (await start_put(stage, "/f")).status == "LN exists"
-    begun = await start_put(stage, "/f", replaces=True)
-    assert (await commit_put(stage, begun)).status == "done"
+    refused = await place(stage, "/f", replaces=False)
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.PRECONDITION
+    assert await write(stage, "/f", await placed(stage, "/f")) == ""
     assert await stage.guid("/f") == guid
-    begun = await start_put(stage, "/f", replaces=True)
-    await stage.name_op("delFile", "/f")
-    assert (await commit_put(stage, begun)).kind == "not-found"
 
 
 @scene
-async def test_start_put_needs_a_replica(stage: Stage) -> None:
-    assert (await start_put(stage, "/f", needed=0)).kind == "bad-request"
+async def test_a_place_needs_a_replica(stage: Stage) -> None:
+    refused = await place(stage, "/f", needed=0)
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.BAD_REQUEST
 
 
 def token(name: str = "f") -> PutToken:
@@ -723,12 +703,12 @@ async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_fil
     """The transact depends on what the decision was made on."""
     await stage.add_shepherds(*SHEPHERDS)
     await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
-    begun = await start_put(stage, "/f", EVE)
+    begun = await placed(stage, "/f", EVE)
 
     async def revoke() -> None:
         await stage.modify("/", "set", "policy", EVE.dn, "-addEntry")
 
     stage.between.before["commit_file"] = revoke
-    assert (await commit_put(stage, begun, EVE)).kind
+    assert await write(stage, "/f", begun, EVE) == "denied"
     assert not stage.between.before
     assert not await stage.exists("/f")

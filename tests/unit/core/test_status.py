@@ -76,7 +76,7 @@ def test_missing_metadata_names_the_key() -> None:
 SUCCESS = {
     "list": "found", "getFile": "done", "putFile": "done", "addReplica": "done", "delFile": "deleted",
     "unlink": "unset", "makeCollection": "done", "unmakeCollection": "removed", "makeMountpoint": "done",
-    "unmakeMountpoint": "removed", "move": "moved", "modify": "set", "startPut": "done", "commitPut": "done",
+    "unmakeMountpoint": "removed", "move": "moved", "modify": "set",
 }  # fmt: skip
 
 

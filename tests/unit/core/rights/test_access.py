@@ -49,7 +49,7 @@ OPEN = {
     "librarian": {"heartbeat"},
     "bartender": {
         "stat", "list", "makeCollection", "unmakeCollection", "makeMountpoint", "unmakeMountpoint", "move", "putFile",
-        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify", "startPut", "commitPut",
+        "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify",
     },
 }  # fmt: skip
 """What is for everyone; a heartbeat is how a new Shepherd asks to be let in."""
