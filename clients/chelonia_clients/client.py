@@ -163,8 +163,6 @@ class Client:
             answer = await self.settled(self.bartender.stat, NameRequest("0", ln))
         if answer.kind:
             raise CheloniaError(kind_from_wire(answer.kind), "stat", ln, answer.cause)
-        if not answer.metadata:
-            raise CheloniaError(Kind.NOT_FOUND, "stat", ln, "no such entry")
         return from_triples(answer.metadata)
 
     async def _stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome]:
@@ -394,14 +392,4 @@ def _done(op: str, ln: str, outcome: Outcome) -> str:
 
 
 def _error(op: str, ln: str, outcome: Outcome | ListOutcome | ListDeletedOutcome) -> CheloniaError:
-    kind = kind_from_wire(outcome.kind) if outcome.kind else _BY_STATUS.get(outcome.status, Kind.INTERNAL)
-    return CheloniaError(kind, op, ln, outcome.cause or outcome.status)
-
-
-_BY_STATUS = {
-    "not found": Kind.NOT_FOUND,
-    "denied": Kind.DENIED,
-    "is a file": Kind.NOT_A_COLLECTION,
-    "unknown": Kind.INTERNAL,
-}
-"""For servers that send only the original's status strings."""
+    return CheloniaError(kind_from_wire(outcome.kind), op, ln, outcome.cause or outcome.status)
