@@ -77,6 +77,22 @@ async def test_a_cut_that_failed_is_not_made_by_whoever_reads_the_file_later(mou
     assert await other.read("f") == b"bytes"
 
 
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_a_cut_that_failed_leaves_what_waits_to_be_committed(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"old")
+    inode = await mount.find("f")
+    handle = await mount.system.open(inode, os.O_RDWR)
+    await mount.system.write(handle, 0, b"newer")
+    mount.network.away = True
+    await mount.system.flush(handle)
+    await mount.system.release(handle)
+    with pytest.raises(CheloniaError, match="network"):
+        await mount.system.resize(inode, 3, by_name=True)
+    mount.network.away = False
+    await mount.committer.work_off()
+    assert await other.read("f") == b"new"
+
+
 async def test_a_file_is_cut_by_who_opens_it_while_its_last_writer_closes_it(mount: Trial, other: Trial) -> None:
     """Also where the cache is full, and lets go of what nobody has open."""
     writer = await mount.open("f", os.O_RDWR | os.O_CREAT)

@@ -563,3 +563,11 @@ def test_what_a_start_has_made_is_not_looked_at_again() -> None:
     finally:
         gc.unfreeze()
         gc.enable()
+
+
+def test_a_node_that_runs_carries_nothing_of_what_sets_hosts_up() -> None:
+    """It would do so all its life, and never use it."""
+    run = "import sys; from chelonia.hosting.cheloniad import main; main(['run', '--config', '/none'])"
+    told = f"{run}; print(*(name for name in sys.modules if name.startswith('chelonia.hosting.setup')))"
+    ended = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert (ended.stdout, "/none" in ended.stderr) == ("\n", True)
