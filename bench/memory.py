@@ -1,5 +1,5 @@
-"""How much memory does a cluster have at rest? Proportional set size, 12 s after the start, with whatever processes the
-node starts beside itself.
+"""How much memory does a cluster have at rest? Proportional set size, 12 s after all nodes serve, with whatever
+processes a node starts beside itself.
 
 `whole`: one process with all four services. `forks`: three A-Hash, two front ends, three Shepherds, as `cheloniad dev`
 has them, with their supervisor. `apart`: the same nodes, each started by itself, as on hosts of their own.
@@ -80,12 +80,16 @@ def _nodes(directory: Path, options: DevOptions) -> list[NodeConfig]:
 
 @asynccontextmanager
 async def _started(directory: Path, nodes: Iterable[NodeConfig]) -> AsyncIterator[list[int]]:
-    processes = [cluster.start(directory, node) for node in nodes]
+    processes = {node.node.name: cluster.start(directory, node) for node in nodes}
     try:
-        yield [process.pid for process in processes]
-        assert all(process.poll() is None for process in processes), f"a node has ended: see {directory}/log"
+        while not all(b" serving dn=" in (directory / "log" / f"{name}.log").read_bytes() for name in processes):
+            await asyncio.sleep(0.1)
+            assert all(process.poll() is None for process in processes.values()), (
+                f"a node has ended: see {directory}/log"
+            )
+        yield [process.pid for process in processes.values()]
     finally:
-        cluster.stop(processes[::-1])
+        cluster.stop([*processes.values()][::-1])
 
 
 def _with_children(pids: Iterable[int]) -> list[int]:

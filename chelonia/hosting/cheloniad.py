@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import uvloop
 
-# First: whoever else loads aiohttp has it read and keep the system's CAs, 2 MiB of them.
+# First: whoever else loads aiohttp has it read the system's CAs, and keep 1.6 MiB of them.
 from chelonia.hosting.net.quick_bodies import trim_heaps
 
 # isort: split

@@ -20,7 +20,7 @@ from aiohttp import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.http_writer import StreamWriter
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
-from aiohttp.web_request import BaseRequest  # not by `aiohttp.web`, which loads 3 MiB more: routes, files, applications
+from aiohttp.web_request import BaseRequest  # not by `aiohttp.web`, which loads routes, files, applications
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 

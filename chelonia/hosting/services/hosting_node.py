@@ -79,7 +79,7 @@ class HostingNode:
         self.soap = SoapParts(self.registry, self.metrics, self.horizon)
 
     def _attested(self, chain: Chain, now_ms: Ms) -> Attested:
-        """What VOMS says of one who shows its attributes. Where no organisation is known, what reads them, 2 MiB, is
+        """What VOMS says of one who shows its attributes. Where no organisation is known, what reads them, 1.6 MiB, is
         loaded when somebody first does."""
         from chelonia.hosting.net.voms import Voms
 

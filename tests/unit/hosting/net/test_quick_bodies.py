@@ -13,7 +13,7 @@ def test_contexts_made_afterwards_trust_the_systems_cas_as_ever() -> None:
 
 
 def test_a_daemon_does_not_read_the_systems_cas() -> None:
-    """It trusts none of them, and aiohttp would keep them twice: 2 MiB."""
+    """It trusts none of them, and aiohttp would keep them twice: 1.6 MiB."""
     program = """
 import ssl, sys
 
