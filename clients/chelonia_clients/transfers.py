@@ -208,7 +208,7 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int
 # --- the walks ---
 
 
-class _Branch(msgspec.Struct, eq=False):
+class _WalkedDirectory(msgspec.Struct, eq=False):
     """A directory to be walked. `is_new`: nothing was where its collection lies; `there`: what is in that one."""
 
     directory: Path
@@ -219,7 +219,7 @@ class _Branch(msgspec.Struct, eq=False):
 
 
 async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
-    waiting, large = [_Branch(source, ln)], asyncio.Semaphore(options.parallel)
+    waiting, large = [_WalkedDirectory(source, ln)], asyncio.Semaphore(options.parallel)
     try:
         async with aclosing(_branches(_Tree(client, options, large), waiting)) as jobs:
             async for job in jobs:
@@ -231,7 +231,7 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
         await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def _branches(tree: _Tree, waiting: list[_Branch]) -> AsyncGenerator[Job, None]:
+async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenerator[Job, None]:
     client, options = tree.client, tree.options
     while waiting:
         for branch in waiting[-BRANCHES_AHEAD:]:
@@ -249,7 +249,7 @@ async def _branches(tree: _Tree, waiting: list[_Branch]) -> AsyncGenerator[Job, 
             yield known(TransferResult("collection", printable(str(directory)), collection, error=told))
             continue
         yield known(TransferResult("collection", printable(str(directory)), collection))
-        below: list[_Branch] = []
+        below: list[_WalkedDirectory] = []
         for each in found:
             path, inner = directory / each.name, (*branch.names, each.name)
             if not options.choice.takes(inner, collection=each.sort is Sort.DIRECTORY):
@@ -262,7 +262,7 @@ async def _branches(tree: _Tree, waiting: list[_Branch]) -> AsyncGenerator[Job, 
                 yield known(TransferResult(kind, printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
-                below.append(_Branch(path, target, inner, is_new=there is None))
+                below.append(_WalkedDirectory(path, target, inner, is_new=there is None))
             elif each.sort is Sort.FILE:
                 yield partial(_upload_needed, tree, path, target, (there or {}).get(each.name))
             else:
@@ -270,7 +270,7 @@ async def _branches(tree: _Tree, waiting: list[_Branch]) -> AsyncGenerator[Job, 
         waiting.extend(reversed(below))
 
 
-async def _entries(client: Client, branch: _Branch, options: TreeOptions) -> dict[str, DirectoryEntry] | None:
+async def _entries(client: Client, branch: _WalkedDirectory, options: TreeOptions) -> dict[str, DirectoryEntry] | None:
     """What is in a collection; None of one that is made as it is not there. Raises: as `Client.make_collection`;
     DENIED, where only what is `listed` counts."""
     ln = branch.collection
