@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -278,6 +278,35 @@ async def test_upkeep_is_done_between_batches_and_its_failure_stops_nothing() ->
         clock.advance(SETTINGS.upkeep_interval_ms)
         await turns()
         assert store.done == 5, "an idle store is looked after too"
+
+
+async def test_nothing_is_committed_beside_upkeep_and_who_retires_waits_for_it() -> None:
+    """Of which the writer's thread may take long."""
+    store, begun = TiredStore(), list[asyncio.Future[None]]()
+
+    class Slow(InlineExecutor):
+        def run_write(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+            if work != store.upkeep:
+                return super().run_write(work)
+            begun.append(asyncio.get_running_loop().create_future())
+            return begun[-1]
+
+    service = AHashService(store, Slow(), HandClock(), SETTINGS)
+    await service.start()
+    await turns()
+    change = asyncio.ensure_future(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),)))
+    await turns()
+    assert (len(begun), change.done()) == (1, False)
+    store.due = False
+    begun[0].set_result(None)
+    assert (await change).applied
+    await turns()
+    ending = asyncio.ensure_future(service.close())
+    await turns()
+    assert (len(begun), ending.done(), begun[1].cancelled()) == (2, False, False)
+    store.due = False
+    begun[1].set_result(None)
+    await ending
 
 
 async def test_a_store_that_crashed_comes_back_with_what_was_committed() -> None:

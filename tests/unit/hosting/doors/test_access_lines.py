@@ -126,3 +126,15 @@ def _told(path: Path, count: int) -> list[str]:
     """The lines, once there are so many."""
     found = path.read_text().splitlines() if path.exists() else []
     return found if len(found) == count else []
+
+
+def test_requests_have_lines_where_they_are_asked_for(lines: Path) -> None:
+    """Else each would be one more line among what a node says of itself."""
+    logger, root = logging.getLogger(ACCESS_LOGGER), logging.Logger("another root")  # noqa: LOG001
+    for handler in logger.handlers:
+        handler.close()
+    for settings, told in (
+        (LogSettings(), False), (LogSettings(level="DEBUG"), True), (LogSettings(access_file=str(lines)), True),
+    ):  # fmt: skip
+        configure(settings, "n1", root)
+        assert logger.isEnabledFor(logging.INFO) is told, settings
