@@ -36,7 +36,9 @@ from chelonia.ahash.store.replicated_port import Event, Failed, LogPosition, Sen
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.values import replace
+from tests.sim import page_rot
 from tests.sim.network import Network
+from tests.sim.page_rot import EnginePanicked
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record
 from tests.sim.virtual_loop import this_loop
@@ -73,9 +75,13 @@ class Contents(SortedRecords):
     def __init__(self) -> None:
         super().__init__()
         self.sequence = 0
+        self.disk: Disk | None = None
+        """On which its pages are, once it is open."""
 
     def apply(self, record: Record) -> None:
-        """Take over a record; one without operations changes nothing."""
+        """Take over a record; one without operations changes nothing. Raises: EnginePanicked."""
+        for puts, deletes, _ in record.ops if self.disk is not None and self.disk.rot else ():
+            page_rot.write(self.disk, (*puts, *deletes))  # type: ignore[arg-type]
         self.sequence = record.sequence
         for puts, deletes, _ in record.ops:
             self.write(puts, deletes)
@@ -93,6 +99,9 @@ class _Model(Engine):
         self.state: Any = Contents()
         for record in self._disk.log:
             self.state.apply(record)
+        if not self._disk.log:
+            self._disk.rot.clear()  # it is going to be copied anew
+        self.state.disk = self._disk
 
     def end(self) -> LogEnd:
         """Mark and sequence as the store shows them."""
@@ -178,6 +187,7 @@ class SimReplica:
         self._sends: Send | None = None
         self.number = 0
         self._late = False
+        self.panicked = False
         self._model = _Model(self, disk)  # type: ignore[arg-type]
         self.notes = _Notes(disk, group.random.randrange(1, 1 << 32))
         self.heard_term = disk.gen
@@ -230,8 +240,12 @@ class SimReplica:
             self.stalled.extendleft(reversed(steps))
 
     def _step(self, step: Callable[[], None]) -> None:
+        if self.panicked:
+            return
         try:
             step()
+        except EnginePanicked:
+            self._panic()
         except Exception as error:
             self.world.unexpected(self.node.name, error)
 
@@ -274,11 +288,40 @@ class SimReplica:
 
     def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `ReplicatedEngine`; the executor waits for the disk."""
-        self._model.write(term, puts, deletes, late=self._late)
+        self._write(term, puts, deletes)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """See `Store`."""
-        self._model.write(0, puts, deletes, late=self._late)
+        self._write(0, puts, deletes)
+
+    def _write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        self._read(b"", b"")
+        deletes = tuple(deletes)
+        if self.disk.rot:
+            try:
+                page_rot.write(self.disk, (*puts, *deletes))
+            except EnginePanicked:
+                self._panic()
+                raise
+        self._model.write(term, puts, deletes, late=self._late)
+
+    # --- damage -----------------------------------------------------------------------------------------------------
+
+    def _panic(self) -> None:
+        """It came to a damaged page: everything is refused until the process has begun anew."""
+        if not self.panicked:
+            self.panicked = self.disk.suspect = True
+            self.on_event(Failed("the engine panicked at a damaged page"))
+            self.world.loop.call_later(page_rot.ENDS_WITHIN_S, page_rot.must_have_ended, self, context=self.context)
+
+    def _read(self, start: bytes, end: bytes) -> None:
+        if self.panicked or (self.disk.rot and page_rot.reaches(self.disk, start, end) is not None):
+            self._panic()
+            raise EnginePanicked
+
+    def contents(self) -> dict[bytes, bytes]:
+        """What it holds, for those who watch."""
+        return dict(self._model.state.values)
 
     @property
     def busy(self) -> bool:
@@ -306,16 +349,18 @@ class SimReplica:
 
     def get(self, key: bytes) -> bytes | None:
         """See `Store`."""
+        self._read(key, key)
         return self._held.values.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See `Store`."""
-        values = self._held.values
-        return [values.get(key) for key in keys]
+        return [self.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """See `Store`."""
-        return self._held.scan(start, end, limit)
+        rows = self._held.scan(start, end, limit)
+        self._read(start, rows[-1][0] if len(rows) == limit else end)
+        return rows
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -534,9 +579,20 @@ class SimGroup:
         whole = [
             other
             for other, place in self.places.items()
-            if other != own and place.mastership is not None and place.mastership.replica.trusted and place.disk.whole
+            if other != own and place.mastership is not None and place.mastership.replica.trusted and _whole(place.disk)
         ]
         return len([other for other in whole if other in voters]) >= membership.majority(len(voters))
+
+    def may_rot(self, own: int) -> bool:
+        """Whether pages of a replica may: it is whole, and so is a majority without it."""
+        engine = self.places[own].engine
+        return engine is not None and engine.disk.whole and engine.trusted() and self.may_lose(own)
+
+    def spoil(self, own: int, rng: random.Random) -> str:
+        """Damage a page of a replica that runs, or the end of its log. Returns: what."""
+        engine = self.places[own].engine
+        assert engine is not None
+        return page_rot.spoil(engine.disk, sorted(engine.contents()), rng)
 
     def note(self, text: str) -> None:
         """Write into the trace."""
@@ -547,6 +603,9 @@ class SimGroup:
     async def open(self, own: int, horizon: Any) -> ReplicatedAHash:
         """Start a replica on its disk."""
         place = self.places[own]
+        place.disk, wrong = page_rot.start(place.disk)
+        if wrong:
+            self.note(f"replica {own}: {wrong}")
         engine = place.engine = SimReplica(self, own, place.node, place.disk)
         executor = SimExecutor(engine, self.random)
         mastership = Mastership(own, engine, executor, place.node.clock, PACE)
@@ -725,6 +784,10 @@ class SimGroup:
     def master(self) -> int:
         """The replica that serves now, 0 when there is none."""
         return next((own for own, place in self.places.items() if place.ahash is not None and place.ahash.serving), 0)
+
+
+def _whole(disk: Disk) -> bool:
+    return disk.whole and not disk.rot and not disk.ends_at
 
 
 def _first_record(members: Membership) -> Record:

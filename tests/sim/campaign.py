@@ -27,7 +27,7 @@ from tests.sim.scenario import crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import slow_copy
-from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
+from tests.sim.scenario_swarm import copying_swarm, rotting_swarm, skewed_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,8 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
     "copies": copying_swarm,
     "versions": versioned_swarm,
     "objects": objects_storm,
+    "pages": rotting_swarm,
+    "skew": skewed_swarm,
     "slow": slow_copy,
     "replication": replication,
 }

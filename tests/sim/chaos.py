@@ -34,13 +34,15 @@ ECHO_MORE = 0.4
 BAD_DISKS = 0.15
 """The share of seeds in which syncs of disks fail."""
 LARGE = 1 << 40
+ROT_MS_MAX = 6_000
+"""How soon after one page of an A-Hash the next one rots, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
     """What can go wrong under one seed. `misfortunes`: methods of `Chaos` with their weights; `pause_ms`: at most so
     long between two; `victims`: how many Shepherds may lose bytes; `liar`: one of these lies; `greedy`: it claims what
-    only others have as well."""
+    only others have as well; `rots`: pages of the A-Hash's replicas do."""
 
     faults: Faults
     misfortunes: dict[str, int]
@@ -53,6 +55,7 @@ class Mix:
     lag_ms: int = 0
     unsure: float = 0.0
     slow_ms: int = 0
+    rots: bool = False
 
     @property
     def steady_clocks(self) -> bool:
@@ -165,6 +168,8 @@ class Chaos:
             for host in world.hosts:
                 if host.replica:  # leases of masters stand 2.5 %
                     host.node.clock.drift(1 + (host.node.clock.pace - 1) / 5)
+        if mix.rots:
+            self._start(self._rot_pages(random.Random(rng.random())))
         if mix.liar:
             await self._turn(self.victims[0])
         if mix.absent:
@@ -200,6 +205,19 @@ class Chaos:
         self._spared.update(dict.fromkeys(nodes))
         while any(node in self._busy for node in nodes):
             await self._world.clock.sleep(200)
+
+    async def take(self, node: Node, patience_ms: int) -> bool:
+        """Do nothing more to a process, once nothing is being done to it; False: that takes too long."""
+        for _ in range(patience_ms // 200):
+            if node.up and not self._taken(node):
+                self._busy[node] = None
+                return True
+            await self._world.clock.sleep(200)
+        return False
+
+    def put_back(self, node: Node) -> None:
+        """Anything may be done to it again."""
+        del self._busy[node]
 
     def rest(self) -> None:
         """Nothing new goes wrong, and whether a change was made is told."""
@@ -420,6 +438,17 @@ class Chaos:
             return
         self._world.note(f"WIPE {host.node.name}")
         await self._host_down(host, lambda: group.wipe(host.replica))
+
+    async def _rot_pages(self, rng: random.Random) -> None:
+        """Pages of replicas are damaged, or the end of a log, of each while a majority is whole without it."""
+        group, hosts = self._world.group, [host for host in self._world.hosts if host.replica]
+        assert group is not None
+        while not self._over:
+            await self._world.clock.sleep(rng.randint(500, ROT_MS_MAX))
+            fit = [host.replica for host in hosts if group.may_rot(host.replica)]
+            if fit and not self.resting and not any(self._taken(host.node) for host in hosts):
+                own = rng.choice(fit)
+                self._world.note(f"PAGE ROT {own} {group.spoil(own, rng)}")
 
     async def _host_down(self, host: Host, meanwhile: Callable[[], None] | None = None) -> None:
         self._busy[host.node] = None

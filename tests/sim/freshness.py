@@ -18,10 +18,12 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import later
 from chelonia.core.ids import ObjectId, ReferenceId, shepherd_object
 from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ports.ahash import Page
 from chelonia.core.ports.librarian import Report, ReportAnswer
 from tests.sim.process import Node
+from tests.support.memory_store import SortedRecords
 
-_HEADER = b"H\0"
+_HEADER, _WIDE = b"H\0", b"W\0"
 _VERSION = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 Found = Callable[[str], None]
@@ -37,10 +39,15 @@ class Decided:
         self._sequence = 0
         self._generation = 0
         self._versions: dict[ObjectId, list[tuple[int, int]]] = {}
+        self._names = SortedRecords()
+        self._since: dict[bytes, int] = {}
+        """Since when each record of a large section has been there without a break."""
 
     def begin(self, contents: Mapping[bytes, bytes]) -> None:
         """The metadata are these; what was before does not count any more."""
         self._versions.clear()
+        self._names = SortedRecords()
+        self._since.clear()
         self.add(contents, ())
 
     def add(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
@@ -55,6 +62,25 @@ class Decided:
         for key in deletes:
             if key.startswith(_HEADER):
                 self._had(key, 0)
+        wide = {key: b"" for key in puts if key.startswith(_WIDE)}
+        gone = [key for key in deletes if key.startswith(_WIDE)]
+        self._names.write(wide, gone)
+        for key in wide:
+            self._since.setdefault(key, self._sequence)
+        for key in gone:
+            self._since.pop(key, None)
+
+    def left_out(self, pages: tuple[ObjectId, str, str], page: Page, least: int) -> str:
+        """A name that this page (object, section, after which) leaves out though it has been there since `least`."""
+        self._look()
+        obj, section, after = pages
+        start, end = layout.wide_range(obj, section)
+        told, last = dict(page.items), page.after
+        for key, _ in self._names.scan(start, end, 1 << 30):
+            name = layout.wide_name(key)[1]
+            if after < name and (not last or name <= last) and self._since[key] <= least and name not in told:
+                return name
+        return ""
 
     def _had(self, key: bytes, version: int) -> None:
         self._versions.setdefault(layout.header_id(key), []).append((self._sequence, version))
@@ -96,6 +122,14 @@ class Fresh:
                 how = "strongly" if call.strong else "by one who has seen more"
                 self._found(f"{self._node.name} answers {obj.id} in version {obj.version}, asked {how}: {least}")
         return answer
+
+    async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
+        """Read a page, and look whether it is whole."""
+        least = self._decided.least(call, self._node)
+        page: Page = await self._ahash.scan(call, object_id, section, after, limit)
+        if name := self._decided.left_out((object_id, section, after), page, least):
+            self._found(f"{self._node.name} leaves {name!r} out of {object_id} {section}, which is there since {least}")
+        return page
 
 
 class Sure:

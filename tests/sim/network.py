@@ -27,6 +27,7 @@ from chelonia.core.operations.rows import Retry
 from chelonia.core.operations.tables import TABLES
 from chelonia.hosting.net.rpc_client import AGAIN
 from tests.sim.process import Node, SimIds, check_alive
+from tests.sim.skew import Versions
 from tests.sim.virtual_loop import this_loop
 
 ANSWER_MS = 10_000
@@ -97,6 +98,8 @@ class Network:
         self.trace = trace
         self.heard_ms: dict[str, int] = {}
         """When a sign of life of each Shepherd last reached a Librarian."""
+        self.versions: Versions | None = None
+        """Which nodes are of the version before, where any are."""
         self._rng = rng
         self._loop = this_loop()
         self._cuts: dict[tuple[str, str], int] = {}
@@ -125,6 +128,10 @@ class Network:
         check_alive()
         await self._loop.sleep(self._rng.randint(0, self.faults.delay_ms_max) / 1000)
         return not target.up and self.reaches(source, target) and self.reaches(target, source)
+
+    def within(self, node: Node, service: Any) -> Any:
+        """A service as others of its process reach it."""
+        return service if self.versions is None else self.versions.within(node, service)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -271,9 +278,14 @@ class _Port:
             service = target()
             if service is None:
                 raise CheloniaError(Kind.UNAVAILABLE, method, node.name, "it is starting")
-            theirs = node.horizon
+            theirs, versions = node.horizon, network.versions
             try:
-                answer = await getattr(service, method)(arriving, *args, **kwargs)
+                if versions is not None:
+                    versions.refuse(node, method)
+                    sent = versions.crossing(source, node, args)
+                    answer = versions.crossing(source, node, await getattr(service, method)(arriving, *sent, **kwargs))
+                else:
+                    answer = await getattr(service, method)(arriving, *args, **kwargs)
             except CheloniaError as error:
                 said.append((error, theirs.newest))
                 raise

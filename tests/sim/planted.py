@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from chelonia.ahash.committer import _Batch
-from chelonia.ahash.group.mastership import TermDurability
+from chelonia.ahash.group.mastership import Mastership, TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.bartender.files import writing
 from chelonia.bartender.rights import Judge
@@ -28,7 +28,7 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import SHEPHERD_PREFIX, RequestKey, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.files import ANY, Move, Over
-from chelonia.core.ports.librarian import Delete, Report
+from chelonia.core.ports.librarian import REFUSED_STORE, Delete, Report
 from chelonia.core.ports.shepherd import Authority
 from chelonia.core.values import replace
 from chelonia.hosting.doors.s3 import multipart, versions
@@ -42,7 +42,7 @@ from chelonia.librarian.namespace.contents import decide as contents
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.parts import decide as parts
 from chelonia.librarian.namespace.quotas import decide as quotas
-from chelonia.librarian.presence import reports
+from chelonia.librarian.presence import identity, reports
 from chelonia.librarian.presence.health import HealthTable
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.parts import decide as parts_found
@@ -59,9 +59,11 @@ from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
+from tests.sim import page_rot
+from tests.sim.ahash_group import SimReplica
 from tests.sim.disk import SimDisk
 from tests.sim.scenario_objects import objects_storm
-from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
+from tests.sim.scenario_swarm import copying_swarm, rotting_swarm, skewed_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import run_virtual
 
 SEEDS_MAX = 300
@@ -402,6 +404,32 @@ def _trust_a_claim() -> Patches:
     return (patch.object(proofs, "needed", lambda plan: False),)
 
 
+def _live_on() -> Patches:
+    return (patch.object(Mastership, "fail", lambda self, reason: None),)
+
+
+def _read_nothing() -> Patches:
+    def get(self: Any, key: bytes) -> Any:
+        return None if page_rot.reaches(self.disk, key, key) else self._held.values.get(key)
+
+    return (patch.object(SimReplica, "get", get),)
+
+
+def _open_again() -> Patches:
+    return (patch.object(page_rot, "given_up", lambda disk: disk),)
+
+
+def _refuse_a_first_name() -> Patches:
+    judge = identity.judge
+
+    def judged(beat: Any, recorded: Any, living: Any, *, settled: bool, insists: bool = False) -> Any:
+        if beat.store and not recorded.store and living is not None:
+            return identity.Judgement(REFUSED_STORE, "it had no store before", alarm=True)
+        return judge(beat, recorded, living, settled=settled, insists=insists)
+
+    return (patch.object(identity, "judge", judged),)
+
+
 BUGS: dict[str, Bug] = {
     "wrong-domain": Bug("the site is left out when failure domains are compared", _wrong_domain),
     "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
@@ -439,6 +467,10 @@ BUGS: dict[str, Bug] = {
     "any-part": Bug("an upload is sealed of parts that were sent anew", _seal_what_has_the_number, objects_storm),
     "named-again": Bug("a repeat calls its own copies named", _name_what_a_repeat_stored, versioned_swarm),
     "one-voice": Bug("one Librarian alone calls a Shepherd away", _one_voice),
+    "lives-on": Bug("a replica whose engine panicked goes on", _live_on, rotting_swarm),
+    "reads-nothing": Bug("what is in a damaged page reads as absent", _read_nothing, rotting_swarm),
+    "opens-again": Bug("damaged files are opened again and again", _open_again, rotting_swarm),
+    "first-name": Bug("a Shepherd that names its store at last is refused", _refuse_a_first_name, skewed_swarm),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }
 """What can be planted, by name."""

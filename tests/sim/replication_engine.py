@@ -36,6 +36,7 @@ from chelonia.ahash.store.replicated_port import (
 from chelonia.core.values import replace
 
 if TYPE_CHECKING:
+    from tests.sim.page_rot import RottenPage
     from tests.sim.replication import Process
 
 COPY_BEHIND = 12
@@ -68,6 +69,11 @@ class Disk:
     promised_ms: int = 0
     known: VouchedCommit = NOWHERE
     """What a process knew to be acknowledged."""
+    rot: list[RottenPage] = field(default_factory=list)
+    suspect: bool = False
+    """Its engine panicked: all pages are read at the next start."""
+    ends_at: int = 0
+    """Where its log is damaged, 0: nowhere."""
 
     def copy(self) -> Disk:
         """An image of it."""

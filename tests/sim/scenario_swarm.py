@@ -17,13 +17,25 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId, blob_object
 from chelonia.core.values import replace
 from chelonia.librarian.recovery.rebuild import decide
+from tests.sim import skew
 from tests.sim.acts import Acts, forget
 from tests.sim.ahash_group import REPLICAS, slower
-from tests.sim.chaos import CALM, Chaos, Mix, draw, with_bad_disks, with_echo, with_group, with_loss, with_more
+from tests.sim.chaos import (
+    CALM,
+    Chaos,
+    Mix,
+    draw,
+    with_bad_disks,
+    with_echo,
+    with_group,
+    with_loss,
+    with_more,
+)
 from tests.sim.front_ends import front_ends
 from tests.sim.laying import Laying
 from tests.sim.model import Op, Story, Violation
 from tests.sim.objects import Objects
+from tests.sim.page_rot import FILLED_WITHIN_MS, scrubbed
 from tests.sim.parted import LONG_MS, SLACK_MS, Parted
 from tests.sim.quotas import Quotas
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
@@ -64,6 +76,12 @@ FAR = 0.5
 DISTANCES_S = (0.03, 0.1)
 AT_ONCE = 0.5
 """The share of those whose masters commit in the event loop what they can, and sync it later."""
+SKEWED_COPIES = 0.5
+"""Of the seeds with two versions, the share in which users copy files and write in the middle of them."""
+SKEWED_OBJECTS = 0.3
+"""The same of users of S3 buckets, who upload in parts too."""
+OF_STORES = ("empty", "roll_back")
+"""What happens to stores: only by their ids can the metadata tell one from another."""
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
@@ -123,9 +141,21 @@ async def versioned_swarm(seed: int) -> Outcome:
     return await swarm(seed, versions=True)
 
 
-async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> Outcome:
+async def rotting_swarm(seed: int) -> Outcome:
+    """The same, where pages of the A-Hash's replicas rot. Raises: Violation."""
+    return await swarm(seed, rot=True)
+
+
+async def skewed_swarm(seed: int) -> Outcome:
+    """The same, where nodes are of two versions. Raises: Violation."""
+    return await swarm(seed, copies=random.Random(f"skew {seed}").random() < SKEWED_COPIES, skewed=True)
+
+
+async def swarm(
+    seed: int, *, copies: bool = False, versions: bool = False, rot: bool = False, skewed: bool = False
+) -> Outcome:
     """Run the scenario. Raises: Violation."""
-    run = Swarm(seed)
+    run = Swarm(seed, rot=rot, skewed=skewed)
     run.users.joining = random.Random(f"together {seed}")
     run.users.copying = random.Random(f"copies {seed}") if copies else None
     if copies:
@@ -134,12 +164,19 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
         run.buckets.append(Versioned(run.world, run.users, random.Random(f"versions {seed}")))
     if versions and not run.loses_all:  # what a rebuild makes of uploads that are open nobody judges
         run.buckets.append(Objects(run.world, run.users, random.Random(f"objects {seed}")))
+    if (
+        skewed
+        and not run.loses_all
+        and run.quotas is None
+        and (objects := random.Random(f"objects {seed}")).random() < SKEWED_OBJECTS
+    ):
+        run.buckets.append(Objects(run.world, run.users, objects))
     run.users.contents.large = None if versions else run.users.contents.large
     bounded = versions or run.quotas is not None  # what quotas refuse of parts nobody judges
     if (parts := random.Random(f"parts {seed}")).random() < PARTED and run.rebuilds_ever and not bounded:
         run.parted = Parted(run.world, run.users, parts)
         run.buckets.append(run.parted)
-    doors = front_ends(random.Random(f"front ends {seed}")) if versions or copies else nullcontext()
+    doors = front_ends(random.Random(f"front ends {seed}")) if versions or copies or skewed else nullcontext()
     is_dated = run.parted is not None and run.chaos.mix.steady_clocks
     try:
         dates = {"UPLOAD_MS": LONG_MS, "COMMIT_SLACK_MS": SLACK_MS}
@@ -154,13 +191,14 @@ async def swarm(seed: int, *, copies: bool = False, versions: bool = False) -> O
 class Swarm:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, rot: bool = False, skewed: bool = False) -> None:
         rng, more = (
             random.Random(seed * 104_729),
             random.Random(f"swarm {seed}"),
         )  # what was added later draws from `more`
         shape = rng.choice((SPLIT, PAIRED))
-        grouped = more.random() < GROUPS
+        grouped = more.random() < GROUPS or rot
+        self.rot = rot
         self.world = World(seed, {SPLIT: SPLIT_GROUP, PAIRED: PAIRED_GROUP}[shape] if grouped else shape)
         self.world.librarian_settings = replace(
             SETTINGS,
@@ -205,7 +243,11 @@ class Swarm:
         self.loses_all = other and self._burning.random() < LOSES_ALL
         if self.loses_all:
             mix = with_loss(mix, self._burning)
-        mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY)
+        mix = replace(mix, greedy=mix.liar and self._burning.random() < GREEDY, rots=rot)
+        self.skew = skew.begin(self.world, random.Random(f"versions before {seed}")) if skewed else None
+        if self.skew is not None and self.skew.knows_no_stores:
+            known = {name: weight for name, weight in mix.misfortunes.items() if name not in OF_STORES}
+            mix = replace(mix, misfortunes=known)
         self.chaos = Chaos(self.world, breaking, mix)
         self.buckets: list[Versioned | Objects | Parted] = []
         self.parted: Parted | None = None
@@ -364,6 +406,7 @@ class Swarm:
     async def trouble(self) -> None:
         """Phase 1."""
         await self.chaos.begin()
+        skewed = self.skew and asyncio.ensure_future(skew.upgrade(self.world, self.skew, self.chaos))
         breaking = asyncio.ensure_future(self.chaos.run())
         self._acting = asyncio.ensure_future(self.acts.run()) if self.acts is not None else None
         self._lost = asyncio.ensure_future(self._lose()) if self.forgets else None
@@ -390,6 +433,8 @@ class Swarm:
         if self.loses_all:
             await self._lose_all_yet(working)
         breaking.cancel()
+        if skewed is not None:
+            skewed.cancel()
         for admin in (self._acting, quotas):
             if admin is not None:
                 admin.cancel()
@@ -521,10 +566,17 @@ class Swarm:
             await bucket.rest(self.people[0])
         if self._lost is not None:
             await self._lost
+        if self.skew is not None:
+            await skew.finish(self.world, self.skew, all_of_them=False)
         if self.acts is not None:
             await self._settle(self.acts, since_ms)
         await self._until_whole(since_ms)
         healed_ms = self.world.clock.monotonic_ms() - since_ms
+        if self.skew is not None and self.skew.old:
+            await skew.finish(self.world, self.skew, all_of_them=True)
+            await self._until_whole(self.world.clock.monotonic_ms())
+        if self.rot and (left := await scrubbed(self.world)):
+            raise Violation(f"not filled anew after {FILLED_WITHIN_MS} ms: {left}")
         for group in self.groups:
             await self._read_all(group)
         for bucket in self.buckets:

@@ -23,6 +23,9 @@ QUICK = {
     "first-owner": (1, 2),
     "mixed-parts": (36,),
     "forgets-upload": (2, 1),
+    "lives-on": (1,),
+    "reads-nothing": (4,),
+    "first-name": (5,),
 }
 """Which seeds show it: tried before the others, among which some need thirty."""
 

@@ -24,7 +24,7 @@ from tests.sim.scenario import FILES, crashes_and_loss
 from tests.sim.scenario_churn import churn
 from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import AT_FIRST_BYTES_PER_S, SIZE, slow_copy
-from tests.sim.scenario_swarm import copying_swarm, swarm, versioned_swarm
+from tests.sim.scenario_swarm import copying_swarm, rotting_swarm, skewed_swarm, swarm, versioned_swarm
 from tests.sim.virtual_loop import ENDLESS_S, Deadlock, Endless, run_virtual, this_loop
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +74,18 @@ def test_nobody_is_told_what_amazon_does_not_allow(seed: int) -> None:
 def test_bytes_that_several_files_have_go_with_the_last_one(seed: int) -> None:
     """Replay one seed: `make sim SEEDS=<seed> ARGS=copies`."""
     run_virtual(copying_swarm(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_nothing_is_lost_or_told_wrongly_where_pages_of_the_metadata_rot(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=pages`."""
+    run_virtual(rotting_swarm(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_nodes_of_two_versions_work_together(seed: int) -> None:
+    """Replay one seed: `make sim SEEDS=<seed> ARGS=skew`."""
+    run_virtual(skewed_swarm(seed))
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

@@ -568,7 +568,7 @@ class World:
 
     def _librarian_of(self, host: Host) -> Any:
         if host.librarian is not None:
-            return host.librarian
+            return self.network.within(host.node, host.librarian)
         caller = Call(dn=CORE_DN, roles=(Role.BARTENDER,), service_id=host.bartender_id)
         return Channel("librarian", self.librarians(caller, host.node), host.node, self.ids)
 
