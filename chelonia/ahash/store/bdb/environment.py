@@ -249,7 +249,9 @@ def clear_suspicion(directory: Path, tree: Any, *, killed: bool) -> None:
             if tree is not None:
                 tree.stat()
         except bdb.DBError as error:
-            raise (DamagedTree(*error.args) if is_damage(error) else error) from error
+            if not is_damage(error):
+                raise
+            raise DamagedTree(*error.args) from error
         (directory / "suspect").unlink()
 
 

@@ -368,7 +368,8 @@ async def test_a_backup_of_a_replica_begins_a_group_of_its_own(group: Group, tmp
         name = f"copy{replica}"
         await asyncio.to_thread(group.engines[replica].backup, str(tmp_path / name))
         copy = await asyncio.to_thread(BdbStore, tmp_path / name, SMALL, no_panic)
-        assert (meta.read_number(copy, layout.META_GENERATION), copy.get(layout.META_MEMBERS)) == (2, None)
+        assert meta.read_number(copy, layout.META_GENERATION) > 1
+        assert copy.get(layout.META_MEMBERS) is None
         copy.close()
 
 
