@@ -75,8 +75,7 @@ class Contents(SortedRecords):
     def __init__(self) -> None:
         super().__init__()
         self.sequence = 0
-        self.disk: Disk | None = None
-        """On which its pages are, once it is open."""
+        self.disk: Disk | None = None  # on which its pages are, once it is open
 
     def apply(self, record: Record) -> None:
         """Take over a record; one without operations changes nothing. Raises: EnginePanicked."""
@@ -90,6 +89,8 @@ class Contents(SortedRecords):
 class _Model(Engine):
     """The model, with the store's contents as state, and commits that the executor of the shell makes one by one, or
     the shell itself in the event loop, to be synced later: a role may change between the two."""
+
+    MARK, MEMBERS = layout.META_TERM, layout.META_MEMBERS
 
     def __init__(self, process: Any, disk: Disk) -> None:
         self._untold: list[tuple[int, int, int]] = []
@@ -105,7 +106,7 @@ class _Model(Engine):
 
     def end(self) -> LogEnd:
         """Mark and sequence as the store shows them."""
-        mark = self.state.values.get(layout.META_TERM)
+        mark = self.state.values.get(self.MARK)
         return LogEnd(None if mark is None else log_vouching.decode_mark(mark), self.state.sequence)
 
     def write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], *, late: bool) -> None:
@@ -684,8 +685,7 @@ class SimGroup:
         away_s = sum(self.distance_s.get(own, 0.0) for own in pair)
         at_s = max(loop.now_s + self.random.uniform(0.0002, 0.003) + away_s, link.last_s.get(sender, 0.0) + 1e-6)
         link.last_s[sender] = at_s
-        receiver = self.places[message[1]].engine
-        if receiver is not None:
+        if (receiver := self.places[message[1]].engine) is not None:
             loop.call_at(at_s, self._deliver, pair, link, message, context=receiver.context)
 
     def _look_at(self, pair: tuple[int, int], link: _Link) -> None:

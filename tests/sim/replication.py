@@ -26,7 +26,6 @@ from chelonia.ahash.group.effects import (
     OpenTerm,
     Promises,
     ProveTerm,
-    ReplicaRole,
     Send,
     StepDown,
     TermEnded,
@@ -39,7 +38,7 @@ from chelonia.ahash.group.lease import NEVER_MS, ProtocolPeriods
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import EngineFrame, Message
 from chelonia.ahash.group.protocol import GroupReplica, Remembers
-from chelonia.ahash.store.replicated_port import Event, Failed, MasterHere
+from chelonia.ahash.store.replicated_port import Demoted, Event, Failed, Flushed, MasterHere, Ready
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 from tests.sim.replication_engine import Disk, Engine, Op, Record
@@ -88,12 +87,21 @@ class Process:
 
     def on_event(self, event: Event) -> None:
         now_ms = self.node.clock_ms()
+        if isinstance(event, Flushed | Ready | MasterHere):
+            self.go_by_log(event.members)
         if isinstance(event, MasterHere):
             self.carry_out(self.replica.mastered(event.term, self.engine.end(), now_ms))
         else:
             self.carry_out(self.replica.event(event, now_ms))
-            if isinstance(event, Failed):
-                self.world.at(self.world.now_us, None, 0, self.node.fail, self.epoch)
+        if isinstance(event, Demoted):
+            self.go_by_log(event.members)
+        if isinstance(event, Failed):
+            self.world.at(self.world.now_us, None, 0, self.node.fail, self.epoch)
+
+    def go_by_log(self, found: Any) -> None:
+        """As `Mastership` does."""
+        if found not in (None, self.replica.membership):
+            self.carry_out(self.replica.adopt(found, self.node.clock_ms()))
 
     def on_message(self, peer: int, message: Message) -> None:
         self.carry_out(self.replica.received(peer, message, self.node.clock_ms()))
@@ -145,20 +153,12 @@ class Process:
             self._settle()
 
     def _settle(self) -> None:
-        """After every step: the record in the log is the one in force; the next timer is set."""
+        """After every step: what is known to be acknowledged is written down; the next timer is set."""
         replica = self.replica
         self.node.disk.known = replica.histories.known
         if replica.histories.parted and self.world.whole:
             raise Broken(f"replica {self.own} is parted from {replica.histories.parted}, and no disk was put back")
-        if replica.role is ReplicaRole.FOLLOWER or replica.role is ReplicaRole.ALONE:
-            found = self.engine.state.values.get("members")
-            if found is not None and found is not replica.membership:
-                self._carrying += 1
-                effects = replica.adopt(found, self.node.clock_ms())
-                self._carrying -= 1
-                if effects:
-                    self.carry_out(effects)
-        elif self.opened is not None:
+        if self.opened is not None:
             self.world.check_leases(self)
         wake_ms = replica.next_wake(self.node.clock_ms())
         if wake_ms < NEVER_MS:

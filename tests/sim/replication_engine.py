@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, VouchedCommit
-from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.store.replicated_port import (
     Demoted,
     ElectionFailed,
@@ -113,6 +112,9 @@ class _Election:
 class Engine:
     """The engine of one process. `process` is a frame's arrival; frames are tuples `(kind, gen, ...)`."""
 
+    MARK: Any = "mark"
+    MEMBERS: Any = "members"
+
     def __init__(self, process: Process, disk: Disk) -> None:
         self._process = process
         self._disk = disk
@@ -141,7 +143,7 @@ class Engine:
 
     def end(self) -> LogEnd:
         """Mark and sequence as the store shows them."""
-        return LogEnd(self.state.values.get("mark"), self.state.sequence)
+        return LogEnd(self.state.values.get(self.MARK), self.state.sequence)
 
     def reach(self) -> tuple[int, int]:
         """(newest term in the log, sequence): what the witness keeps."""
@@ -151,11 +153,9 @@ class Engine:
         """Whether the log holds what it is witnessed to have held."""
         return self._disk.whole and self.reach() >= self._disk.witness
 
-    def members(self) -> Membership:
-        """The membership record in the log."""
-        found = self.state.values["members"]
-        assert isinstance(found, Membership)
-        return found
+    def members(self) -> Any:
+        """The membership record in the log; None: there is none."""
+        return self.state.values.get(self.MEMBERS)
 
     def found(self) -> None:
         """Become master without an election."""
@@ -314,8 +314,8 @@ class Engine:
             self._ready_due = False
             self._ready = disk.whole = True
             self._first_sync = False
-            self._post(Ready())
-        self._post(Flushed(LogPosition(gen, 1, disk.synced), self.state.sequence))
+            self._post(Ready(self.members()))
+        self._post(Flushed(LogPosition(gen, 1, disk.synced), self.state.sequence, self.members()))
 
     # --------------------------------------------------------------------------------------------------- as the master
 
@@ -349,7 +349,8 @@ class Engine:
         self._disk.log.append(Record(self.gen, self.state.sequence))
         self._send(None, "NEWMASTER", len(self._disk.log))
         self._send(None, "LOG", len(self._disk.log) - 1, self._disk.log[-1])
-        self._post(MasterHere(self.gen))
+        mark = self.state.values.get(self.MARK)
+        self._post(MasterHere(self.gen, self.state.sequence, mark, self.members()))
 
     def _pump(self) -> None:
         """Carry out all that waits as one record, synced once; a request key applies once."""
@@ -392,7 +393,7 @@ class Engine:
             return
         self._demote_due = self.is_master = False
         self._jobs.clear()
-        self._post(Demoted())
+        self._post(Demoted(self.members()))
         self._process.world.point("demoted", self._process)
         self._send(None, "NEWCLIENT")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from _pytest.outcomes import Failed
 
+from chelonia.ahash.group import membership
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.core import bounds
 from tests.sim.replication import Broken, Node, World
@@ -47,6 +49,33 @@ def test_nothing_acknowledged_is_lost_whatever_clocks_show() -> None:
         outcome = Scenario(seed, true_clocks=False).run()
         assert outcome.terms >= 1
         assert outcome.written >= 5, "so much broke that nothing was tested"
+
+
+@pytest.mark.parametrize("both_crash", [False, True])
+def test_a_new_voter_that_has_more_than_who_began_the_group_becomes_master(*, both_crash: bool) -> None:
+    """A fresh group had no master for 8 minutes: who began it had lost a commit that the first other voter vouched for,
+    and that one did not know yet that it votes."""
+    named = 0
+    for seed in range(1, 13):
+        world = World(seed, 1, 2)
+        world.calm = True
+        first, other = world.nodes[1], world.nodes[3]
+        world.run(3_000_000)
+        assert first.process is not None
+        first.process.change_members(partial(membership.promote, replica=3))
+        while first.disk.synced >= other.disk.synced:
+            if first.process.replica.membership.number == 3:
+                first.process.write(((f"{world.now_us}", "a", ""),), lambda answer: None)
+            world.run(world.now_us + 100)
+        first.crash()
+        named += any(op[1] == "members" and op[2].number > 1 for record in first.disk.log for op in record.ops)
+        if both_crash:
+            other.crash()
+            other.start()
+        first.start()
+        world.run(world.now_us + 3_000_000)
+        _write(world, _master(world), "after")
+    assert named >= 6, "who began the group goes by a record with two voters"
 
 
 def test_a_seed_is_one_history() -> None:

@@ -1,8 +1,7 @@
 """One replica at work: carries the protocol's effects out on the engine and the links, and lets answers wait for it.
 
-`protocol.Replica` decides, here is only done what it says, in its order. Events of the engine are handed to it one by
-one; while the end of the log is read for a new mastership, those behind it wait. All of it runs on the event loop; the
-engine's own threads reach it through `Executor.hand_back`.
+`protocol.Replica` decides, here is only done what it says, in its order. All of it runs on the event loop; the engine's
+own threads reach it through `Executor.hand_back`.
 Invariants: nothing is told to be durable but by `GroupReplica.covers`, asked anew after every wait; a batch reaches the
 engine only in the term it was decided in (`TermStore`); what nobody expected ends the process, never an answer.
 """
@@ -33,6 +32,7 @@ from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Executor, Reader, Store
 from chelonia.ahash.store.replicated_port import (
+    Demoted,
     Event,
     Failed,
     Flushed,
@@ -191,12 +191,10 @@ class Mastership:
         self._links: ReplicaLinks | None = None
         self._listener: MastershipListener | None = None
         self._up: set[int] = set()
-        self._events: deque[Event] = deque()
-        self._reading_end = False
         self._frames: deque[tuple[int | None, bytes]] = deque()
         self._sending = False
         self._waits: list[_DurabilityWait] = []
-        self._members_due = self._members_reading = False
+        self._in_log: bytes | None = None
         self._changed = asyncio.Event()
         self._followed: int | None = None
         self._known = NOWHERE
@@ -471,47 +469,25 @@ class Mastership:
         self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, SyncedCommit))
 
     def _event(self, event: Event) -> None:
-        self._events.append(event)
-        self._pump()
-
-    def _pump(self) -> None:
-        """Hand waiting events to the protocol, up to one that needs the end of the log first."""
-        while self._events and not self._reading_end and not self._failure:
-            event = self._events.popleft()
-            now = self._clock.monotonic_ms()
-            if isinstance(event, MasterHere):
-                self._reading_end = True
-                self._spawn(self._mastered(event.term))
-                return
-            self._do(self.replica.event, event, now)
-            if isinstance(event, SyncedCommit):
-                self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
-                continue
-            if isinstance(event, Flushed):
-                if event.regrouped or self._members_due:
-                    self._look_at_members(due=event.regrouped)
-                continue
-            if isinstance(event, Ready):
-                self._look_at_members(due=True)
+        if self._failure:
+            return
+        now = self._clock.monotonic_ms()
+        if isinstance(event, Flushed | Ready | MasterHere):  # before it counts: what we vouch for and whether we vote
+            self._go_by_log(event.members, now)  # are told of one log
+        self._do(self._told, event, now)
+        if isinstance(event, Demoted):  # a record that we went by as master may never have been written
+            self._go_by_log(event.members, now)
+        if isinstance(event, SyncedCommit):
+            self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
+        elif not isinstance(event, Flushed):
             if isinstance(event, Failed):
                 self.fail(event.reason)
             self.pulse()
 
-    async def _mastered(self, term: int) -> None:
-        assert self._reading_end, "what comes meanwhile waits"
-        try:
-            end = await self._executor.run_read(lambda: read_end(self._engine))
-        except CheloniaError as error:
-            if error.kind is not Kind.UNAVAILABLE:
-                raise
-            _LOG.info("replica %d is master of term %d no more: %s", self.own, term, error)
-            self._engine.step_down()
-            self._reading_end = False
-            self._pump()  # what became of it waits behind
-            return
-        self._reading_end = False
-        self._do(self.replica.mastered, term, end, self._clock.monotonic_ms())
-        self._pump()
+    def _told(self, event: Event, now: Ms) -> Effects:
+        if isinstance(event, MasterHere):
+            return self.replica.mastered(event.term, _log_end(event.mark, event.sequence), now)
+        return self.replica.event(event, now)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
@@ -620,27 +596,19 @@ class Mastership:
 
     # --- membership -------------------------------------------------------------------------------------------------
 
-    def _look_at_members(self, *, due: bool = False) -> None:
-        """A follower goes by the newest record in its log: look whether it changed, one look at a time."""
-        self._members_due |= due
-        if self._members_due and not self._members_reading and self.replica.role is ReplicaRole.FOLLOWER:
-            self._members_due, self._members_reading = False, True
-            self._spawn(self._adopt())
+    def _go_by_log(self, data: bytes | None, now: Ms) -> None:
+        """Go by the record in our log, as anybody but a master does; None: nothing is known of it."""
+        if data not in (None, self._in_log):
+            self._do(self._adopt, data, now)
+            self.go_by(self.replica.membership)
+            self._in_log, self.recorded = data, True
 
-    async def _adopt(self) -> None:
-        try:
-            record = await self._executor.run_read(lambda: read_members(self._engine))
-        except CheloniaError as error:
-            _LOG.debug("the membership record cannot be read now: %s", error)
-            record = None
-        self._members_reading = False
-        self.recorded = self.recorded or record is not None
-        now = self._clock.monotonic_ms()
-        if record is not None and self.replica.role is ReplicaRole.FOLLOWER and record != self.replica.membership:
-            _LOG.info("replica %d goes by membership record %d", self.own, record.number)
-            self._do(self.replica.adopt, record, now)
-            self.go_by(record)
-        self._look_at_members()
+    def _adopt(self, data: bytes, now: Ms) -> Effects:
+        record = membership.decode(data)
+        if record == self.replica.membership:
+            return ()
+        _LOG.info("replica %d goes by membership record %d", self.own, record.number)
+        return self.replica.adopt(record, now)
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -671,6 +639,7 @@ class Mastership:
     def go_by(self, record: Membership) -> None:
         """Tell engine and links of the record that is in force from now on."""
         assert self._links is not None
+        self._in_log = None
         self._engine.set_voter(self.own in record.voters)
         self._links.set_membership(record)
 
@@ -698,8 +667,11 @@ class Mastership:
 
 def read_end(store: Reader) -> LogEnd:
     """Where a log ends. Raises: UNAVAILABLE, INTERNAL (damaged)."""
-    mark = store.get(layout.META_TERM)
-    return LogEnd(None if mark is None else log_vouching.decode_mark(mark), meta.read_state(store).sequence)
+    return _log_end(store.get(layout.META_TERM), meta.read_state(store).sequence)
+
+
+def _log_end(mark: bytes | None, sequence: int) -> LogEnd:
+    return LogEnd(None if mark is None else log_vouching.decode_mark(mark), sequence)
 
 
 def read_members(store: Reader) -> Membership | None:

@@ -6,6 +6,8 @@ events below. Frames between engines are opaque here but for the term and the re
 Words: `replica` a number > 0, the same on every host, never reused; `term` one mastership (Berkeley DB's replication
 generation); `sequence` the count of commits (`core.ports.ahash.Position.sequence`). A term has nothing to do with
 `Position.generation`, which rises when a backup is restored.
+`members` of an event is the membership record in our log as of then, as it is stored; None: there is none, or it could
+not be read. It comes with what it belongs to: who read it later might be refused, or read another.
 Invariants: events are told in the order in which the engine did what they tell; `SyncedCommit` is posted
 before any later change of role, and before `commit` returns, or `sync` after `write_at_once`; `Flushed` only after the
 replica's own log is synced.
@@ -37,20 +39,21 @@ class SyncedCommit(msgspec.Struct, frozen=True):
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """Not master: our log equals that of the term's master up to `token`, and is synced here. To be acknowledged.
-
-    `regrouped` False: the membership record is the one that the last such event, or `Ready`, found.
-    """
+    """Not master: our log equals that of the term's master up to `token`, and is synced here. To be acknowledged."""
 
     token: LogPosition
     sequence: int
-    regrouped: bool = True
+    members: bytes | None = None
 
 
 class MasterHere(msgspec.Struct, frozen=True):
-    """We are master: commits are taken."""
+    """We are master: commits are taken. Until the first one our log ends with `sequence`, and its newest mark is `mark`
+    (as it is stored; None: there is none)."""
 
     term: int
+    sequence: int
+    mark: bytes | None = None
+    members: bytes | None = None
 
 
 class MasterThere(msgspec.Struct, frozen=True):
@@ -63,6 +66,8 @@ class MasterThere(msgspec.Struct, frozen=True):
 class Ready(msgspec.Struct, frozen=True):
     """We hold what the master had when we began to follow it."""
 
+    members: bytes | None = None
+
 
 class Refilling(msgspec.Struct, frozen=True):
     """Our contents are being replaced by a copy of the master's: until `Ready` we hold nothing."""
@@ -70,6 +75,8 @@ class Refilling(msgspec.Struct, frozen=True):
 
 class Demoted(msgspec.Struct, frozen=True):
     """We were master and are no longer: no `SyncedCommit` of that term follows."""
+
+    members: bytes | None = None
 
 
 class CheckpointDue(msgspec.Struct, frozen=True):

@@ -119,7 +119,6 @@ class ReplicatedStore:
         self._ready = self._copied = False
         self._readable = True
         self._pending: LogPosition | None = None
-        self._members: bytes | None = None
         self._frame_term = 0
         self._complaint = ""
         # set by several threads, each one assignment
@@ -606,11 +605,11 @@ class ReplicatedStore:
         self._initialising = False
         self._trusted = True
         self._announcements.begin_anew()
-        self._applied, self._members = self._visible() or (0, None)
+        self._applied, members = self._visible() or (0, None)
         self._vouch(self._applied)
         self._elections.retire(retiring=False)
         shutil.rmtree(self._directory / environment.DAMAGED, ignore_errors=True)
-        self._post(Ready())
+        self._post(Ready(members))
 
     def _flush(self) -> None:
         """Sync what was applied and vouch for it, unless it may be gone."""
@@ -624,10 +623,9 @@ class ReplicatedStore:
             found = self._visible()
             if found is None:
                 return
-            regrouped = found[1] != self._members
-            self._applied, self._members = found
+            self._applied, members = found
             self._vouch(self._applied)
-            self._post(Flushed(token, self._applied, regrouped))
+            self._post(Flushed(token, self._applied, members))
         self._pending = None
 
     def _look_after_logs(self) -> None:
@@ -656,7 +654,8 @@ class ReplicatedStore:
             raise
         self._elections.retire(retiring=True)
         _LOG.info("ahash replica %d is no longer master of term %d", self._own, self._term)
-        self._post(Demoted())
+        _, members = self._visible() or (0, None)
+        self._post(Demoted(members))
 
     def _take_office_if_won(self) -> None:
         if self._elections.take_mandate():
@@ -678,12 +677,13 @@ class ReplicatedStore:
                 return
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
-            self._applied = self._sequence(self._tree)
+            self._applied, members = self._end(self._tree)
+            here = MasterHere(self._term, self._applied, self._tree.get(layout.META_TERM), members)
         self._initialising, self._readable = False, True
         self._elections.retire(retiring=False)
         self._vouch(self._applied)
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
-        self._post(MasterHere(self._term))
+        self._post(here)
 
     # --- elections ---------------------------------------------------------------------------------------------------
 

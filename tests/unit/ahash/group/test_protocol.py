@@ -226,7 +226,7 @@ def test_a_group_of_one_starts_at_once() -> None:
 
 def test_the_engine_s_word_that_we_are_master_needs_the_end_of_the_log() -> None:
     with pytest.raises(AssertionError):
-        replica().event(MasterHere(5), OPEN)
+        replica().event(MasterHere(5, 41), OPEN)
 
 
 def test_a_commit_before_the_term_is_open_is_a_bug() -> None:

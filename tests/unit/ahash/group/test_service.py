@@ -4,6 +4,7 @@ does to those who wait."""
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,16 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from chelonia.ahash.group import following, forwarding, peer_messages
+from chelonia.ahash.group import following, forwarding, membership, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
+from chelonia.ahash.group.effects import ReplicaRole
 from chelonia.ahash.group.forwarding import ForwardedCall
 from chelonia.ahash.group.peer_messages import CallFrame
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.replicated_port import Demoted, Event, Flushed, LogPosition, MasterHere, Ready
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
@@ -81,7 +84,7 @@ async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
     monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
     master = group.master()
     mastership, engine, waits = group.masterships[master], group.engines[master], asyncio.Event()
-    changed, pump = mastership.changed, mastership._pump
+    changed, told = mastership.changed, deque[Event]()
 
     async def change(patience_ms: int) -> None:
         waits.set()
@@ -89,13 +92,14 @@ async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
 
     monkeypatch.setattr(mastership, "changed", change)
     before = engine.applied()
-    mastership._pump = lambda: None  # type: ignore[method-assign]
-    writing = asyncio.create_task(write(group, master, "k", "new"))
-    await poll_async(lambda: engine.applied() > before, what="a commit")
-    reading = asyncio.create_task(value_at(group, master))
-    await asyncio.wait_for(waits.wait(), 20 * patience())
-    mastership._pump = pump  # type: ignore[method-assign]
-    pump()
+    with monkeypatch.context() as deaf:
+        deaf.setattr(mastership, "_event", told.append)
+        writing = asyncio.create_task(write(group, master, "k", "new"))
+        await poll_async(lambda: engine.applied() > before, what="a commit")
+        reading = asyncio.create_task(value_at(group, master))
+        await asyncio.wait_for(waits.wait(), 20 * patience())
+    for event in told:
+        mastership._event(event)
     async with asyncio.timeout(20 * patience()):
         assert await reading == "new"
         assert (await writing).applied
@@ -398,6 +402,55 @@ async def test_a_replica_is_added_and_another_removed_while_the_group_serves(gro
     await group.close(gone)
     await group.settled(voters=3)
     assert (await write_until(group, 4, "after", "after")).applied
+
+
+async def test_the_record_in_a_log_is_gone_by_though_the_store_refuses_to_be_read(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner that had vouched for the record which made it a voter took itself for a learner: nobody stood."""
+    master, follower = group.master(), group.followers()[0]
+    engine = group.engines[follower]
+    get = engine.get
+
+    def refuse(key: bytes) -> bytes | None:
+        if key == layout.META_MEMBERS:
+            raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
+        return get(key)
+
+    monkeypatch.setattr(engine, "get", refuse)
+    await group.services[master].regroup(ADMIN, GroupChange(GroupStep.ADD, dn=Dn("/CN=4"), address="h4:1"))
+    replicas = [group.masterships[each].replica for each in (master, follower)]
+    await poll_async(lambda: replicas[0].membership == replicas[1].membership, what="the record is gone by")
+
+
+async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) -> None:
+    """Whatever its engine tells of it, whether it follows anybody just then or not."""
+    follower = group.followers()[0]
+    group.switch.isolate(follower)
+    mastership = group.masterships[follower]
+    replica = mastership.replica
+    await poll_async(lambda: replica.role is ReplicaRole.ALONE, 20, what="it follows nobody")
+    telling: tuple[Callable[[bytes], Event], ...] = (
+        lambda members: Flushed(LogPosition(1, 1, 1), 1, members),
+        Ready,
+        Demoted,
+        lambda members: MasterHere(replica.term + 1, 1, None, members),
+    )
+    for tell in telling:
+        record = membership.add(replica.membership, Dn(f"/CN={replica.membership.next_replica}"), f"h{tell}:1")
+        mastership._engine_tells(tell(membership.encode(record)))
+        await poll_async(lambda record=record: replica.membership == record, what="the record is gone by")
+
+
+async def test_a_record_that_a_master_never_wrote_is_forgotten_with_its_term(group: Group) -> None:
+    """It named voters without whom nobody would have been master again."""
+    master = group.master()
+    replica = group.masterships[master].replica
+    in_log = replica.membership
+    async with group.masterships[master].regrouping:
+        replica.propose(membership.add(in_log, Dn("/CN=4"), "h4:1"))
+        group.switch.isolate(master)
+        await poll_async(lambda: replica.membership == in_log, 20, what="the record in its log is gone by")
 
 
 async def test_the_master_itself_may_be_removed(group: Group) -> None:

@@ -220,20 +220,22 @@ def test_a_large_commit_leaves_while_it_is_written(group: Wired) -> None:
     assert sum(sizes) > 4 * bounds.REPLICA_BUNDLE_BYTES
 
 
-def test_it_is_told_when_the_membership_record_is_another(group: Wired) -> None:
-    def told(sequence: int) -> bool:
-        flushed = [e for e in group.seen[2] if isinstance(e, Flushed) and e.sequence == sequence]
-        return poll(lambda: flushed or [e for e in group.seen[2] if isinstance(e, Flushed) and e.sequence == sequence])[
-            0
-        ].regrouped
-
+def test_the_membership_record_comes_with_what_is_told(group: Wired) -> None:
     put(group.engines[1], 1)
-    assert not told(1)
+    caught_up(group, 1)
     state = layout.encode_state(StoreState(2, 0))
-    group.engines[1].commit({layout.META_MEMBERS: b"another", layout.META_STATE: state}, [])
-    assert told(2)
-    put(group.engines[1], 3)
-    assert not told(3)
+    records = {layout.META_MEMBERS: b"another", layout.META_TERM: b"mark", layout.META_STATE: state}
+    group.engines[1].commit(records, [])
+
+    def told() -> dict[int, bytes | None]:
+        return {event.sequence: event.members for event in group.seen[2] if isinstance(event, Flushed)}
+
+    assert poll(lambda: 2 in told() and told()) | {0: None} == {0: None, 1: None, 2: b"another"}
+    group.engines[1].step_down()
+    assert group.wait(1, Demoted) == Demoted(b"another")
+    group.engines[2].found()
+    assert group.wait(2, MasterHere) == MasterHere(2, 2, b"mark", b"another")
+    assert group.wait(1, Ready) == Ready(b"another")
 
 
 def test_a_follower_takes_no_commit(group: Wired) -> None:
