@@ -171,7 +171,12 @@ class AHashService:
         Raises: INTERNAL (the store is not prepared), UNAVAILABLE.
         """
         limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
-        self._committer = await self._executor.run_read(lambda: Committer(self._store, limits))
+
+        def stands() -> Committer:
+            with self._store.reading():
+                return Committer(self._store, limits)
+
+        self._committer = await self._executor.run_read(stands)
 
     @property
     def position(self) -> Position:

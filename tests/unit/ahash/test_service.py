@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from chelonia.ahash.service import (
     AHashService,
     AHashSettings,
 )
+from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
@@ -631,3 +633,28 @@ async def test_after_a_batch_that_waited_for_a_disk_the_writer_commits() -> None
     await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
     assert store.steps[-1] == "catch up"
     await service.close()
+
+
+class MovingStore(MemoryStore):
+    """While others change it, what is read without holding it is not there, as beside a page that is being split."""
+
+    held = True
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self.held = True
+        yield
+        self.held = False
+
+    def get(self, key: bytes) -> bytes | None:
+        return super().get(key) if self.held else None
+
+
+async def test_who_follows_begins_with_one_state_of_a_store_that_others_change() -> None:
+    store = MovingStore()
+    meta.prepare(store, "test")
+    position = meta.read_position(store)
+    store.held = False
+    service = AHashService(store, InlineExecutor(), HandClock(), SETTINGS)
+    await service.follow()
+    assert service.position == position
