@@ -262,7 +262,8 @@ class DamagedTree(bdb.DBError):  # type: ignore[misc]
 def is_damage(error: BaseException) -> bool:
     """Whether the engine says that a page, or more, cannot be read: that does not pass."""
     said = error.args[0] if isinstance(error, bdb.DBError) and error.args else None
-    return isinstance(error, (bdb.DBRunRecoveryError, bdb.DBPageNotFoundError)) or said in UNREADABLE
+    lost = (DamagedTree, bdb.DBRunRecoveryError, bdb.DBPageNotFoundError)
+    return isinstance(error, lost) or said in UNREADABLE
 
 
 def _has_empty_page(path: Path) -> bool:

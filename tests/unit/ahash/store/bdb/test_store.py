@@ -215,17 +215,40 @@ def test_a_damaged_page_panics_and_whoever_hosts_it_is_told_once(tmp_path: Path)
     store.close()
 
 
+def empty_a_page(directory: Path, marker: bytes) -> None:
+    """The leaf that holds `marker` is all zero, as what a disk has lost may read."""
+    with (directory / "db" / "store.db").open("r+b") as file:
+        data, kind_at, leaf = file.read(), 25, 5
+        pages = [at for at in range(0, len(data), PAGE_BYTES) if data[at + kind_at] == leaf]
+        file.seek(next(at for at in pages if marker in data[at : at + PAGE_BYTES]))
+        file.write(bytes(PAGE_BYTES))
+
+
+def test_a_store_with_an_empty_page_does_not_open(tmp_path: Path) -> None:
+    """Berkeley DB would go round for ever in a search that comes to it, with whoever waits for that."""
+    filled_and_closed(tmp_path / "a")
+    empty_a_page(tmp_path / "a", b"k04000")
+    error = refusal(tmp_path / "a")
+    assert error.kind is Kind.INTERNAL
+    assert "damaged: restore a backup" in str(error)
+
+
+def test_an_empty_page_that_the_tree_does_not_have_is_no_damage(tmp_path: Path) -> None:
+    """The file grows before its pages come."""
+    filled_and_closed(tmp_path / "a")
+    with (tmp_path / "a" / "db" / "store.db").open("ab") as file:
+        file.write(bytes(3 * PAGE_BYTES))
+    store = opened(tmp_path / "a")
+    assert store.get(b"k04000") == b"x" * 100
+    store.close()
+
+
 def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path) -> None:
     """Berkeley DB takes it for a hole in the file: the rest of the tree would be missing, unsaid."""
     filled_and_closed(tmp_path / "a")
-    data = bytearray((tmp_path / "a" / "db" / "store.db").read_bytes())
-    kind_at, leaf = 25, 5
-    pages = [at for at in range(0, len(data), PAGE_BYTES) if data[at + kind_at] == leaf]
-    lost = next(at for at in pages if b"k04000" in data[at : at + PAGE_BYTES])
-    data[lost : lost + PAGE_BYTES] = bytes(PAGE_BYTES)
-    (tmp_path / "a" / "db" / "store.db").write_bytes(data)
     reasons: list[str] = []
     store = BdbStore(tmp_path / "a", SMALL, reasons.append)
+    empty_a_page(tmp_path / "a", b"k04000")
     assert len(store.scan(b"k", b"k03000", 5000)) == 3000
     with fails(Kind.UNAVAILABLE):
         store.scan(b"k", b"z", 6000)
