@@ -33,6 +33,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import TYPE_FILE, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.shepherd import ReplicaRecord
+from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import (
     FIRST_ORDINAL,
     NewBlob,
@@ -46,6 +47,7 @@ from chelonia.librarian.metadata.blobs import (
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import (
     add,
+    as_read,
     check,
     drop,
     file_record,
@@ -60,6 +62,7 @@ from chelonia.librarian.metadata.elements import (
 from chelonia.librarian.metadata.rebuild_record import AWAY, SHEPHERDS, TOLD, awaited
 from chelonia.librarian.metadata.seal import sealed
 from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.quotas.decide import parse_account
 from chelonia.librarian.namespace.summaries import dropped
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.presence import registry
@@ -168,17 +171,19 @@ def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
 
 
 def restore_quotas(stored: StoredObject, now: StoredObject) -> list[Element]:
-    """The quotas that there were; those that are set today count. All are counted when the rebuild is through.
+    """The quotas that there were; those that are set today count, but for what the default quota alone has made for
+    who wrote something. All are counted when the rebuild is through.
 
     Args: `now`: with what it has of the same properties.
     """
-    obj, mine = now.id, {key: record for key, record in stored.sections["tally"].items() if not now.value("tally", key)}
-    changed = add(obj, "quotas", "number", 1)
-    return (
-        [changed, *(put(obj, "tally", key, record, unset("tally", key)) for key, record in mine.items())]
-        if mine
-        else []
-    )
+    changed, elements = add(now.id, "quotas", "number", 1), list[Element]()
+    for key, record in stored.sections["tally"].items():
+        today, account = now.value("tally", key), parse_account(key, record)
+        known = parse_account(key, today) if today else account
+        if not today or known.implied:
+            mine = replace(account, counter=known.counter, counting=known.counting)
+            elements.append(put(now.id, "tally", key, mine.record, as_read("tally", key, today)))
+    return [changed, *elements] if elements else []
 
 
 # --- records beside replicas ----------------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ import pytest
 
 from chelonia.core.cluster.quotas import EACH_USER, Quota
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.ids import QUOTA_PREFIX, Dn, Guid
+from chelonia.core.ports.librarian import Delete
 from chelonia.core.values import replace
 from chelonia.librarian.recovery import snapshots
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
+from tests.unit.librarian.namespace.test_trash import snapshot
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot
 
 
@@ -76,3 +78,28 @@ async def test_quotas_come_back_with_the_snapshot_and_count_what_came_back(
         with pytest.raises(CheloniaError) as caught:
             await k.upload("/data/c")
         assert caught.value.kind is Kind.QUOTA
+
+
+@virtual
+async def test_an_account_that_only_the_default_quota_has_made_stands_in_no_way() -> None:
+    """Somebody has written in the empty namespace, and removed it again: nobody has set him a quota by that."""
+    k = keepers()
+    mine, every = Quota(JOE, Guid(""), files=9), Quota(EACH_USER, Guid(""), files=2)
+    async with k.running(BEFORE):
+        await k.bench.service.set_quota(ADMIN, mine)
+        for name in ("/a", "/b", "/c"):
+            await k.upload(name)
+        await next_snapshot(k)
+    async with k.running(replace(BEFORE, trash_keep_ms=0), generation=2):
+        await k.bench.service.set_quota(ADMIN, every)
+        tried, _ = await k.upload("/tried")
+        await k.bench.service.delete(BARTENDER, Delete(tried))
+        assert {use.quota for use in await k.bench.service.quotas(ADMIN, Dn(""), Guid("")) if use.implied}
+        await asyncio.sleep(20)
+        await k.bench.service.rebuild(ADMIN, True)
+        await k.until(lambda: done(k), 200_000)
+        await k.until(lambda: counts(k, mine, 3))
+        told = {use.quota for use in await k.bench.service.quotas(ADMIN, Dn(""), Guid(""))}
+        assert told == {every, mine}
+        counters = {obj for obj in (await snapshot(k.bench)).objects if obj.startswith(QUOTA_PREFIX)}
+        assert len(counters) == 2  # one of each account
