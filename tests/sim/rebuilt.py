@@ -14,12 +14,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from chelonia.core.cluster.replicas import ReplicaFacts
-from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId, blob_object
+from chelonia.core.ids import (
+    ROOT,
+    SNAPSHOTS_OBJECT,
+    BlobId,
+    Dn,
+    ObjectId,
+    ReferenceId,
+    ServiceId,
+    blob_object,
+    content_object,
+)
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.naming import staged_version
@@ -193,6 +204,8 @@ class Judging:
         claimed = [(parent, name) for obj in used.objects.values() for parent, name in _names(obj)]
         for obj in used.objects.values():
             now = self._now.get(obj.id)
+            if not now.exists and self._was_removed(obj, used):
+                continue
             if type_of(obj) == TYPE_TRASHED:
                 if type_of(now) not in ("", TYPE_TRASHED):
                     yield f"{obj.id} was deleted, and is a {type_of(now)} now"
@@ -204,6 +217,11 @@ class Judging:
                     yield f"{name!r} in {parent} was {obj.id} in the snapshot, and is not"
             if type_of(obj) == TYPE_FILE and type_of(now) == TYPE_FILE and self._newest(obj.id) < _dated(obj, used):
                 yield f"{obj.id} has older bytes than it had in the snapshot"
+
+    def _was_removed(self, obj: StoredObject, used: Taken) -> bool:
+        """Whether a file was removed while the snapshot was taken, which has its entry, and nothing of its bytes."""
+        had = [*map(blob_object, blobs_of(obj)), content_object(content_of(obj))]
+        return type_of(obj) == TYPE_FILE and not self._was.then.get(obj.id).exists and not used.objects.keys() & {*had}
 
     def _is_version(self, guid: str, used: Taken) -> bool:
         """Whether this is a version of an object that the snapshot does not know: it takes the name of what it does."""

@@ -420,5 +420,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         9_857_685,
         "after metadata were put back, the last copy was called unknown for one that the same report told was gone",
     ),
+    (
+        "pages",
+        87,
+        "a file that was removed while a snapshot was taken came back without its content, and could not be removed",
+    ),
+    ("skew", 87, "the simulator's own: a rebuild of uploads in parts takes longer where every tenth message is lost"),
 )
 """(scenario, seed, what it found)."""

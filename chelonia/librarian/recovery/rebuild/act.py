@@ -45,6 +45,7 @@ from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
+from chelonia.librarian.metadata.contents import CHANGING
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
@@ -54,6 +55,7 @@ from chelonia.librarian.presence.reports import reached
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.fsck import Fsck
 from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.rebuild import changed
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
@@ -80,6 +82,7 @@ HEEDED_TICKS: Final = 2
 """After so many ticks every Librarian has read that a rebuild is under way, and lets no user at half a namespace."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
+CHANGED: Final = "files that changed while the snapshot was taken"
 CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
 Manifests = dict[BlobId, Manifest | None]
 """Manifests that have been asked for; None: it could not be read."""
@@ -107,7 +110,8 @@ class RebuildProgress:
 
     def count(self, what: str, number: int = 1) -> None:
         """Count something."""
-        self.counts[what] = self.counts.get(what, 0) + number
+        if number:
+            self.counts[what] = self.counts.get(what, 0) + number
 
     def note(self, text: str) -> None:
         """Tell a person."""
@@ -143,6 +147,7 @@ class Rebuilding:
         self._beginning = asyncio.Lock()
         self._total = 0
         self._holes = False
+        self._changing = set[str]()
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
         self._naming = Naming(context, tools.names, self._attempt, self._made)
@@ -209,6 +214,7 @@ class Rebuilding:
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         self._holes = False
+        self._changing.clear()
         self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
@@ -325,6 +331,7 @@ class Rebuilding:
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found, known)
+            self._progress.count(CHANGED, await changed.settle(self._on, self._attempt))
         basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
@@ -497,6 +504,9 @@ class Rebuilding:
         for obj in objects:
             if obj.id in _SPECIAL:
                 await self._restore_special(obj, _SPECIAL[obj.id])
+                continue
+            if obj.value("content", "state") == CHANGING:
+                self._changing.add(obj.value("content", "file"))
                 continue
             if obj.id.startswith(CONTENT_PREFIX):
                 header, records = rebuild.restore_content(obj)
@@ -687,6 +697,12 @@ class Rebuilding:
         return sum(answer.done for answer in answers)
 
     async def _tell_lost(self, finding: Finding) -> None:
+        lacks = finding.rule in (invariants.BLOB_MISSING, invariants.CONTENT_MISSING)
+        surely = lacks and not self._holes and finding.object not in self._changing
+        if surely and (gone := await changed.has_gone(self._on, finding.object)) and await self._attempt(gone):
+            self._progress.count("files removed while the snapshot was taken")
+            self._progress.note(f"{finding}: it was removed while the snapshot was taken")
+            return
         if finding.rule != invariants.BLOB_LOST:
             self._progress.count(f"left: {finding.rule}")
             self._progress.note(str(finding))
