@@ -24,7 +24,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import TYPE_COLLECTION, StoredObject
 from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, facts_of, owners_of
+from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, blob_of, facts_of, owners_of
 from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.namespace.tree import names_of, type_of, visible
 from chelonia.librarian.recovery.mends import LOST_FOUND
@@ -145,17 +145,20 @@ def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
 
 def _blobs(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
     """Blobs, as they are without owners that no snapshot keeps, or that it keeps without their file: uploads that were
-    given up, and contents of deleted files, until they are swept."""
+    given up, contents of deleted files, and those of uploads that were sealed without this part, until they are
+    swept."""
     for blob in seen.blobs():
         owners = owners_of(blob)
-        kept = {owner: kind for owner, kind in owners.items() if kind != A_CONTENT or _is_kept(owner, seen)}
+        kept = {owner: kind for owner, kind in owners.items() if kind != A_CONTENT or _is_kept(owner, blob, seen)}
         if kept:
             yield blob if kept == owners else replace(blob, sections={**blob.sections, OWNERS: kept})
 
 
-def _is_kept(content: str, seen: NamespaceSnapshot) -> bool:
-    header = seen.get(content_object(ContentId(content))).sections.get("content", {})
-    return header.get("state") == SEALED and not _is_in_lost_found(seen.get(ObjectId(header["file"])).sections)
+def _is_kept(content: str, blob: StoredObject, seen: NamespaceSnapshot) -> bool:
+    sections = seen.get(content_object(ContentId(content))).sections
+    header, names = sections.get("content", {}), sections.get("named", {}).get(blob_of(blob), "0") != "0"
+    is_sealed = names and header.get("state") == SEALED
+    return is_sealed and not _is_in_lost_found(seen.get(ObjectId(header["file"])).sections)
 
 
 def _is_in_lost_found(entry: Mapping[str, Mapping[str, str]]) -> bool:
