@@ -1,12 +1,11 @@
 """What a store knows of itself: format number, cluster, generation. Checked and made ready before anything is served.
 
-A newer format is refused, an older one migrated step by step, each step in one commit together with its new number.
+A newer format is refused, an older one migrated in one commit together with its new number.
 The generation rises whenever this store is restored from a backup; `raise_generation` starts a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from chelonia.ahash.store import layout
@@ -15,37 +14,35 @@ from chelonia.ahash.store.port import Reader, Store
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 
-Migration = Callable[[Reader], Mapping[bytes, bytes | None]]
-"""Reads a store of one format and returns the writes (None deletes) that make it the next."""
-
 FOUNDED: Final = (1, 0)
 """Generation and sequence of a store that was just founded."""
-MIGRATIONS: Final[Mapping[int, Migration]] = {1: lambda store: {}}
-"""From format n to n + 1. Format 1 is the first; 2 has wide sections that no store of format 1 holds."""
 
 
-def prepare(
-    store: Store, cluster: str, *, target: int = layout.FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS
-) -> Position:
+def prepare(store: Store, cluster: str) -> Position:
     """Make a fresh store ours, or check and migrate an existing one.
 
     Args: `cluster` names the cluster of a fresh store; empty: take the store's own.
     Returns: where the store stands.
-    Raises: BAD_CONFIG (newer format, no way from an older one, fresh without a cluster), WRONG_CLUSTER.
+    Raises: BAD_CONFIG (newer format, fresh without a cluster), WRONG_CLUSTER.
     """
-    if store.get(layout.META_FORMAT) is None:
-        _found(store, cluster, target)
+    if not is_prepared(store):
+        _found(store, cluster)
     found = read_number(store, layout.META_FORMAT)
-    if found > target:
-        cause = f"the store has format {found}, this program knows up to {target}: start a newer version of it"
+    if found > layout.FORMAT:
+        cause = f"the store has format {found}, this program knows up to {layout.FORMAT}: start a newer version of it"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
-    while found < target:
-        found = _migrate(store, found, migrations)
+    if found < layout.FORMAT:  # format 1 is 2 without some wide sections: nothing else has to change
+        store.commit({layout.META_FORMAT: layout.encode_value(str(layout.FORMAT))}, ())
     position = read_position(store)
     if cluster and position.cluster != cluster:
         cause = f"the store belongs to cluster {position.cluster}, not to {cluster}: point it at its own directory"
         raise CheloniaError(Kind.WRONG_CLUSTER, "ahash", "store", cause)
     return position
+
+
+def is_prepared(store: Reader) -> bool:
+    """Whether a store is anybody's; one that is not takes any cluster."""
+    return store.get(layout.META_FORMAT) is not None
 
 
 def unused(store: Reader) -> str:
@@ -56,22 +53,22 @@ def unused(store: Reader) -> str:
     return position.cluster if (position.generation, position.sequence) == FOUNDED else ""
 
 
-def check_format(store: Reader, *, target: int = layout.FORMAT) -> None:
+def check_format(store: Reader) -> None:
     """Refuse a store that one of a group may not serve as it is: no replica migrates for the others.
 
     A migration is a commit outside the count of commits, and replicas of the program before would read what it wrote.
     Raises: BAD_CONFIG, with the cure.
     """
     found = read_number(store, layout.META_FORMAT)
-    if found == target:
+    if found == layout.FORMAT:
         return
     cure = "start a newer version of it"
-    if found < target:
+    if found < layout.FORMAT:
         cure = (
             "a group is not migrated while it runs: stop all replicas, start one of them alone with this program once, "
             "and begin the group anew from it (docs/operate/ahash-replicas.md)"
         )
-    cause = f"the store has format {found}, this program works with {target}: {cure}"
+    cause = f"the store has format {found}, this program works with {layout.FORMAT}: {cure}"
     raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
 
 
@@ -112,32 +109,20 @@ def found_again(store: Store, word: str) -> None:
     cluster, _, generation = word.strip().partition(" ")
     if not cluster or not generation.isdecimal():
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", "it holds '<cluster> <generation>', or nothing")
-    if store.get(layout.META_FORMAT) is not None:
+    if is_prepared(store):
         cause = "this store has metadata; an empty file `restored` announces a backup, an empty directory a rebuild"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", cause)
-    _found(store, cluster, layout.FORMAT)
+    _found(store, cluster)
     store.commit({layout.META_GENERATION: layout.encode_value(str(int(generation) + 1))}, ())
 
 
-def _found(store: Store, cluster: str, target: int) -> None:
+def _found(store: Store, cluster: str) -> None:
     if not cluster:
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", "a fresh store needs the name of its cluster")
     facts = {
-        layout.META_FORMAT: layout.encode_value(str(target)),
+        layout.META_FORMAT: layout.encode_value(str(layout.FORMAT)),
         layout.META_CLUSTER: layout.encode_value(cluster),
         layout.META_GENERATION: layout.encode_value("1"),
         layout.META_STATE: layout.encode_state(StoreState(0, 0)),
     }
     store.commit(facts, ())
-
-
-def _migrate(store: Store, found: int, migrations: Mapping[int, Migration]) -> int:
-    step = migrations.get(found)
-    if step is None:
-        cause = f"the store has format {found}, which this program no longer migrates: use the version before it once"
-        raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
-    writes = step(store)
-    puts = {key: value for key, value in writes.items() if value is not None}
-    puts[layout.META_FORMAT] = layout.encode_value(str(found + 1))
-    store.commit(puts, [key for key, value in writes.items() if value is None])
-    return found + 1

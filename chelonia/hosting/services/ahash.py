@@ -7,13 +7,12 @@ from pathlib import Path
 
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.ahash.service import BRIEF, AHashService
-from chelonia.ahash.settings import AHashSettings
+from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub
 from chelonia.ahash.store.port import LocalDurability
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.caller import Role
-from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import (
     REPLACE,
@@ -66,7 +65,11 @@ async def host(node: HostingNode, section: AHashSection) -> None:
 async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub) -> AHashService:
     leave_group(Path(section.data_dir))
     store = await asyncio.to_thread(BdbStore, Path(section.data_dir), store_settings(section), node.panicked)
-    ahash = await _started(node, store, settings_of(section))
+    settings = settings_of(section)
+    if not settings.cluster and not meta.is_prepared(store):  # what was before it, and nobody named, is another cluster
+        settings = replace(settings, cluster=node.ids.uuid())
+    ahash = AHashService(store, ThreadExecutor(), node.clock, settings, LocalDurability(node.horizon))
+    await ahash.start()
     ahash.pages_seen = scrub.seen
     node.closers.append(ahash.close)
     node.keep("ahash", ahash.run())
@@ -82,21 +85,3 @@ async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScr
     node.all_jobs.append(("ahash", lambda: replica.jobs))
     node.keep("ahash", replica.run())
     return replica.ahash
-
-
-async def _started(node: HostingNode, store: BdbStore, settings: AHashSettings) -> AHashService:
-    """Start the A-Hash. A fresh store that nobody named gets a new name: what was before it is another cluster."""
-    executor = ThreadExecutor()
-    durability = LocalDurability(node.horizon)
-    ahash = AHashService(store, executor, node.clock, settings, durability)
-    try:
-        await ahash.start()
-    except CheloniaError as error:
-        if error.kind is not Kind.BAD_CONFIG or settings.cluster:
-            raise
-        ahash = AHashService(store, executor, node.clock, replace(settings, cluster=node.ids.uuid()), durability)
-        try:
-            await ahash.start()
-        except CheloniaError:
-            raise error from None
-    return ahash

@@ -24,25 +24,19 @@ def test_a_fresh_store_without_a_cluster_is_refused() -> None:
     assert store.scan(b"", b"\xff", 10) == []
 
 
-def test_an_older_format_is_migrated_step_by_step() -> None:
+def of_format(number: int) -> MemoryStore:
+    """A store that a program of another format has left."""
     store = MemoryStore()
-    meta.prepare(store, "c", target=1)
-    store.commit({b"old": b"1"}, [])
-    steps: dict[int, meta.Migration] = {
-        1: lambda reader: {b"newer": (reader.get(b"old") or b"") + b"2", b"old": None},
-        2: lambda reader: {b"newest": (reader.get(b"newer") or b"") + b"3", b"newer": None},
-    }
-    meta.prepare(store, "c", target=3, migrations=steps)
-    assert (store.get(b"newest"), store.get(b"newer"), store.get(b"old")) == (b"123", None, None)
-    assert meta.read_number(store, layout.META_FORMAT) == 3
-    meta.prepare(store, "c", target=3, migrations={})
+    meta.prepare(store, "c")
+    store.commit({layout.META_FORMAT: layout.encode_value(str(number)), b"kept": b"1"}, [])
+    return store
 
 
-def test_an_old_format_that_nothing_migrates_is_refused() -> None:
-    store = MemoryStore()
-    meta.prepare(store, "c", target=1)
-    with pytest.raises(CheloniaError, match="no longer migrates"):
-        meta.prepare(store, "c", target=3, migrations={})
+def test_an_older_format_is_migrated() -> None:
+    store = of_format(1)
+    meta.prepare(store, "c")
+    assert meta.read_number(store, layout.META_FORMAT) == layout.FORMAT == 2
+    assert store.get(b"kept") == b"1"
 
 
 def test_a_new_generation_is_later_than_every_position_before() -> None:
@@ -54,11 +48,10 @@ def test_a_new_generation_is_later_than_every_position_before() -> None:
 
 @pytest.mark.parametrize(("found", "cure"), [(1, "stop all replicas"), (3, "start a newer version")])
 def test_a_replica_migrates_nothing(found: int, cure: str) -> None:
-    store = MemoryStore()
-    meta.prepare(store, "c", target=found, migrations={})
+    store = of_format(found)
     before = dict(store.scan(b"", b"\xff" * 9, 1000))
     with pytest.raises(CheloniaError, match=cure) as refused:
-        meta.check_format(store, target=2)
+        meta.check_format(store)
     assert refused.value.kind is Kind.BAD_CONFIG
     assert dict(store.scan(b"", b"\xff" * 9, 1000)) == before
-    meta.check_format(store, target=found)
+    meta.check_format(of_format(layout.FORMAT))

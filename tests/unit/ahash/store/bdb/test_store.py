@@ -125,7 +125,8 @@ def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
 
 async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     store = open_store("bdb", tmp_path)
-    meta.prepare(store, "test", target=layout.FORMAT + 1)
+    meta.prepare(store, "test")
+    store.commit({layout.META_FORMAT: layout.encode_value(str(layout.FORMAT + 1))}, ())
     with pytest.raises(CheloniaError, match="newer version") as caught:
         async with serving(store):
             pass
