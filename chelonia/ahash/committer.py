@@ -80,11 +80,12 @@ class Committer:
     """Evaluates and commits batches. Not thread-safe: one batch is made after the other.
 
     `began_ms`: the time at its start. Other starts and other replicas may have had other clocks, so outcomes they kept
-    are kept for a whole `key_keep_ms` from then on.
+    are kept for a whole `key_keep_ms` from then on. `term`: as of `Store.commit`.
     """
 
-    def __init__(self, store: Store, limits: CommitLimits, began_ms: int = 0) -> None:
+    def __init__(self, store: Store, limits: CommitLimits, began_ms: int = 0, term: int | None = None) -> None:
         self._store = store
+        self._term = term
         self._limits = limits
         self._forget_from_ms = Ms(began_ms + limits.key_keep_ms)
         self.position = meta.read_position(store)
@@ -138,7 +139,7 @@ class Committer:
         puts = {key: value for key, value in overlay.pending.items() if value is not None}
         deletes = [key for key, value in overlay.pending.items() if value is None]
         try:
-            self._store.commit(puts, deletes)
+            self._store.commit(puts, deletes, self._term)
         except CheloniaError as error:
             if error.kind is Kind.OUTCOME_UNKNOWN:
                 with suppress(CheloniaError):  # a store that panicked cannot be read: what is not known stays unknown

@@ -306,7 +306,7 @@ class AHashService:
     def _prepare(self) -> Committer:
         meta.prepare(self._store, self._settings.cluster)
         limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
-        committer = Committer(self._store, limits, self._steady_ms())
+        committer = Committer(self._store, limits, self._steady_ms(), self._durability.term)
         committer.check_space()
         return committer
 

@@ -91,7 +91,7 @@ class WriteBehindStore:
         self.free_bytes = self._seen.free_bytes
         self.close = self._seen.close
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """Show the change; make an older one durable."""
         gone = list(deletes)
         self._seen.commit(puts, gone)

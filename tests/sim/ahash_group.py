@@ -287,15 +287,8 @@ class SimReplica:
     def set_voter(self, voter: bool) -> None:
         """See `ReplicatedEngine`."""
 
-    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """See `ReplicatedEngine`; the executor waits for the disk."""
-        self._write(term, puts, deletes)
-
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """See `Store`."""
-        self._write(0, puts, deletes)
-
-    def _write(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         self._read(b"", b"")
         deletes = tuple(deletes)
         if self.disk.rot:
@@ -304,7 +297,7 @@ class SimReplica:
             except EnginePanicked:
                 self._panic()
                 raise
-        self._model.write(term, puts, deletes, late=self._late)
+        self._model.write(term or 0, puts, deletes, late=self._late)
 
     # --- damage -----------------------------------------------------------------------------------------------------
 

@@ -349,7 +349,7 @@ class SimStore(MemoryStore):
         self.failing: Callable[[], None] = lambda: None
         self._rng = rng
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """Apply all, or fail without saying which."""
         fails = self.unknown and self._rng.random() < self.unknown
         if not fails or self._rng.random() < 0.5:
@@ -393,6 +393,8 @@ def _nobody(puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
 class SeenDurability:
     """Durability that tells the horizon of a process what was answered."""
 
+    term = None
+
     def __init__(self, inner: SimDurability, horizon: Horizon) -> None:
         self._inner = inner
         self._horizon = horizon
@@ -412,6 +414,8 @@ class SeenDurability:
 
 class SimDurability:
     """When an answer may be given: after a while, and now and then nobody can say (`unknown`), effect or not."""
+
+    term = None
 
     def __init__(self, rng: random.Random) -> None:
         self.lag_ms = 0

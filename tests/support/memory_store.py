@@ -75,7 +75,7 @@ class MemoryStore(NeverLate):
         """Run a brief read."""
         return work(self)
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """Apply all."""
         self._check_open()
         self.number += 1

@@ -3,7 +3,7 @@
 `protocol.Replica` decides, here is only done what it says, in its order. All of it runs on the event loop; the engine's
 own threads reach it through `Executor.hand_back`.
 Invariants: nothing is told to be durable but by `GroupReplica.covers`, asked anew after every wait; a batch reaches the
-engine only in the term it was decided in (`TermStore`); what nobody expected ends the process, never an answer.
+engine only in the term it was decided in; what nobody expected ends the process, never an answer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
@@ -24,7 +23,7 @@ from chelonia.ahash.group.effects import Effects, ReplicaRole
 from chelonia.ahash.group.following import Standstill
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import ProtocolPeriods
-from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, TermMark, VouchedCommit
+from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
 from chelonia.ahash.group.protocol import GroupReplica
@@ -95,69 +94,21 @@ class MastershipListener(Protocol):
         """The connection to a replica is gone, or it is not our master any more."""
 
 
-class TermStore:
-    """The engine as the store of one term of ours: its commits are refused in any other."""
-
-    def __init__(self, engine: ReplicatedEngine, term: int) -> None:
-        self._engine = engine
-        self._term = term
-        self.at_once = engine.at_once  # the hot path of every read: no call of ours between
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._engine.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._engine.get_many(keys)
-
-    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return self._engine.scan(start, end, limit)
-
-    def reading(self) -> AbstractContextManager[None]:
-        return self._engine.reading()
-
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        self._engine.commit_in(self._term, puts, deletes)
-
-    def write_at_once(self, work: Callable[[], T]) -> T | None:
-        return self._engine.write_at_once(work)
-
-    def sync_at_once(self) -> bool:
-        return self._engine.sync_at_once()
-
-    def sync(self) -> None:
-        self._engine.sync()
-
-    def upkeep_due(self) -> bool:
-        return self._engine.upkeep_due()
-
-    def upkeep(self) -> None:
-        self._engine.upkeep()
-
-    def backup(self, target: str) -> None:
-        self._engine.backup(target)
-
-    def free_bytes(self) -> int:
-        return self._engine.free_bytes()
-
-    def close(self) -> None:
-        """Nothing: the engine outlives its terms."""
-
-
 class TermDurability:
     """What is read or committed here in one term may be told once the group has it: see `Mastership.covered`."""
 
     def __init__(self, mastership: Mastership, term: int, horizon: Horizon, patience_ms: int = 0) -> None:
+        self.term = term
         self._mastership = mastership
-        self._term = term
         self._horizon = horizon
         self._patience_ms = patience_ms
 
     async def wait(self, position: Position) -> None:
-        await self._mastership.covered(self._term, position.sequence, self._patience_ms)
+        await self._mastership.covered(self.term, position.sequence, self._patience_ms)
         self._horizon.saw(position)
 
     def holds(self, position: Position) -> bool:
-        if not self._mastership.covers(self._term, position.sequence):
+        if not self._mastership.covers(self.term, position.sequence):
             return False
         self._horizon.saw(position)
         return True
@@ -251,7 +202,7 @@ class Mastership:
         """Where the log ends, the newest membership record in it, and whether it may found a group."""
         try:
             stored, end = read_members(self._engine), read_end(self._engine)
-            prepared = self._engine.get(layout.META_FORMAT) is not None
+            prepared = meta.is_prepared(self._engine)
             if prepared:
                 meta.check_format(self._engine)
             anothers = end.mark is not None and end.mark.replica != self.own  # what another founded was copied here
@@ -554,9 +505,10 @@ class Mastership:
                 self._engine.step_down()
             case effects.OpenTerm(mark):
                 self.members_at = mark.first
-                self._spawn(self._begin(mark.term, lambda store: commit_mark(store, mark)))
+                puts = {layout.META_TERM: log_vouching.encode_mark(mark)}
+                self._spawn(self._begin(mark.term, mark.first, puts))
             case effects.ProveTerm(term, sequence):
-                self._spawn(self._begin(term, lambda store: commit_nothing(store, sequence)))
+                self._spawn(self._begin(term, sequence, {}))
             case effects.TermOpened(term):
                 _LOG.info("replica %d is master: term %d is open", self.own, term)
                 self._opened(term)
@@ -572,11 +524,10 @@ class Mastership:
             case _:
                 assert_never(effect)
 
-    async def _begin(self, term: int, commit: Callable[[Store], None]) -> None:
-        """Make one of the commits that open our term."""
-        store = TermStore(self._engine, term)
+    async def _begin(self, term: int, sequence: int, puts: Mapping[bytes, bytes]) -> None:
+        """Make one of the commits that open our term: `puts` and nothing else."""
         try:
-            await self._executor.run_write(lambda: commit(store))
+            await self._executor.run_write(lambda: commit_next(self._engine, term, sequence, puts))
         except CheloniaError as error:
             _LOG.info("replica %d cannot open term %d: %s", self.own, term, error)
             if self.replica.term == term:
@@ -680,17 +631,8 @@ def read_members(store: Reader) -> Membership | None:
     return None if data is None else membership.decode(data)
 
 
-def commit_mark(store: Store, mark: TermMark) -> None:
-    """Commit the first record of a term, and nothing else."""
-    _commit_next(store, mark.first, {layout.META_TERM: log_vouching.encode_mark(mark)})
-
-
-def commit_nothing(store: Store, sequence: int) -> None:
-    """Commit the second record of a term: it is there, that is all."""
-    _commit_next(store, sequence, {})
-
-
-def _commit_next(store: Store, sequence: int, puts: Mapping[bytes, bytes]) -> None:
+def commit_next(store: Store, term: int, sequence: int, puts: Mapping[bytes, bytes]) -> None:
+    """Commit what comes next in a log, in this term alone."""
     state = meta.read_state(store)
     assert state.sequence + 1 == sequence, f"the log ends at {state.sequence}, the next commit is {sequence}"
-    store.commit({layout.META_STATE: layout.encode_state(StoreState(sequence, state.objects)), **puts}, ())
+    store.commit({layout.META_STATE: layout.encode_state(StoreState(sequence, state.objects)), **puts}, (), term)

@@ -22,7 +22,7 @@ from chelonia.ahash.group import forwarding
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
 from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
-from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability, TermStore
+from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
 from chelonia.ahash.service import AHashService, backup_path
@@ -331,9 +331,7 @@ class ReplicatedAHash:
         if self._copy is None or self._copy.term != term:
             parts = self._parts
             durability = TermDurability(self._mastership, term, parts.horizon, BEHIND_MS)
-            service = AHashService(
-                TermStore(parts.engine, term), parts.executor, parts.clock, parts.settings, durability
-            )
+            service = AHashService(parts.engine, parts.executor, parts.clock, parts.settings, durability)
             try:
                 await service.follow()
             except CheloniaError as error:
@@ -430,7 +428,7 @@ class ReplicatedAHash:
     async def _begin(self, term: int) -> None:
         parts = self._parts
         durability = TermDurability(self._mastership, term, parts.horizon)
-        service = AHashService(TermStore(parts.engine, term), parts.executor, parts.clock, parts.settings, durability)
+        service = AHashService(parts.engine, parts.executor, parts.clock, parts.settings, durability)
         try:
             await parts.executor.run_read(lambda: meta.check_format(parts.engine))
             await service.start()

@@ -61,9 +61,10 @@ class Store(Protocol):
         it is given, nothing else of this store, and may be run again.
         """
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """Apply all or nothing, durable when it returns; deleting an absent key is no error.
 
+        Args: `term`: of a store that is one of a group: see `ReplicatedEngine.commit`.
         Raises: READ_ONLY (no space; nothing changed), OUTCOME_UNKNOWN (failed while syncing).
         """
 
@@ -143,6 +144,10 @@ class Executor(Protocol):
 class Durability(Protocol):
     """Decides when what stands at a position may be told to a caller, and tells the process's horizon that it was."""
 
+    @property
+    def term(self) -> int | None:
+        """The mastership in which alone is committed; None: of a store alone."""
+
     async def wait(self, position: Position) -> None:
         """Return once everything up to `position` is durable.
 
@@ -155,6 +160,8 @@ class Durability(Protocol):
 
 class LocalDurability:
     """Durable means synced by this one store: a commit that has returned is durable already."""
+
+    term = None
 
     def __init__(self, horizon: Horizon | None = None) -> None:
         """`horizon`: told of every position answered."""

@@ -146,8 +146,7 @@ class ReplicatedEngine(Store, Protocol):
     """A `Store` that is one of a group. Commands return at once and are carried out in order by the engine's threads.
 
     `heard_term`: the newest term that it had heard of before it was opened: of older ones it takes nothing.
-    `commit` is that of `Store` with local syncing only: it raises UNAVAILABLE where we are not master. `get`, `scan`
-    may raise UNAVAILABLE while the replica synchronises.
+    `get`, `scan` may raise UNAVAILABLE while the replica synchronises.
     """
 
     heard_term: int
@@ -188,11 +187,12 @@ class ReplicatedEngine(Store, Protocol):
     def set_voter(self, voter: bool) -> None:
         """Whether this replica may be elected."""
 
-    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """`commit`, but only as master of this very term, checked where no change of role can come between.
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
+        """That of `Store` with local syncing only, as master; of a `term`: of this very one, checked where no change of
+        role can come between.
 
         A batch was decided on what its term had committed: carried out in a later term of ours it would overwrite
-        what another master committed meanwhile. Raises: UNAVAILABLE (another term, or not master), as `commit`.
+        what another master committed meanwhile. Raises: UNAVAILABLE (not master, or of another term).
         """
 
     def applied(self) -> int:

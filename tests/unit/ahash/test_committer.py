@@ -24,7 +24,7 @@ class CountingStore(MemoryStore):
     error = Kind.INTERNAL
     applied_before_failing = False
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         poisoned = any(self.poison in key for key in puts)
         if not poisoned or self.applied_before_failing:
             super().commit(puts, deletes)
@@ -58,7 +58,7 @@ def test_a_commit_whose_end_nobody_knows_is_told_so_even_when_the_store_cannot_b
     """Told to retry elsewhere, a caller might take it for a change that did not happen."""
 
     class Panicking(CountingStore):
-        def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+        def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
             try:
                 super().commit(puts, deletes)
             except CheloniaError:

@@ -66,6 +66,8 @@ class HeldExecutor:
 class Gate:
     """A durability gate that opens when told."""
 
+    term = None
+
     def __init__(self) -> None:
         self.opened = asyncio.Event()
         self.asked: list[int] = []
@@ -184,7 +186,7 @@ class BrokenStore(MemoryStore):
     commits = 0
     breaks_after = 1 << 30
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         if self.commits >= self.breaks_after:
             raise ZeroDivisionError("a bug")
         super().commit(puts, deletes)
@@ -243,7 +245,7 @@ class TiredStore(MemoryStore):
     due = False
     done = 0
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         super().commit(puts, deletes)
         self.due = True
 
@@ -473,7 +475,7 @@ class LateStore(MemoryStore):
     def write_at_once(self, work: Callable[[], T]) -> T | None:
         return work() if self.takes else None
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         self.steps.append("commit")
         super().commit(puts, deletes)
 

@@ -226,14 +226,8 @@ class ReplicatedStore:
         """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
         return self._state.at_once(lambda number: self._use(lambda tree: work(TreeState(tree, number))))
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Apply all or nothing, synced here when it returns, and told as `SyncedCommit`; in whatever term is ours."""
-        self._change(None, puts, deletes)
-
-    def commit_in(self, term: int, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        self._change(term, puts, deletes)
-
-    def _change(self, term: int | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
+        """Apply all or nothing, synced here when it returns, and told as `SyncedCommit`."""
         deletes = tuple(deletes)
 
         def work(tree: Any) -> None:

@@ -97,7 +97,8 @@ class BdbStore(NeverLate):
 
         return self._state.at_once(read)
 
-    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
+        del term
         with self._state.changing():
             self._commit(puts, deletes)
         self._checkpoints.changed(puts)

@@ -246,8 +246,8 @@ def test_a_follower_takes_no_commit(group: Wired) -> None:
 def test_a_commit_for_another_term_is_refused(group: Wired) -> None:
     engine = group.engines[1]
     with fails(Kind.UNAVAILABLE):
-        engine.commit_in(2, {b"k": b"v"}, [])
-    engine.commit_in(1, {b"k": b"v"}, [])
+        engine.commit({b"k": b"v"}, [], 2)
+    engine.commit({b"k": b"v"}, [], 1)
     assert engine.get(b"k") == b"v"
 
 
