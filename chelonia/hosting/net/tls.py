@@ -23,7 +23,6 @@ import itertools
 import logging
 import os
 import re
-import socket
 import ssl
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -468,7 +467,8 @@ def handshake_error(error: BaseException, peer: str = "") -> CheloniaError:
 class _LiveContext(ssl.SSLContext):
     """A shell that hands each new connection to the newest context. A subclass because the interpreter asks for one.
 
-    It holds no certificate and no CA: whatever came past the two methods could not finish a handshake.
+    It holds no certificate and no CA: whatever came past its method, as blocking sockets would, could not finish a
+    handshake.
     """
 
     current: Callable[[], ssl.SSLContext]
@@ -484,60 +484,31 @@ class _LiveContext(ssl.SSLContext):
         """As `ssl.SSLContext.wrap_bio`: what asyncio and uvloop call for each connection."""
         return shortened(self.current().wrap_bio(incoming, outgoing, server_side, server_hostname, session))
 
-    def wrap_socket(
-        self,
-        sock: socket.socket,
-        server_side: bool = False,
-        do_handshake_on_connect: bool = True,
-        suppress_ragged_eofs: bool = True,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLSocket:
-        """As `ssl.SSLContext.wrap_socket`, for blocking connections."""
-        return self.current().wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname, session
-        )
-
 
 class _InspectingObject(PartingObject):
     """A connection whose handshake ends with a look at the peer."""
 
     def do_handshake(self) -> None:
-        """Finish the handshake, then inspect the peer."""
+        """Finish the handshake, then inspect the peer; a refusal becomes the error that event loops expect of one."""
         super().do_handshake()
-        _inspect(self)
-
-
-class _InspectingSocket(ssl.SSLSocket):
-    """The same for blocking sockets."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        """Finish the handshake, then inspect the peer."""
-        super().do_handshake(block)
-        _inspect(self)
+        context = self.context
+        assert isinstance(context, _InspectingContext)
+        if context.inspect is None:
+            return
+        try:
+            context.inspect(self)
+        except CheloniaError as refusal:
+            error = ssl.SSLCertVerificationError(1, f"certificate refused: {refusal}")
+            error.verify_code, error.verify_message = 1, str(refusal)
+            raise error from refusal
 
 
 class _InspectingContext(ssl.SSLContext):
-    """A context whose connections look at the peer as the last step of the handshake."""
+    """A context whose connections look at the peer as the last step of the handshake; for event loops alone."""
 
     sslobject_class = _InspectingObject
-    sslsocket_class = _InspectingSocket
 
     inspect: Callable[[TlsObject], object] | None = None
-
-
-def _inspect(tls: TlsObject) -> None:
-    """Run the context's inspection; a refusal becomes the error that event loops expect of a handshake."""
-    context = tls.context
-    assert isinstance(context, _InspectingContext)
-    if context.inspect is None:
-        return
-    try:
-        context.inspect(tls)
-    except CheloniaError as refusal:
-        error = ssl.SSLCertVerificationError(1, f"certificate refused: {refusal}")
-        error.verify_code, error.verify_message = 1, str(refusal)
-        raise error from refusal
 
 
 def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:

@@ -28,7 +28,6 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.buffered import Buffered
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
-from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
 from tests.support.polling import patience, poll_async
@@ -251,7 +250,8 @@ def test_who_leaves_an_answer_is_sent_no_more_of_it(tmp_path: Path) -> None:
     grid, listening = Grid(tmp_path), socket.create_server(("127.0.0.1", 0))
 
     def sends() -> None:
-        context = grid.server().server_context(ClientCertificate.OPTIONAL)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*grid.host_files)
         with listening, context.wrap_socket(listening.accept()[0], server_side=True) as connection:
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
