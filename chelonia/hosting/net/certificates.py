@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
-from asn1crypto import core
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -37,6 +36,7 @@ from chelonia.hosting.net.identity import (
     LIMITED,
     PROXY_CERT_INFO,
     name_from_dn,
+    proxy_cert_info,
     proxy_language,
     render_dn,
     subject_dn,
@@ -335,7 +335,7 @@ def make_proxy(
     lifetime_s: int = PROXY_LIFETIME_S,
     limited: bool = False,
     path_length: int | None = None,
-    language: x509.ObjectIdentifier | None = None,
+    language: bytes = b"",
     kind: KeyKind = KeyKind.RSA,
     key: PrivateKey | None = None,
 ) -> Issued:
@@ -346,7 +346,7 @@ def make_proxy(
         lifetime_s: validity in seconds; never beyond the issuer's own end; negative makes an expired one.
         limited: make a limited proxy; below a limited one every proxy is limited whether asked or not.
         path_length: how many proxies may follow; None for no limit.
-        language: another policy language, for tests of refusal.
+        language: another policy language, for tests of refusal (content of a DER object identifier).
         kind: of the new key, unless `key` is given.
     Source: RFC 3820 section 3.
     """
@@ -356,7 +356,7 @@ def make_proxy(
     serial = _serial()
     common_name = x509.NameAttribute(x509.NameOID.COMMON_NAME, str(serial))
     name = x509.Name([*parent.subject.rdns, x509.RelativeDistinguishedName([common_name])])
-    info = _proxy_cert_info(language or (LIMITED if limited else INHERIT_ALL), path_length)
+    info = proxy_cert_info(language or (LIMITED if limited else INHERIT_ALL), path_length)
     public = key.public_key()
     builder = _builder(name, parent.subject, public, now_ms, lifetime_s, serial, parent.not_valid_after_utc)
     builder = builder.add_extension(_key_usage(public), critical=True)
@@ -536,22 +536,6 @@ def _general_name(name: str) -> x509.GeneralName:
 def _namespace(cert: x509.Certificate) -> str:
     """The signing policy pattern of all subjects beside and below the CA's own."""
     return f"{render_dn(x509.Name(cert.subject.rdns[:-1]))}/*"
-
-
-class _ProxyPolicy(core.Sequence):  # type: ignore[misc] # asn1crypto has no types
-    _fields: ClassVar = [("language", core.ObjectIdentifier)]
-
-
-class _ProxyCertInfo(core.Sequence):  # type: ignore[misc]
-    """Source: RFC 3820 section 3.8."""
-
-    _fields: ClassVar = [("path_length", core.Integer, {"optional": True}), ("policy", _ProxyPolicy)]
-
-
-def _proxy_cert_info(language: x509.ObjectIdentifier, path_length: int | None) -> bytes:
-    policy = {"language": language.dotted_string}
-    encoded: bytes = _ProxyCertInfo({"path_length": path_length, "policy": policy}).dump()
-    return encoded
 
 
 def _crl_of(published: Path) -> Path:

@@ -39,13 +39,15 @@ VOMS_NOTES_MAX: Final = 4096
 """Reasons to ignore VOMS attributes, by DN, that have been logged; beyond it one may be logged again."""
 FOREVER: Final = Ms(2**63 - 1)
 """Later than any certificate can say."""
-DER_LENGTH_BYTES_MAX: Final = 4
-"""Bytes of a DER length: an extension is never larger than 4 GiB."""
 
 PROXY_CERT_INFO: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 VOMS_ATTRIBUTES: Final = x509.ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
-INHERIT_ALL: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.21.1")
-LIMITED: Final = x509.ObjectIdentifier("1.3.6.1.4.1.3536.1.1.1.9")
+INHERIT_ALL: Final = bytes.fromhex("2b06010505071501")
+"""A policy language of proxies, as DER has object identifiers: 1.3.6.1.5.5.7.21.1."""
+LIMITED: Final = bytes.fromhex("2b060104019b5001010109")
+"""1.3.6.1.4.1.3536.1.1.1.9."""
+INDEPENDENT: Final = bytes.fromhex("2b06010505071502")
+"""1.3.6.1.5.5.7.21.2: of rights that its user does not have."""
 
 Chain = Sequence[x509.Certificate]
 """Certificates from the leaf to the trust anchor, the anchor included."""
@@ -345,10 +347,10 @@ def fingerprint(cert: x509.Certificate) -> bytes:
     return hashlib.sha256(cert.public_bytes(Encoding.DER)).digest()
 
 
-def proxy_language(cert: x509.Certificate) -> x509.ObjectIdentifier | None:
-    """The policy language of a proxy certificate; None for a certificate that is no proxy.
+def proxy_language(cert: x509.Certificate) -> bytes | None:
+    """The policy language of a proxy certificate (content of a DER object identifier); None for one that is no proxy.
 
-    Raises: UNTRUSTED if the proxyCertInfo extension is malformed.
+    Raises: UNTRUSTED if the proxyCertInfo extension is malformed, or longer than any without a policy of its own.
     Source: RFC 3820 section 3.8 (ProxyCertInfo).
     """
     extension = _extension(cert, PROXY_CERT_INFO)
@@ -360,6 +362,12 @@ def proxy_language(cert: x509.Certificate) -> x509.ObjectIdentifier | None:
         return _policy_language(extension.value.value)
     except (ValueError, IndexError) as error:
         raise CheloniaError(Kind.UNTRUSTED, "identify", "", f"malformed proxyCertInfo: {error}") from error
+
+
+def proxy_cert_info(language: bytes, path_length: int | None) -> bytes:
+    """The extension that says so, without a policy; at most 127 proxies may follow (None: any number)."""
+    policy = _der(0x30, _der(0x06, language))
+    return _der(0x30, policy if path_length is None else _der(0x02, bytes((path_length,))) + policy)
 
 
 def is_ca(cert: x509.Certificate) -> bool:
@@ -445,7 +453,8 @@ def _proxies(chain: Chain) -> tuple[int, bool]:
         if language is None:
             return depth, limited
         if language not in (INHERIT_ALL, LIMITED):
-            cause = f"proxy policy language {language.dotted_string} is not supported: make an ordinary RFC 3820 proxy"
+            told = "1.3.6.1.5.5.7.21.2 (independent)" if language == INDEPENDENT else language.hex()
+            cause = f"proxy policy language {told} is not supported: make an ordinary RFC 3820 proxy"
             raise CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
         limited = limited or language == LIMITED
     return len(chain), limited
@@ -456,7 +465,7 @@ def _extension(cert: x509.Certificate, oid: x509.ObjectIdentifier) -> x509.Exten
     return next((extension for extension in cert.extensions if extension.oid == oid), None)
 
 
-def _policy_language(value: bytes) -> x509.ObjectIdentifier:
+def _policy_language(value: bytes) -> bytes:
     """Read ProxyCertInfo ::= SEQUENCE { [INTEGER (0..MAX)], SEQUENCE { OBJECT IDENTIFIER, [OCTET STRING] } }.
 
     Raises: ValueError for what RFC 3820 section 3.8 forbids: a negative path length, a policy beside inheritAll.
@@ -467,8 +476,7 @@ def _policy_language(value: bytes) -> x509.ObjectIdentifier:
         if not length or length[0] & 0x80:
             raise ValueError("the path length is negative")
     policy, after = _expect(body, 0x30)
-    oid, rest = _expect(policy, 0x06)
-    language = _object_identifier(oid)
+    language, rest = _expect(policy, 0x06)
     if rest and language == INHERIT_ALL:
         raise ValueError("a policy beside inheritAll")
     if rest:
@@ -478,33 +486,19 @@ def _policy_language(value: bytes) -> x509.ObjectIdentifier:
     return language
 
 
+def _der(tag: int, content: bytes) -> bytes:
+    """One DER element of at most 127 bytes."""
+    assert len(content) < 0x80, "its length is one byte"
+    return bytes((tag, len(content))) + content
+
+
 def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Split one DER element with `tag` off `data`: (content, rest). Raises: ValueError if it is not there whole."""
-    if data[0] != tag:
-        raise ValueError(f"tag {tag:#x} expected, {data[0]:#x} found")
-    length, begin = data[1], 2
-    if length & 0x80:
-        count = length & 0x7F
-        if not 1 <= count <= DER_LENGTH_BYTES_MAX:
-            raise ValueError("bad length")
-        length, begin = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
-    if begin + length > len(data):
+    """Split one such element with `tag` off `data`: (content, rest). Raises: ValueError if it is not there whole."""
+    if data[0] != tag or not data[1] < 0x80:
+        raise ValueError(f"tag {tag:#x} and up to 127 bytes expected, {data[:2].hex()} found")
+    if 2 + data[1] > len(data):
         raise ValueError("truncated")
-    return data[begin : begin + length], data[begin + length :]
-
-
-def _object_identifier(content: bytes) -> x509.ObjectIdentifier:
-    """Decode the content of a DER OBJECT IDENTIFIER (X.690 section 8.19)."""
-    arcs, arc = [], 0
-    for byte in content:
-        arc = arc << 7 | byte & 0x7F
-        if not byte & 0x80:
-            arcs.append(arc)
-            arc = 0
-    if not arcs or content[-1] & 0x80:
-        raise ValueError("bad object identifier")
-    first = min(arcs[0] // 40, 2)
-    return x509.ObjectIdentifier(".".join(map(str, [first, arcs[0] - 40 * first, *arcs[1:]])))
+    return data[2 : 2 + data[1]], data[2 + data[1] :]
 
 
 def _render_part(part: x509.NameAttribute[str | bytes]) -> str:

@@ -21,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
+from chelonia.hosting.net.identity import INDEPENDENT
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, handshake_error
 from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake
 
@@ -72,8 +73,7 @@ def test_both_ends_speak_http11_over_modern_tls(grid: Grid) -> None:
 
 
 def test_a_proxy_whose_policy_is_unknown_is_refused(grid: Grid) -> None:
-    independent = x509.ObjectIdentifier("1.3.6.1.5.5.7.21.2")
-    store, side = grid.meet(make_proxy(grid.user(), grid.now, language=independent, kind=P256))
+    store, side = grid.meet(make_proxy(grid.user(), grid.now, language=INDEPENDENT, kind=P256))
     error = refusal(lambda: store.identify(side))
     assert error.kind is Kind.UNTRUSTED
     assert "1.3.6.1.5.5.7.21.2" in error.cause
