@@ -13,6 +13,7 @@ from chelonia_clients.client import new_call
 from tests.cluster.harness import Away, Cluster, Files, now_ms
 from tests.cluster.load import fetch, put, until_live
 from tests.support.polling import poll, poll_async
+from tests.unit.hosting.grid import publish_to
 
 BASE = "/DC=org/DC=chelonia/O=Dev"
 SUBJECT = f"{BASE}/CN=Jane Doe"
@@ -153,7 +154,7 @@ async def test_a_second_ca_takes_the_place_of_the_first_while_the_cluster_works(
 
     first = cluster.ca
     new = CertificateAuthority.create(cluster.root / "second", f"{BASE}/CN=Second CA", now_ms(), kind=KeyKind.P256)
-    new.publish_to(trust)
+    publish_to(new, trust)
     reloaded(cluster)
     cluster.expect_log("certificates not reloaded")  # who reads between a certificate and its key keeps the old ones
     for name in cluster.names:

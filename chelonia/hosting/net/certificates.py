@@ -136,8 +136,10 @@ class CertificateAuthority:
         (directory / "ca").mkdir(parents=True, exist_ok=True, mode=0o700)
         key = key_at(directory / "ca" / "cakey.pem", kind)
         builder = _builder(name, name, key.public_key(), now_ms, CA_LIFETIME_S)
-        cert = _as_ca(builder, key.public_key(), key).sign(key, hashes.SHA256())
-        return cls(directory, Issued((cert,), key), kind)._install(now_ms, crl_lifetime_s)
+        made = cls(directory, Issued((_as_ca(builder, key.public_key(), key).sign(key, hashes.SHA256()),), key), kind)
+        write_file(directory / "ca" / "cacert.pem", chain_pem(made.issued.chain), 0o444)
+        made.finish(now_ms, crl_lifetime_s)
+        return made
 
     @classmethod
     def is_in(cls, directory: Path) -> bool:
@@ -250,12 +252,6 @@ class CertificateAuthority:
         renewed.write_crl(now_ms)
         return renewed
 
-    def publish_to(self, trust_dir: Path) -> None:
-        """Copy the CA's certificate, CRL and signing policy into another trust directory."""
-        publish(trust_dir, self.certificate)
-        publish_crl(trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
-        publish_policy(trust_dir, self.certificate, (_namespace(self.certificate),))
-
     def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S) -> None:
         """Make and publish what is not there yet, after whoever made the CA was killed; what is there stays."""
         if not (self.directory / "ca" / "crl.pem").exists():
@@ -265,13 +261,6 @@ class CertificateAuthority:
             publish_crl(self.trust_dir, self.certificate, (self.directory / "ca" / "crl.pem").read_bytes())
         if not all(path.with_suffix(".signing_policy").exists() for path in published):
             publish_policy(self.trust_dir, self.certificate, (_namespace(self.certificate),))
-
-    def _install(self, now_ms: Ms, crl_lifetime_s: int) -> CertificateAuthority:
-        """Write the certificate of a new CA, whose key is there, and publish it."""
-        write_file(self.directory / "ca" / "cacert.pem", chain_pem(self.issued.chain), 0o444)
-        self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
-        self.publish_to(self.trust_dir)
-        return self
 
     def _certify(
         self,
@@ -400,6 +389,13 @@ def publish_policy(trust_dir: Path, cert: x509.Certificate, namespace: Sequence[
     )
     for stem in subject_hashes(cert):
         write_file(trust_dir / f"{stem}.signing_policy", text.encode(), 0o444)
+
+
+def publish_whole(trust_dir: Path, cert: x509.Certificate, crl: bytes) -> None:
+    """Put a CA's certificate, its CRL (PEM) and its signing policy into a trust directory, both hash styles."""
+    publish(trust_dir, cert)
+    publish_crl(trust_dir, cert, crl)
+    publish_policy(trust_dir, cert, (_namespace(cert),))
 
 
 def subject_hashes(cert: x509.Certificate) -> tuple[str, str]:

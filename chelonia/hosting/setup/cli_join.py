@@ -37,9 +37,7 @@ from chelonia.hosting.net.certificates import (
     key_at,
     key_pem,
     make_key,
-    publish,
-    publish_crl,
-    publish_policy,
+    publish_whole,
     write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -495,10 +493,7 @@ def _write_certificates(offer: Offer, key: PrivateKey, places: HostPaths) -> Non
     if chain[0].public_key() != key.public_key() or subject_dn(chain[0]) != offer.dn:
         cause = "the certificate that came back is not for this host's key: install the same release on both"
         raise CheloniaError(Kind.BAD_REQUEST, "join", offer.dn, cause)
-    namespace = str(subject_dn(ca)).rpartition("/")[0] + "/*"
-    publish(places.ca_dir, ca)
-    publish_crl(places.ca_dir, ca, offer.crl.encode())
-    publish_policy(places.ca_dir, ca, [namespace])
+    publish_whole(places.ca_dir, ca, offer.crl.encode())
     host_files.readers([places.grid, places.ca_dir])
     if not places.key.exists():
         write_file(places.key, key_pem(key), 0o400)

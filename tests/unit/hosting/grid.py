@@ -11,7 +11,15 @@ from cryptography.hazmat.primitives import hashes
 
 from chelonia.core.ids import Ms
 from chelonia.hosting.net import certificates
-from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_key, make_proxy, publish
+from chelonia.hosting.net.certificates import (
+    CertificateAuthority,
+    Issued,
+    KeyKind,
+    make_key,
+    make_proxy,
+    publish,
+    publish_whole,
+)
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
 
@@ -46,6 +54,11 @@ def ca_below(above: CertificateAuthority, directory: Path, subject: str, now_ms:
     made.finish(now_ms)
     publish(above.trust_dir, made.certificate)
     return made
+
+
+def publish_to(ca: CertificateAuthority, trust_dir: Path) -> None:
+    """Copy a CA's certificate, CRL and signing policy into another trust directory."""
+    publish_whole(trust_dir, ca.certificate, (ca.directory / "ca" / "crl.pem").read_bytes())
 
 
 class Grid:

@@ -17,7 +17,7 @@ from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
 from chelonia.hosting.net.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, parse_signing_policy
-from tests.unit.hosting.grid import HOST, JANE, P256, Grid, ca_below, handshake, real_now_ms
+from tests.unit.hosting.grid import HOST, JANE, P256, Grid, ca_below, handshake, publish_to, real_now_ms
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_the_signing_policy_names_the_ca_and_its_namespace(grid: Grid) -> None:
 
 def test_two_cas_of_one_name_share_a_hash_in_peace(grid: Grid, tmp_path: Path) -> None:
     twin = CertificateAuthority.create(tmp_path / "twin", "/O=Grid/CN=Test CA", grid.now, kind=P256)
-    twin.publish_to(grid.trust_dir)
-    twin.publish_to(grid.trust_dir)
+    publish_to(twin, grid.trust_dir)
+    publish_to(twin, grid.trust_dir)
     stem = certificates.subject_hashes(twin.certificate)[0]
     assert {path.name for path in grid.trust_dir.glob(f"{stem}.*")} == {
         f"{stem}.{end}" for end in ("0", "1", "r0", "r1", "signing_policy")

@@ -23,7 +23,7 @@ from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
 from chelonia.hosting.net.identity import INDEPENDENT
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, handshake_error
-from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake
+from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake, publish_to
 
 REQUIRED, OPTIONAL = ClientCertificate.REQUIRED, ClientCertificate.OPTIONAL
 
@@ -419,7 +419,7 @@ def test_reload_takes_up_a_new_ca_and_drops_an_old_one(grid: Grid, tmp_path: Pat
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(listener, joe)
     assert not store.reload_if_changed()
-    other.ca.publish_to(grid.trust_dir)
+    publish_to(other.ca, grid.trust_dir)
     assert store.reload_if_changed()
     _, side = handshake(listener, joe)
     assert store.identify(side).dn == "/O=Other/CN=Joe"
@@ -593,7 +593,7 @@ async def visit(grid: Grid, store: TlsStore, url: str, tmp_path: Path) -> None:
             assert "revoked" in await answer.text()
 
     other = Grid(tmp_path / "other", "/O=Other/CN=Other CA")
-    other.ca.publish_to(grid.trust_dir)
+    publish_to(other.ca, grid.trust_dir)
     store.reload()
     assert await ask(other.user("/O=Other/CN=Joe")) == "/O=Other/CN=Joe"
 

@@ -37,7 +37,7 @@ from chelonia.hosting.setup.first_config import (
     url,
 )
 from chelonia_clients.settings import Wish, settle
-from tests.unit.hosting.grid import real_now_ms
+from tests.unit.hosting.grid import publish_to, real_now_ms
 
 ACCOUNT = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
 GROUP = {"one.example.org": 1, "two.example.org": 2, "three.example.org": 3}
@@ -215,7 +215,7 @@ def test_a_site_with_certificates_of_its_own_keeps_them(tmp_path: Path, capsys: 
     assert "--site-certificate" in capsys.readouterr().err
     assert init(tmp_path, "--site-certificate") == 2
     assert str(at.ca_dir) in capsys.readouterr().err
-    ca.publish_to(at.ca_dir)
+    publish_to(ca, at.ca_dir)
     assert init(tmp_path, "--site-certificate") == 2
     assert "--administrator" in capsys.readouterr().err
     assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
@@ -397,13 +397,13 @@ def test_a_sites_certificate_of_a_ca_that_is_not_here_is_refused(
         for name in ("own", "other")
     )
     own.issue_host("/DC=org/CN=localhost", ["localhost"], real_now_ms()).write(at.cert, at.key)
-    other.publish_to(at.ca_dir)
+    publish_to(other, at.ca_dir)
     assert init(tmp_path, *words) == 1
     told = capsys.readouterr().err
     assert "no other host would take it" in told
     assert str(at.ca_dir) in told
     assert not at.ahash.exists()
-    own.publish_to(at.ca_dir)
+    publish_to(own, at.ca_dir)
     assert init(tmp_path, *words) == 0
 
 

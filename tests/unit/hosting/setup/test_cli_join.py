@@ -25,7 +25,7 @@ from chelonia.hosting.setup.admission import SECRET_BYTES, AdmissionToken, parse
 from chelonia.hosting.setup.admission_door import Door
 from chelonia.hosting.setup.dev import dn_of
 from chelonia.hosting.setup.first_config import ADMISSION, HostPaths
-from tests.unit.hosting.grid import real_now_ms
+from tests.unit.hosting.grid import publish_to, real_now_ms
 from tests.unit.hosting.setup.test_cli_init import ACCOUNT, first_port, init, places, tree, where
 
 NEW = "two.example.org"
@@ -190,7 +190,7 @@ def test_a_host_is_said_to_need_the_other_cas_that_are_trusted(
     assert init(tmp_path / "one") == 0
     one = places(tmp_path / "one")
     second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
-    second.publish_to(one.ca_dir)
+    publish_to(second, one.ca_dir)
     capsys.readouterr()
     cli_join._tell_admitted(cli_join._Teller(json=False), cli_join._home(one), NEW)
     said = capsys.readouterr().out
@@ -280,7 +280,7 @@ def site(tmp_path: Path) -> CertificateAuthority:
 
 def certify(ca: CertificateAuthority, at: HostPaths, name: str, **how: Any) -> None:
     ca.issue_host(f"/DC=org/CN={name}", [name], real_now_ms(), **how).write(at.cert, at.key)
-    ca.publish_to(at.ca_dir)
+    publish_to(ca, at.ca_dir)
 
 
 async def test_a_host_joins_with_its_sites_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_ca_that_is_trusted_no_longer_admits_nobody(tmp_path: Path, capsys: py
     second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
     for file in one.ca_dir.iterdir():
         file.unlink()
-    second.publish_to(one.ca_dir)
+    publish_to(second, one.ca_dir)
     capsys.readouterr()
     assert main(["admit", NEW, *where(tmp_path / "one")]) == 2
     assert "is not trusted here any more" in (said := capsys.readouterr().err)
