@@ -41,6 +41,7 @@ from chelonia.hosting.transfer.slices import SLICE_BYTES, Reads, in_slices
 from chelonia.wire.web.ranges import range_of
 
 if TYPE_CHECKING:
+    from chelonia.core.timing.clock import Clock
     from chelonia.hosting.transfer.file_reader import FileReader
     from chelonia.wire.crcs import Hash
 
@@ -65,24 +66,15 @@ class _ExpectedBytes(msgspec.Struct, frozen=True):
     etag: str = ""
 
 
-class _ContentChoice(msgspec.Struct):
-    """One reading of a file of several blobs, as it was looked at; `turls` is empty once it was begun."""
+class _OnceChoice(msgspec.Struct):
+    """What is read in one way: from where the bytes that have come end. `turls` is empty once it was begun."""
 
-    reader: FileReader
-    there: Looked
+    read: Callable[[_Fetched], AsyncGenerator[bytes, None]]
     turls: list[str]
     given: str = ""
 
 
-class _SmallChoice(msgspec.Struct):
-    """Bytes that came with the look; `turls` is empty once they were taken."""
-
-    data: bytes
-    turls: list[str]
-    given: str = ""
-
-
-_Choice = ReplicaChoice | _ContentChoice | _SmallChoice
+_Choice = ReplicaChoice | _OnceChoice
 
 
 class _RunningHash(Protocol):
@@ -305,8 +297,8 @@ class _Search:
         kind = next((name for name in kinds if getattr(there.checksums, name)), "")
         checksum = getattr(there.checksums, kind).lower() if kind else ""
         facts = _ExpectedBytes(known.size, kind, checksum, known.etag if several else "")
-        if there.data is not None:
-            return facts, _SmallChoice(there.data, [self._ln])
+        if (data := there.data) is not None:
+            return facts, _OnceChoice(lambda fetched: _all(data[fetched.size :]), [self._ln])
         if there.sources:
             turls = [turl for turl in dict.fromkeys(there.sources) if target_of(turl) not in self._wrong]
             return facts, ReplicaChoice(turls, patience_ms)
@@ -314,19 +306,21 @@ class _Search:
         from chelonia.hosting.transfer.front import HttpBytes
 
         reader = FileReader(client.files, HttpBytes(client.http, client.clock), client.new_call(), place)
-        return facts, _ContentChoice(reader, there, [self._ln])
+        read = partial(_from_extents, reader, there, client.clock)
+        return facts, _OnceChoice(read, [self._ln])
 
 
 def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
-    if isinstance(choice, _SmallChoice):
-        choice.turls.clear()
-        return _all(choice.data[fetched.size :])
-    if not isinstance(choice, _ContentChoice):
+    if isinstance(choice, ReplicaChoice):
         return _from_replica(client, choice, fetched.size, fetched.sliced_to)
     choice.turls.clear()
-    span = ByteRange(fetched.size, choice.there.attributes.size - fetched.size)
-    read = cast(Reads, partial(choice.reader.get, choice.there))
-    return in_slices(read, span, client.clock) if fetched.sliced_to else read(span)
+    return choice.read(fetched)
+
+
+def _from_extents(reader: FileReader, there: Looked, clock: Clock, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
+    span = ByteRange(fetched.size, there.attributes.size - fetched.size)
+    read = cast(Reads, partial(reader.get, there))
+    return in_slices(read, span, clock) if fetched.sliced_to else read(span)
 
 
 async def _all(data: bytes) -> AsyncGenerator[bytes, None]:
