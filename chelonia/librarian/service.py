@@ -136,7 +136,8 @@ class LibrarianService:
         parts.records.heed(marker)
         if under_way(marker):
             _LOG.warning(
-                "a rebuild has broken off: give `chelonia admin rebuild` again; until then nothing is repaired"
+                "a rebuild is not through: `chelonia admin rebuild` begins it again, if it has broken off; until then "
+                "nothing is repaired"
             )
         for shepherd in awaited(marker):
             _LOG.warning(

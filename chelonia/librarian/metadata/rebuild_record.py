@@ -12,12 +12,14 @@ from typing import Final
 from chelonia.core.ids import BLOB_PREFIX, OVERWRITTEN_OBJECT, REBUILD_OBJECT, ServiceId, is_guid
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType, Element
-from chelonia.librarian.metadata.elements import as_read, check, put, version
+from chelonia.librarian.metadata.elements import as_read, check, is_, put, version
 
 RUNNING: Final = "running"
 """The state of a rebuild, in its own record, from its beginning until it is through: also while it has broken off."""
 DONE: Final = "done"
 """Its state from then on."""
+RUN: Final = "run"
+"""The property that says which run of a rebuild is the last one begun: no other changes anything any more."""
 SHEPHERDS: Final = "shepherds"
 """The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
 come back with what nobody else knows."""
@@ -37,6 +39,17 @@ DELETED_FOR_GOOD: Final = "deleted"
 def under_way(stored: StoredObject) -> bool:
     """Whether a rebuild has begun and is not through, by its own record: half a namespace is no ground to act on."""
     return stored.value("rebuild", "state") == RUNNING
+
+
+def begun(stored: StoredObject, run: str) -> Element:
+    """Begin a run, if the record is as it was read: of two that begin at once one does."""
+    still = [as_read("rebuild", prop, stored.value("rebuild", prop)) for prop in ("state", RUN)]
+    return put(REBUILD_OBJECT, "rebuild", RUN, run, *still)
+
+
+def is_last(run: str) -> Element:
+    """The condition that no other run has begun since."""
+    return check(REBUILD_OBJECT, is_("rebuild", RUN, run), change_id=RUN)
 
 
 def failure(stored: StoredObject) -> str:

@@ -104,6 +104,8 @@ class Records:
         back with bytes of it."""
         self.rebuilding = False
         """Whether a rebuild of the namespace is under way: half of one is none for users."""
+        self.run = ""
+        """The run of a rebuild that this is the hand of: with another begun since, nothing applies."""
         self.restored = asyncio.Event()
         """Set when older metadata have been put back since the first answer."""
 
@@ -208,10 +210,12 @@ class Records:
         return self.position
 
     async def attempt(self, call: Call, draft: PlannedTransact) -> TransactOutcome:
-        """One transact under the call's request key; listeners hear of it when it applied, or may have."""
+        """One transact under the call's request key; listeners hear of it when it applied, or may have.
+        Raises: CONFLICT in a run of a rebuild that is not the last."""
         own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
         if self.remembers_deleted:
             elements = (*elements, *rebuild_record.tombstones(elements))
+        elements = (*elements, rebuild_record.is_last(self.run)) if self.run else elements
         if self._patience is not None and not key:
             key = RequestKey(self._patience.ids.uuid())
         try:
@@ -221,6 +225,7 @@ class Records:
                 self._tell(elements)
             raise
         self._saw(outcome.position)
+        _check_last(outcome)
         if outcome.applied:
             self.written[draft.cause or CAUSE.get()] += 1
             self._tell(elements)
@@ -271,6 +276,12 @@ class Records:
         if position.cluster == known.cluster and position.generation > known.generation:
             self.restored.set()
         self.position = max(known, position) if position.cluster == known.cluster else position
+
+
+def _check_last(outcome: TransactOutcome) -> None:
+    if outcome.unmet is not None and outcome.unmet.change_id == rebuild_record.RUN:
+        cause = "it was begun anew since, perhaps through another Librarian: that one goes on"
+        raise CheloniaError(Kind.CONFLICT, "rebuild", cause=cause)
 
 
 def _scoped(call: Call) -> RequestKey:

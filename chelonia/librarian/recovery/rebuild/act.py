@@ -8,9 +8,8 @@ what is there already is left as it is. While it runs repair waits, for what is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -60,14 +59,12 @@ from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
 from chelonia.librarian.recovery.rebuild.naming import Naming
+from chelonia.librarian.recovery.rebuild.pages import Manifests, SnapshotBlob, SnapshotPages, newest_first
 from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
 from chelonia.wire.snapshots import (
     Manifest,
     PageLocation,
     decode_manifest,
-    decode_page,
-    parse_snapshot_name,
-    same_pages,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -84,17 +81,6 @@ CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
 CHANGED: Final = "files that changed while the snapshot was taken"
 CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
-Manifests = dict[BlobId, Manifest | None]
-"""Manifests that have been asked for; None: it could not be read."""
-
-
-@dataclass(slots=True)
-class SnapshotBlob:
-    """A blob of a snapshot as its records tell: what it is, where it is, and who has set it aside."""
-
-    facts: ReplicaFacts
-    locations: list[Location] = field(default_factory=list)
-    aside: list[ServiceId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -198,6 +184,8 @@ class Rebuilding:
                 "`chelonia admin service approve` takes one in"
             )
             raise CheloniaError(Kind.NOT_FOUND, "rebuild", shepherd, cause)
+        every = put(REBUILD_OBJECT, rebuild_record.REPORTED, shepherd, rebuild_record.EVERY_BOOT)
+        await self._enter(marker, every)
         self._late = shepherd
         self._aside.clear()
         self._progress = RebuildProgress("beginning")
@@ -208,7 +196,7 @@ class Rebuilding:
         if self._task is not None and not self._task.done():
             return
         prompt = self._tools.prompt
-        marker = await prompt.one(self._on.call, REBUILD_OBJECT)
+        marker = await prompt.one(self._on.call.strongly(), REBUILD_OBJECT)
         inside = await prompt.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)
         if inside.items and not rebuild_record.under_way(marker):
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
@@ -219,7 +207,7 @@ class Rebuilding:
         self._readmitted.clear()
         self._aside.clear()
         self._late = NOBODY
-        await self._mark(prompt, rebuild_record.RUNNING)
+        await self._enter(marker, *self._marked(rebuild_record.RUNNING))
         await self._tools.heed()
         _LOG.info("the namespace is rebuilt from the Shepherds by=%s; repair waits", dn)
         self._progress = RebuildProgress("beginning")
@@ -231,22 +219,31 @@ class Rebuilding:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _mark(self, records: Records, state: str, noted: Sequence[Element] = ()) -> None:
-        elements = [
+    async def _enter(self, marker: StoredObject, *elements: Element) -> None:
+        """Begin a run: any other comes to its end with its next change. Raises: CONFLICT."""
+        run = self._on.world.ids.uuid()
+        plan = PlannedTransact([rebuild_record.begun(marker, run), *elements])
+        if not (await self._tools.prompt.attempt(self._on.call, plan)).applied:
+            cause = "another Librarian has just begun one, or come to its end: give the command again"
+            raise CheloniaError(Kind.CONFLICT, "rebuild", cause=cause)
+        self._on.records.run = run
+
+    def _marked(self, state: str) -> list[Element]:
+        return [
             put(REBUILD_OBJECT, "rebuild", "state", state),
             put(REBUILD_OBJECT, "rebuild", "begun_ms", str(self._on.wall)),
             put(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT, "1"),
             drop(REBUILD_OBJECT, "rebuild", "cause"),
             missed(),
         ]
-        await records.attempt(self._on.call, PlannedTransact([*elements, *noted]))
 
     async def _run(self) -> None:
         try:
             await self._on.world.clock.sleep(HEEDED_TICKS * self._on.settings.tick_ms)
             basis = await self._work()
             noted = [*self._noted(basis), *await self._reported(self._on.nodes.table.shepherds())]
-            await self._mark(self._on.records, rebuild_record.DONE, noted)
+            through = PlannedTransact([*self._marked(rebuild_record.DONE), *noted])
+            await self._on.records.attempt(self._on.call, through)
             self._tools.prompt.rebuilding = False  # other Librarians read it a tick later
             self._progress.stage = "done"
         except CheloniaError as error:
@@ -284,8 +281,6 @@ class Rebuilding:
                 "it knows is in /lost+found"
             )
         try:
-            every = put(REBUILD_OBJECT, rebuild_record.REPORTED, shepherd, rebuild_record.EVERY_BOOT)
-            await self._on.records.attempt(self._on.call, PlannedTransact([every]))
             for late in (False, True):
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
@@ -312,9 +307,8 @@ class Rebuilding:
     async def _tell(self, cause: str) -> None:
         """Have every Librarian, and a later start of this one, know why it has stopped."""
         try:
-            await self._tools.prompt.attempt(
-                self._on.call, PlannedTransact([put(REBUILD_OBJECT, "rebuild", "cause", cause)])
-            )
+            told = put(REBUILD_OBJECT, "rebuild", "cause", cause), rebuild_record.is_last(self._on.records.run)
+            await self._tools.prompt.attempt(self._on.call, PlannedTransact(told))
             await self._tools.heed()
         except CheloniaError as error:
             _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
@@ -364,7 +358,6 @@ class Rebuilding:
 
     async def _each_page(self, look: Look) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
-
         await self._recounts.each_page(self._counted(look))
 
     def _counted(self, look: Look) -> Look:
@@ -379,7 +372,7 @@ class Rebuilding:
         `known`: takes in the manifests that were asked for."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
-        for number, each in _newest_first(found):
+        for number, each in newest_first(found):
             try:
                 manifest = await self._read_manifest(each)
             except CheloniaError as error:
@@ -466,7 +459,7 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        pages = _SnapshotPages(self._read_manifest, self._read, found, manifest, known)
+        pages = SnapshotPages(self._read_manifest, self._read, found, manifest, known)
         left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
             left = await self._restore_pages(pages, left, last=last)
@@ -475,7 +468,7 @@ class Rebuilding:
         await self._on.nodes.refresh(self._on.call, self._on.records)
 
     async def _restore_pages(
-        self, pages: _SnapshotPages, places: Sequence[PageLocation], *, last: bool
+        self, pages: SnapshotPages, places: Sequence[PageLocation], *, last: bool
     ) -> Sequence[PageLocation]:
         """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
         again. Returns the others; the `last` time they are lost."""
@@ -505,14 +498,8 @@ class Rebuilding:
             if obj.id in _SPECIAL:
                 await self._restore_special(obj, _SPECIAL[obj.id])
                 continue
-            if obj.value("content", "state") == CHANGING:
-                self._changing.add(obj.value("content", "file"))
-                continue
             if obj.id.startswith(CONTENT_PREFIX):
-                header, records = rebuild.restore_content(obj)
-                await self._attempt(header)
-                restored = await self._attempt(records)
-                self._progress.count("objects restored" if restored else "objects there already")
+                await self._restore_content(obj)
                 continue
             one = rebuild.restore(obj)
             batch.append(one)
@@ -521,6 +508,15 @@ class Rebuilding:
                 await self._restore_batch(batch)
                 batch, size = [], 0
         await self._restore_batch(batch)
+
+    async def _restore_content(self, obj: StoredObject) -> None:
+        if obj.value("content", "state") == CHANGING:
+            self._changing.add(obj.value("content", "file"))
+            return
+        header, records = rebuild.restore_content(obj)
+        await self._attempt(header)
+        restored = await self._attempt(records)
+        self._progress.count("objects restored" if restored else "objects there already")
 
     async def _restore_special(
         self, obj: StoredObject, decide: Callable[[StoredObject, StoredObject], list[Element]]
@@ -710,79 +706,6 @@ class Rebuilding:
         name = (await self._on.records.one(self._on.call, finding.object)).value("blob", "name")
         self._progress.count("files without bytes")
         self._progress.note(f"no replica was found of {name!r} ({finding.object})")
-
-
-def _newest_first(found: Mapping[BlobId, SnapshotBlob]) -> list[tuple[Ms, SnapshotBlob]]:
-    """The manifests among what was found, with their numbers."""
-    parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
-    manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
-    return sorted(manifests, key=lambda pair: pair[0], reverse=True)
-
-
-class _SnapshotPages:
-    """The pages of one snapshot; one that cannot be read is looked for where other snapshots have the very same."""
-
-    def __init__(
-        self,
-        manifests: Callable[[SnapshotBlob], Awaitable[Manifest]],
-        read: Callable[[SnapshotBlob], Awaitable[bytes]],
-        found: Mapping[BlobId, SnapshotBlob],
-        manifest: Manifest,
-        known: Manifests,
-    ) -> None:
-        self._manifests, self._read, self._known = manifests, read, known
-        self._found, self._manifest = found, manifest
-        self._elsewhere: Mapping[str, Sequence[tuple[BlobId, PageLocation]]] | None = None
-        self._last = BlobId(""), b""
-        self._lost: set[BlobId] = set()
-
-    async def objects(self, place: PageLocation) -> list[StoredObject]:
-        """What is in a page. Raises: CHECKSUM when it is nowhere to be read; NOT_SUPPORTED."""
-        try:
-            return await self._at(self._manifest.segments[place.segment], place)
-        except CheloniaError as error:
-            for segment, other in await self._others(place):
-                with contextlib.suppress(CheloniaError):
-                    return await self._at(segment, other)
-            raise error
-
-    async def _at(self, segment: BlobId, place: PageLocation) -> list[StoredObject]:
-        body = await self._body(segment)
-        return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
-
-    def ask_again(self) -> None:
-        """What could not be read may be there by now: its Shepherds may only have been starting."""
-        self._lost.clear()
-        self._known = {blob: manifest for blob, manifest in self._known.items() if manifest is not None}
-        self._elsewhere = None
-
-    async def _body(self, segment: BlobId) -> bytes:
-        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once until `ask_again`."""
-        if segment in self._lost or segment not in self._found:
-            return b""
-        if self._last[0] != segment:
-            try:
-                self._last = segment, await self._read(self._found[segment])
-            except CheloniaError:
-                self._lost.add(segment)
-                return b""
-        return self._last[1]
-
-    async def _others(self, place: PageLocation) -> Sequence[tuple[BlobId, PageLocation]]:
-        if self._elsewhere is None:
-            every = [await self._manifest_of(each) for _, each in _newest_first(self._found)]
-            self._elsewhere = same_pages(self._manifest, [each for each in every if each is not None])
-        return self._elsewhere.get(place.digest, ())
-
-    async def _manifest_of(self, each: SnapshotBlob) -> Manifest | None:
-        """None when it cannot be read: that takes long, and is tried once until `ask_again`."""
-        blob = each.facts.blob
-        if blob not in self._known:
-            try:
-                self._known[blob] = await self._manifests(each)
-            except CheloniaError:
-                self._known[blob] = None
-        return self._known[blob]
 
 
 _SPECIAL: Final = {
