@@ -46,7 +46,7 @@ RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSurroundings:
-    """What a replica needs of its node. `tls`: for its links alone, as it wants TLS 1.3; `scrub`: of its pages."""
+    """What a replica needs of its node. `scrub`: of its pages."""
 
     dn: Dn
     tls: TlsStore

@@ -81,8 +81,7 @@ class Node:
     def reload(self) -> None:
         """Read certificates, CAs and CRLs again; on failure the old ones stay."""
         try:
-            for store in self._node.tls_stores:
-                store.reload()
+            self._node.tls.reload()
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
@@ -170,8 +169,7 @@ class Node:
     async def _watch_certificates(self) -> None:
         """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""
         try:
-            for store in self._node.tls_stores:
-                await asyncio.to_thread(store.reload_if_changed)
+            await asyncio.to_thread(self._node.tls.reload_if_changed)
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 

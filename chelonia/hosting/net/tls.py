@@ -239,6 +239,10 @@ class TlsStore:
         """
         return self._live(speaks, ssl.PROTOCOL_TLS_CLIENT)
 
+    def anonymous_context(self) -> ssl.SSLContext:
+        """As `client_context`, for a client that shows no certificate whomever it asks."""
+        return self._live(_NOBODY, ssl.PROTOCOL_TLS_CLIENT)
+
     def reload(self) -> None:
         """Read all files again and use them for new handshakes and for the next request of open connections.
 
@@ -289,11 +293,14 @@ class TlsStore:
         """Make the context for one listener sort or one kind of client."""
         if isinstance(key, ClientCertificate):
             return make_server_context(self._settings, trust, key)
-        return make_client_context(self._settings, trust, self._identities.identify, speaks=key)
+        settings, speaks = (TlsSettings(), HTTP) if key == _NOBODY else (self._settings, key)
+        return make_client_context(settings, trust, self._identities.identify, speaks=speaks)
 
 
 _Key = ClientCertificate | str
 """What a context is for: a listener, or clients that speak this."""
+_NOBODY: Final = ""
+"""Clients that show nothing."""
 
 
 def make_server_context(settings: TlsSettings, trust: Trust, client_certificate: ClientCertificate) -> ssl.SSLContext:

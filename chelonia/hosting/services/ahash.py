@@ -78,7 +78,7 @@ async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub
 
 async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScrub) -> ReplicatedAHash:
     around = ReplicaSurroundings(
-        node.dn, node.replica_tls, node.clock, node.ids, node.horizon, scrub, node.config.trust.issuers
+        node.dn, node.tls, node.clock, node.ids, node.horizon, scrub, node.config.trust.issuers
     )
     replica = await host_replica(section, settings_of(section), around)
     node.closers.append(replica.close)

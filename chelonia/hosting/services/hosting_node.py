@@ -48,9 +48,6 @@ class HostingNode:
         if Path(config.tls.voms_dir).is_dir():
             import_module("chelonia.hosting.net.voms")  # now, while nobody waits
         self.tls = TlsStore(files, self.clock.now_ms, self._attested)
-        self.replica_tls = TlsStore(files, self.clock.now_ms)
-        self.nobody_tls = TlsStore(TlsSettings(ca_dir=files.ca_dir), self.clock.now_ms)
-        self.tls_stores = (self.tls, self.replica_tls, self.nobody_tls)
         own = self.tls.own_identity
         assert own is not None, "a node has a certificate"
         self.dn: Dn = own.dn

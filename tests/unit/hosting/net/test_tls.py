@@ -21,7 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
-from chelonia.hosting.net.identity import INDEPENDENT
+from chelonia.hosting.net.identity import INDEPENDENT, NOBODY
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, handshake_error
 from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake, publish_to
 
@@ -605,6 +605,18 @@ def test_identity_and_reload_on_asyncio(grid: Grid, tmp_path: Path) -> None:
 def test_identity_and_reload_on_uvloop(grid: Grid, tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(through_aiohttp(grid, tmp_path))
+
+
+def test_an_anonymous_context_shows_no_certificate_and_checks_the_server(grid: Grid) -> None:
+    server, own = grid.server(), grid.server()
+    context = own.anonymous_context()
+    assert server.identify(handshake(server.server_context(OPTIONAL), context)[1]) == NOBODY
+    own.reload()
+    assert server.identify(handshake(server.server_context(OPTIONAL), context)[1]) == NOBODY
+    grid.ca.revoke(x509.load_pem_x509_certificate(grid.host_files[0].read_bytes()), grid.now)
+    own.reload()
+    with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
+        handshake(server.server_context(OPTIONAL), context)
 
 
 def test_blocking_sockets_trust_nobody(grid: Grid) -> None:
