@@ -24,7 +24,7 @@ from aiohttp.resolver import ThreadedResolver
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, TlsSource, target_of
+from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, target_of
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 
 REDIRECTS_MAX: Final = 5
@@ -38,10 +38,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Strangers:
-    """An HTTP client for what users name. `networks`: not public, and yet allowed; `trusting`: whom those trust to
-    whom a credential is shown. Raises: BAD_CONFIG."""
+    """An HTTP client for what users name. `tls`: whom it trusts; `networks`: not public, and yet allowed; `context`:
+    what it shows, None: nothing. Raises: BAD_CONFIG."""
 
-    def __init__(self, tls: TlsSource, networks: Sequence[str] = (), trusting: TlsStore | None = None) -> None:
+    def __init__(self, tls: TlsStore, networks: Sequence[str] = (), context: ssl.SSLContext | None = None) -> None:
         try:
             allowed = tuple(ipaddress.ip_network(text) for text in networks)
         except ValueError as error:
@@ -50,9 +50,9 @@ class Strangers:
                 f"{error}; a network is 192.0.2.0/24 or 2001:db8::/32",
             )
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
-        self._allowed, self._networks, self._trusting = allowed, networks, trusting
-        limits = ClientLimits(connections_max=64, keepalive_ms=1000)
-        self._client = self._beyond = HttpClient(tls, limits, _Public(allowed))
+        self._allowed, self._networks, self._tls = allowed, networks, tls
+        limits, shown = ClientLimits(connections_max=64, keepalive_ms=1000), context or tls.anonymous_context()
+        self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed))
 
     async def close(self) -> None:
         await self._client.close()
@@ -63,9 +63,7 @@ class Strangers:
         if not credential:
             yield self
             return
-        assert self._trusting is not None, "whoever takes delegations can show them"
-        context = await asyncio.to_thread(_showing, credential, self._trusting)
-        other = Strangers(lambda: context, self._networks)
+        other = Strangers(self._tls, self._networks, await asyncio.to_thread(_showing, credential, self._tls))
         other._beyond = self._client
         try:
             yield other

@@ -77,8 +77,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     node.offered |= offer(ACCESS_KEYS, bartender.keys)
     bartender.keys.revoked = revoked = partial(_is_revoked, node.tls)
     node.doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, node.soap).serve
-    context = node.tls.anonymous_context()
-    strangers = Strangers(lambda: context, settings.transfer_networks, node.tls)
+    strangers = Strangers(node.tls, settings.transfer_networks)
     node.closers.append(strangers.close)
     third = ThirdParty(strangers)
     plain = DoorParts(

@@ -24,9 +24,7 @@ def grid(tmp_path: Path) -> Grid:
 
 
 def strangers(grid: Grid, *networks: str) -> Strangers:
-    nobody = anonymous(grid)
-    context = nobody.client_context()
-    return Strangers(lambda: context, networks, nobody)
+    return Strangers(anonymous(grid), networks)
 
 
 async def refusal(client: Strangers, url: str) -> CheloniaError:
