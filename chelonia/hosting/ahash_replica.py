@@ -157,15 +157,14 @@ def trust_of(tls: TlsStore, issuers: Collection[str] = ()) -> LinkTrust:
     return LinkTrust(tls.server_context(ClientCertificate.REQUIRED), tls.client_context(), identify)
 
 
-def found_store(section: AHashSection, settings: AHashSettings) -> None:
+def found_store(directory: Path, cluster: str) -> None:
     """Make the store with which a group begins. Raises: BAD_CONFIG, EXISTS when the directory holds anything."""
-    directory = Path(section.data_dir)
     if directory.exists() and any(directory.iterdir()):
         cause = "it is not empty: a group is founded once, on one replica, in a new directory"
         raise CheloniaError(Kind.EXISTS, "found", str(directory), cause)
     store = BdbStore(directory, BdbSettings(), _cannot_go_on)
     try:
-        meta.prepare(store, settings.cluster)
+        meta.prepare(store, cluster)
     finally:
         store.close()
 
@@ -181,7 +180,8 @@ def founded_only(directory: Path) -> str:
         return ""
     store = BdbStore(directory, BdbSettings(), _cannot_go_on)
     try:
-        return meta.unused(store)
+        here = meta.read_position(store)  # the counter may be behind
+        return here.cluster if (here.generation, here.sequence) == meta.FOUNDED else ""
     finally:
         store.close()
 

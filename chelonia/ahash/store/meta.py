@@ -45,14 +45,6 @@ def is_prepared(store: Reader) -> bool:
     return store.get(layout.META_FORMAT) is not None
 
 
-def unused(store: Reader) -> str:
-    """The cluster of a store that was founded and holds nothing else; empty when it was ever used."""
-    if any(store.get(key) is not None for key in (layout.META_TERM, layout.META_MEMBERS)):
-        return ""
-    position = read_position(store)
-    return position.cluster if (position.generation, position.sequence) == FOUNDED else ""
-
-
 def check_format(store: Reader) -> None:
     """Refuse a store that one of a group may not serve as it is: no replica migrates for the others.
 

@@ -13,7 +13,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from chelonia.ahash.settings import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import AHashSection, load_config
@@ -48,9 +47,10 @@ def _found(options: argparse.Namespace) -> int:
         cause = "this node hosts no replica of an A-Hash: [ahash] with replica_id and replicas"
         raise CheloniaError(Kind.BAD_CONFIG, "found-ahash", str(options.config), cause)
     _check_first(section, options.config)
-    found_store(section, AHashSettings(**section.tuning))
-    host_files.give_back(Path(section.data_dir), Path(section.data_dir))
-    print(f"{section.data_dir}: the store of a new group, cluster {section.tuning['cluster']}")
+    directory, cluster = Path(section.data_dir), section.tuning["cluster"]
+    found_store(directory, cluster)
+    host_files.give_back(directory, directory)
+    print(f"{directory}: the store of a new group, cluster {cluster}")
     return 0
 
 

@@ -41,7 +41,6 @@ from chelonia.hosting.setup.first_config import (
     HostFacts,
     HostPaths,
     check_host,
-    core_config,
     url,
 )
 
@@ -122,7 +121,8 @@ def _init(options: argparse.Namespace) -> int:
     host = HostFacts(name, dn, 1, options.domain)
     host_files.check_free_of_shepherd(host, cluster, places, "init")
     if not begun:
-        _found(host, cluster, places, owner)
+        host_files.found(places, known, owner)
+        print(f"A-Hash        founded in {places.ahash}, cluster {known}")
     _write_client_settings(hosts, options.port, places.ca_dir)
     host_files.write_configs(host, cluster, places, owner, "init")
     _tell(hosts)
@@ -221,13 +221,6 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
     write_file(cert, chain_pem(issued.chain), 0o444)
     print(f"administrator {issued.dn}; {cert} and userkey.pem were made")
     return issued.dn
-
-
-def _found(host: HostFacts, cluster: ClusterFacts, places: HostPaths, owner: host_files.Account) -> None:
-    section = core_config(host, cluster, places).ahash
-    assert section is not None
-    host_files.found(section, owner)
-    print(f"A-Hash        founded in {places.ahash}, cluster {cluster.cluster}")
 
 
 def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> None:

@@ -229,7 +229,7 @@ class DevCluster:
             (self._root / "conf" / f"{place.name}.toml").write_text(render_config(config), encoding="utf-8")
             if place.replica == 1 and not kept.founded:
                 assert config.ahash is not None
-                found_store(config.ahash, AHashSettings(cluster=kept.cluster))
+                found_store(Path(config.ahash.data_dir), kept.cluster)
         self._keep(replace(kept, founded=True))
         return places
 

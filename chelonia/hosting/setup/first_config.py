@@ -130,10 +130,6 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> No
     """A-Hash replica, Librarian and Bartender. The host's own services are approved by it, as the host itself was."""
     first = cluster.port
     far = {"round_trip_ms": cluster.round_trip_ms} if cluster.round_trip_ms != bounds.ROUND_TRIP_MS else {}
-    services = [
-        TrustedService(name.lower(), url(host.name, first, name), host.dn)
-        for name in ("AHash", "Librarian", "Bartender", "Shepherd")
-    ]
     return NodeConfig(
         node=NodeSection(name="core"),
         listen=(
@@ -143,7 +139,7 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> No
             ListenSection(first + S3, ("s3",), client_certificate="optional"),
         ),
         tls=_tls(places),
-        trust=TrustSection(tuple(cluster.administrators), tuple(services)),
+        trust=_trust(host, cluster, "AHash", "Librarian", "Bartender", "Shepherd"),
         ahash=AHashSection(
             id=url(host.name, first, "AHash"),
             data_dir=str(places.ahash),
@@ -162,9 +158,6 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> No
 def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> NodeConfig:
     """A Shepherd that reports to the Librarians of all hosts."""
     first = cluster.port
-    services = [
-        TrustedService(name.lower(), url(host.name, first, name), host.dn) for name in ("Librarian", "Bartender")
-    ]
     return NodeConfig(
         node=NodeSection(name="shepherd"),
         listen=(
@@ -172,7 +165,7 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -
             ListenSection(first + DATA, ("turl",), client_certificate="optional"),
         ),
         tls=_tls(places),
-        trust=TrustSection(tuple(cluster.administrators), tuple(services)),
+        trust=_trust(host, cluster, "Librarian", "Bartender"),
         shepherd=ShepherdSection(
             id=url(host.name, first, "Shepherd"),
             data_url=f"https://{host.name}:{first + DATA}",
@@ -181,6 +174,12 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -
             tuning={"domain": host.domain} if host.domain else {},
         ),
     )
+
+
+def _trust(host: HostFacts, cluster: ClusterFacts, *names: str) -> TrustSection:
+    """The administrators, and these services of the host."""
+    services = (TrustedService(name.lower(), url(host.name, cluster.port, name), host.dn) for name in names)
+    return TrustSection(tuple(cluster.administrators), tuple(services))
 
 
 def _tls(places: HostPaths) -> TlsSection:

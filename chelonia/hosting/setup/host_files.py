@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chelonia.ahash.settings import AHashSettings
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
-from chelonia.hosting.config import AHashSection, NodeConfig, load_config, read_secret, render_config
+from chelonia.hosting.config import NodeConfig, load_config, read_secret, render_config
 from chelonia.hosting.net.certificates import write_file
 from chelonia.hosting.setup.first_config import (
     LISTENING,
@@ -170,15 +169,13 @@ def make_data(places: HostPaths, owner: Account) -> None:
         make_directory(path, owner)
 
 
-def found(section: AHashSection, owner: Account) -> None:
+def found(places: HostPaths, cluster: str, owner: Account) -> None:
     """Make the first store of the group, whole or not at all. Raises: EXISTS."""
-    final = Path(section.data_dir)
-    partial = final.with_name(final.name + ".partial")
+    partial = places.ahash.with_name(places.ahash.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    settings = AHashSettings(**section.tuning)
-    found_store(AHashSection(section.id, str(partial), replica_id=1, replicas=section.replicas), settings)
+    found_store(partial, cluster)
     give_all(partial, owner)
-    partial.rename(final)
+    partial.rename(places.ahash)
 
 
 def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
