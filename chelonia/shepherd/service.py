@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,9 +75,8 @@ READMITTED = "readmitted"
 
 @dataclass(slots=True)
 class _Aside:
-    """Bytes on their way out: kept uploads and unacknowledged quarantine, by when they were first seen (monotonic)."""
+    """Bytes on their way out. `quarantined`: those nobody acknowledged, by when they were first seen (monotonic)."""
 
-    leftovers: dict[ReferenceId, int]
     quarantined: dict[ReferenceId, int]
     counted_ms: int = 0
     quarantined_bytes: int = 0
@@ -97,7 +96,7 @@ class ShepherdService:
         self._reporting = Reporting(self._node, self._uploads, self._stock)
         self._scrubber = Scrubber(self._node)
         self._drilling = ShepherdDrills(self._node, self)
-        self._aside = _Aside({}, {})
+        self._aside = _Aside({})
         self._readmitted_to = ReferenceId("")
         pause = settings.tidy_ms
         tidying = Job("tidy", every(pause, self.tidy), Wait(pause), loud=True)
@@ -181,10 +180,8 @@ class ShepherdService:
         ):
             await self._count_aside()
         await self._readmit_once()
-        blobs, settings = node.ports.blobs, node.settings
-        await self._purge(self._aside.leftovers, now_ms - settings.unknown_grace_ms, blobs.erase)
         if self._reporting.agrees:  # else it may be named now, as by a rebuild, and is brought back
-            await self._purge(self._aside.quarantined, now_ms - settings.quarantine_keep_ms, blobs.discard)
+            await self._purge(now_ms - node.settings.quarantine_keep_ms)
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
@@ -203,30 +200,27 @@ class ShepherdService:
         node = self._node
         now_ms = node.ports.clock.monotonic_ms()
         quarantined = await node.ports.blobs.quarantined()
-        leftovers = [r for r in await node.ports.blobs.leftovers() if self._uploads.pending(r) is None]
         unacknowledged = [stored.reference for stored in quarantined if not stored.committed]
         ended_ms = now_ms + node.settings.unknown_grace_ms
         late = [
             held.size for held in map(node.index.get, node.index.uncommitted) if held and held.keep_until_ms <= ended_ms
         ]
-        old = self._aside
+        seen = self._aside.quarantined
         self._aside = _Aside(
-            {reference: old.leftovers.get(reference, now_ms) for reference in leftovers},
-            {reference: old.quarantined.get(reference, now_ms) for reference in unacknowledged},
+            {reference: seen.get(reference, now_ms) for reference in unacknowledged},
             now_ms,
             sum(max(stored.size, 0) for stored in quarantined),
-            sum([await node.ports.blobs.suspended(reference) for reference in leftovers]) + sum(late),
+            sum(late),
         )
         node.reclaimable_bytes = self._aside.quarantined_bytes + self._aside.unfinished_bytes
 
-    async def _purge(
-        self, seen: dict[ReferenceId, int], before_ms: int, remove: Callable[[ReferenceId], Awaitable[bool]]
-    ) -> None:
+    async def _purge(self, before_ms: int) -> None:
+        seen = self._aside.quarantined
         for reference, since_ms in list(seen.items()):
             busy = self._uploads.pending(reference) is not None or reference in self._node.index
             if since_ms <= before_ms and not busy:
                 del seen[reference]
-                await remove(reference)
+                await self._node.ports.blobs.discard(reference)
                 log.info("unacknowledged bytes erased reference=%s", reference)
 
     # --- control operations ---------------------------------------------------------------------------------------

@@ -152,11 +152,6 @@ class SimDisk:
                 await self.platter.erase(each.reference)
             raise
 
-    async def suspended(self, reference: ReferenceId) -> int:
-        """Bytes kept of an interrupted upload."""
-        check_alive()
-        return await self.platter.suspended(reference)
-
     async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`."""
         await self.lag()
@@ -189,11 +184,6 @@ class SimDisk:
         self._settled = {each: at for each, at in self._settled.items() if now - at < SETTLED_LATE_S}
         self._settled |= dict.fromkeys(references, now)
         await self.platter.settle(references)
-
-    async def leftovers(self) -> tuple[ReferenceId, ...]:
-        """Interrupted uploads."""
-        check_alive()
-        return await self.platter.leftovers()
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         """What was set aside."""

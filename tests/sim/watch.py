@@ -31,7 +31,7 @@ from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.metadata.elements import outbox_reference
 from chelonia.librarian.namespace.tree import names_of
 from chelonia.librarian.repair.plan.decide import SURPLUS
-from tests.sim.disk import SimStore, facts_now, run_now
+from tests.sim.disk import SimStore, facts_now
 from tests.sim.dump import Dump
 from tests.sim.model import Violation
 from tests.sim.world import LIBRARIAN_SETTINGS, SimShepherd, World
@@ -271,7 +271,7 @@ class Watch:
         }
         odd = [reference for reference in sorted({*wanted, *held}) if wanted.get(reference) != held.get(reference)]
         aside = [stored.reference for stored in platter.aside() if not stored.committed]
-        kept = run_now(platter.leftovers())
+        kept = platter.kept_uploads()
         if not (odd or aside or kept):
             return ""
         return f"{shepherd.node.name}: {odd} differ, {aside} set aside though nobody's, {kept} left over"

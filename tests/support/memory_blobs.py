@@ -60,10 +60,11 @@ class MemoryBlobs:
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Lose what was not durable: uploads that were running. Their writers are dead."""
+        """The process has ended: uploads are lost, also those that were kept. Their writers are dead."""
         for writer in self._writers.values():
             writer.dead = True
         self._writers.clear()
+        self._suspended.clear()
 
     @property
     def unsynced_notes(self) -> int:
@@ -132,6 +133,10 @@ class MemoryBlobs:
         """What is set aside now, in order of reference."""
         return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
 
+    def kept_uploads(self) -> tuple[ReferenceId, ...]:
+        """Interrupted uploads kept by `suspend`, in order."""
+        return tuple(sorted(self._suspended))
+
     def leftover(self) -> int:
         """How many kept uploads, open writers and set-aside replicas there are; those whose record is damaged are not
         counted, for they stay until a person decides."""
@@ -167,10 +172,6 @@ class MemoryBlobs:
             raise CheloniaError(Kind.NO_SPACE, "write", "", "the disk of this Shepherd is full")
         for each in replicas:
             self.publish(parse_reference(each.reference), each.data, each.facts)
-
-    async def suspended(self, reference: ReferenceId) -> int:
-        """Bytes kept of an interrupted upload, 0 when none."""
-        return len(self._suspended.get(parse_reference(reference), b""))
 
     async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there; what `check` does."""
@@ -253,10 +254,6 @@ class MemoryBlobs:
             return None
         self._replicas[reference] = replace(self._set_aside.pop(reference), committed=True)
         return _stored(reference, self._replicas[reference])
-
-    async def leftovers(self) -> tuple[ReferenceId, ...]:
-        """Interrupted uploads kept by `suspend`, in order."""
-        return tuple(sorted(self._suspended))
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""

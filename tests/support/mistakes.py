@@ -68,8 +68,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "what a suspended upload wrote is not synced",
         BLOBS,
-        "        os.fsync(self._fd)\n        self._close()\n",
-        "        self._close()\n",
+        "        os.fsync(self._fd)  # what went wrong with these bytes may not be told to who opens them again\n",
+        "",
         SHEPHERD_LOSS,
     ),
     Mistake(

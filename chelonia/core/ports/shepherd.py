@@ -155,7 +155,7 @@ class ShepherdStatus(msgspec.Struct, frozen=True):
     """State of one Shepherd, for administrators and tests.
 
     `store`: id of its store; `trouble`: why it is not ready, "" when it is. Reclaimable: `quarantined_bytes` by
-    `discard`; by themselves `unfinished_bytes`, of uploads that were interrupted, or not committed in their time.
+    `discard`; by themselves `unfinished_bytes`, of uploads that were not committed in their time.
     """
 
     shepherd: ServiceId
@@ -421,7 +421,7 @@ class BlobWriter(Protocol):
         each block, where they were measured."""
 
     async def suspend(self) -> None:
-        """Keep what was written for a later resume."""
+        """Keep what was written for a later resume; a start throws it away."""
 
     async def abort(self) -> None:
         """Throw away what was written."""
@@ -538,9 +538,6 @@ class BlobStore(Protocol):
         Raises: NO_SPACE, UNAVAILABLE: then none of them is there.
         """
 
-    async def suspended(self, reference: ReferenceId) -> int:
-        """Bytes kept of an interrupted upload, 0 when none."""
-
     def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`, each chunk (of `bounds.CHUNK_BYTES`, but for the last) once it is checked. Raises:
         NOT_ALIVE when fewer are there or they cannot be read; what `check` does."""
@@ -567,9 +564,6 @@ class BlobStore(Protocol):
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         """Note that these replicas are committed: a transact has named their blobs. A crash may take it back."""
-
-    async def leftovers(self) -> tuple[ReferenceId, ...]:
-        """Interrupted uploads kept by `suspend`, in order."""
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""

@@ -3,8 +3,8 @@
 Layout, record and crash rules: docs/formats/replica-store.md. `incoming/` holds uploads (`.writing` while they run,
 `.kept` when suspended), `replicas/<2 hex>/` the replicas with a record beside each, `quarantine/` what was set aside.
 The record's suffix says whether the replica is committed: `.record`, or `.uncommitted` before.
-Invariants: a replica is never visible before its bytes and record are on stable storage; an upload that a crash
-interrupted is thrown away at the next start (its bytes may have holes); every path is made of a checked UUID.
+Invariants: a replica is never visible before its bytes and record are on stable storage; a start throws uploads away
+(their tickets are of another boot, and bytes may have holes); every path is made of a checked UUID.
 All blocking calls run in threads of this adapter.
 """
 
@@ -143,10 +143,6 @@ class FileBlobs:
 
         await self.run(work)
 
-    async def suspended(self, reference: ReferenceId) -> int:
-        kept = self.incoming(reference, ".kept")
-        return await self.run(lambda: kept.stat().st_size if kept.exists() else 0)
-
     def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         return self._read(self.replica(reference), span, check)
 
@@ -229,11 +225,6 @@ class FileBlobs:
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         source, target = self.aside(reference), self.replica(reference)
         return await self._move(lambda: _bring_back(source, target))
-
-    async def leftovers(self) -> tuple[ReferenceId, ...]:
-        folder = self._root / "incoming"
-        names = await self.run(lambda: sorted(os.listdir(folder)))
-        return tuple(ReferenceId(name.removesuffix(".kept")) for name in names if name.endswith(".kept"))
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
         folder = self._root / "quarantine"
@@ -415,7 +406,7 @@ class FileWriter:
             raise
 
     async def suspend(self) -> None:
-        """Keep what was written, durably, for a later resume."""
+        """Keep what was written for a later resume. Raises: UNAVAILABLE, as the sync of a commit does."""
         await self._synchronised()
         writing = self._store.incoming(self._reference, ".writing")
         await self._store.run(lambda: self._keep(writing))
@@ -456,10 +447,9 @@ class FileWriter:
         self._close()
 
     def _keep(self, writing: Path) -> None:
-        os.fsync(self._fd)
+        os.fsync(self._fd)  # what went wrong with these bytes may not be told to who opens them again
         self._close()
         os.replace(writing, writing.with_suffix(".kept"))
-        _fsync_directory(writing.parent)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1  # a number whose closing fails is free all the same, and soon another's
@@ -506,7 +496,7 @@ def _with(path: Path, suffix: str) -> Path:
 
 
 def _prepare(root: Path) -> None:
-    """Make the folders and throw away uploads that a crash interrupted."""
+    """Make the folders and throw away uploads."""
     fresh = not _is_laid_out(root)
     if fresh and (root / store_state.IDENTITY).exists():
         raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), f"{_GONE}: {store_state.PUT_BACK}")
@@ -515,8 +505,7 @@ def _prepare(root: Path) -> None:
         for folder in (root / "replicas", root, root.parent):
             _fsync_directory(folder)
     for path in (root / "incoming").iterdir():
-        if path.suffix != ".kept":
-            path.unlink()
+        path.unlink()
     (root / blobs_notes.DRAFT).unlink(missing_ok=True)
 
 

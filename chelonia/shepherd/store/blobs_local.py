@@ -84,7 +84,6 @@ class LocalBlobs:
         # What has nothing to do with segments.
         self.probe, self.space = files.probe, files.space
         self.notes, self.note, self.note_anew = files.notes, files.note, files.note_anew
-        self.suspended, self.leftovers = files.suspended, files.leftovers
         self.quarantined, self.count_quarantined = files.quarantined, files.count_quarantined
         self.discard, self.reinstate = files.discard, files.reinstate
 
@@ -134,7 +133,7 @@ class LocalBlobs:
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
         parse_reference(reference)
-        if not self._small_bytes_max or (resume and await self.suspended(reference)):
+        if not self._small_bytes_max or resume:  # what is kept is a file
             return await self._files.create(reference, resume=resume)
         self._writers[reference] = SmallWriter(self, reference)
         return self._writers[reference]
@@ -420,7 +419,7 @@ class SmallWriter:
             self._store.release(self)
 
     async def suspend(self) -> None:
-        """Keep what was written, durably, for a later resume."""
+        """Keep what was written for a later resume. Raises: NO_SPACE, UNAVAILABLE."""
         if self._file is None:
             self._file = await self._store.spill(self)
         await self._file.suspend()

@@ -373,6 +373,8 @@ class ShepherdUploads:
             pending.written = await intake.keep()
             pending.hasher = intake.hasher
         self._broke_off(pending)
+        if pending.withdrawn:  # perhaps while it was kept, and what erased it came before
+            await self._node.ports.blobs.erase(pending.reference)
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
 

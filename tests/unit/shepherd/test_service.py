@@ -19,7 +19,8 @@ from chelonia.shepherd.reports import stock
 from chelonia.shepherd.service import ERASED_TOGETHER
 from chelonia.shepherd.store.index import Index
 from tests.sim.virtual_loop import virtual
-from tests.support.failing import kind_of
+from tests.support.failing import fails, kind_of
+from tests.support.memory_blobs import MemoryWriter
 from tests.support.shepherd import (
     ADMINISTRATOR,
     CLUSTER,
@@ -361,7 +362,6 @@ async def test_a_disk_too_full_for_notes_is_tidied_all_the_same(monkeypatch: pyt
     ticket = await world.ticket(request(DATA, lifetime_ms=1000))
     with pytest.raises(CheloniaError):
         await world.service.receive(JOE, Upload(ticket, broken_body(DATA[:10]), len(DATA)))
-    await world.restart()
     assert world.blobs.used_bytes() == 10
 
     async def full(notes: object) -> None:
@@ -440,16 +440,16 @@ async def test_nothing_is_claimed_of_a_store_before_its_bytes_were_looked_at() -
 
 
 @virtual
-async def test_kept_uploads_of_an_earlier_start_are_erased_by_age() -> None:
+async def test_kept_uploads_of_an_earlier_start_are_gone() -> None:
     world = await World(unknown_grace_ms=5000).start()
     ticket = await world.ticket(request(DATA, lifetime_ms=1000))
     with pytest.raises(CheloniaError):
         await world.send(ticket, DATA[:10], length=len(DATA))
-    await world.restart(run=True)
-    await world.pass_ms(4000)
     assert world.blobs.used_bytes() == 10
-    await world.pass_ms(3000)
+    await world.restart(run=True)
     assert world.blobs.used_bytes() == 0
+    with fails(Kind.BAD_TICKET):
+        await world.send(ticket, DATA[10:], offset=10)
     await world.stop()
 
 
@@ -463,6 +463,22 @@ async def test_kept_bytes_go_with_their_ticket() -> None:
     assert world.blobs.used_bytes() == 10
     await world.pass_ms(1000)
     await world.service.tidy()
+    assert world.blobs.used_bytes() == 0
+
+
+@virtual
+async def test_an_upload_withdrawn_while_it_is_kept_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, reference = await World().start(), ReferenceId(numbered("c", 1))
+    ticket = await world.ticket(request(DATA, reference=reference))
+    suspend = MemoryWriter.suspend
+
+    async def late(writer: MemoryWriter) -> None:
+        await world.service.delete(LIBRARIAN, (("r", reference),), Authority(world.librarian.position))
+        await suspend(writer)
+
+    monkeypatch.setattr(MemoryWriter, "suspend", late)
+    broken = Upload(ticket, broken_body(DATA[:10]), len(DATA))
+    assert await kind_of(world.service.receive(JOE, broken)) is Kind.NETWORK
     assert world.blobs.used_bytes() == 0
 
 

@@ -147,16 +147,27 @@ async def test_what_is_settled_is_whole_and_may_have_to_be_settled_again(blobs: 
     await after.each(look)
 
 
-async def test_a_suspended_upload_goes_on_where_it_was(blobs: FileBlobs, after: After) -> None:
+async def test_a_suspended_upload_is_thrown_away(blobs: FileBlobs, after: After) -> None:
     writer = await blobs.create(REF)
     await writer.write(BYTES)
     await writer.suspend()
 
     async def look(store: FileBlobs) -> None:
-        assert await store.suspended(REF) == len(BYTES)
-        assert b"".join([chunk async for chunk in store.read_partial(REF)]) == BYTES
+        assert (await store.create(REF, resume=True)).offset == 0
+        assert await found(store) == []
 
     await after.each(look)
+
+
+async def test_a_sync_that_fails_keeps_nothing_of_a_suspended_upload(blobs: FileBlobs, disk: PowerDisk) -> None:
+    """Who opens the bytes again may be told that all is well with them."""
+    writer = await blobs.create(REF)
+    await writer.write(BYTES)
+    disk.fail_syncs(1)
+    with fails(Kind.UNAVAILABLE):
+        await writer.suspend()
+    await writer.abort()
+    assert (await blobs.create(REF, resume=True)).offset == 0
 
 
 async def test_what_is_set_aside_brought_back_and_erased_stays_so(blobs: FileBlobs, after: After) -> None:
