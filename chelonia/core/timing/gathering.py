@@ -54,13 +54,17 @@ class Gathering(Generic[Q, A]):
 
     async def ask(self, asked: Q) -> A:
         """Have it done, with what else comes in this turn of the event loop or waits. Raises: what it failed with."""
+        return await self.submit(asked)
+
+    def submit(self, asked: Q) -> asyncio.Future[A]:
+        """As `ask`, for who asks for many at once: the answer to come. Cancelled, it is not done if it waits still."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append(Pending(asked, answer))
         if not self._at_work or len(self._waiting) >= self._limits.most:
             self._begin()
         elif self._overdue is None:
             self._overdue = self._clock.call_later(self._limits.wait_ms, self._late)
-        return await answer
+        return answer
 
     def _late(self) -> None:
         self._overdue = None

@@ -28,6 +28,7 @@ from chelonia.core.ports.shepherd import (
     SmallReplica,
     StoreOutcome,
 )
+from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending, still_wanted
 from chelonia.core.values import replace
 from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store import lifecycle
@@ -43,6 +44,9 @@ SPACE_MS: Final = 1000
 STORE: Final = "store"
 WRITERS: Final = 2
 """Batches on their way to the disk at once: while one is synced the other is written."""
+BATCH: Final = BatchLimits[SmallReplica](
+    bounds.BULK_ELEMENTS_MAX, WRITERS, 0, lambda replica: len(replica.data), bounds.STORED_CALL_BYTES_MAX
+)
 
 
 class SmallBlobs:
@@ -53,8 +57,7 @@ class SmallBlobs:
         self._uploads = uploads
         self._free = 0
         self._counted_ms = -1
-        self._waiting: list[tuple[SmallReplica, asyncio.Future[Receipt]]] = []
-        self._writing = 0
+        self._writing: Gathering[SmallReplica, Receipt] = Gathering(self._written, node.ports.clock, BATCH)
         self._hashed = 0
 
     async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
@@ -71,7 +74,7 @@ class SmallBlobs:
         for each in blobs:
             await self._breathe(len(each.data))
             checked.append(self._checked(each))
-        writing = (self._stored(each) for each in checked if isinstance(each, SmallReplica))
+        writing = [self._writing.submit(each) for each in checked if isinstance(each, SmallReplica)]
         given = await asyncio.gather(*writing, return_exceptions=True)
         if any(isinstance(each, CheloniaError) for each in given):
             await node.disk.look(hard=True)
@@ -137,55 +140,26 @@ class SmallBlobs:
         self._free -= size
         return SmallReplica(reference, replace(expected, checksums=measured), blob.data)
 
-    def _stored(self, replica: SmallReplica) -> asyncio.Future[Receipt]:
-        """The receipt of a replica, which is written with what else is waiting."""
-        written: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._waiting.append((replica, written))
-        if self._writing < WRITERS:
-            self._writing += 1
-            self._node.background.start(self._write_waiting())
-        return written
+    async def _written(self, batch: list[Pending[SmallReplica, Receipt]]) -> None:
+        await self._node.background.start(self._write(batch))
 
-    async def _write_waiting(self) -> None:
-        """Write batch by batch until nothing waits."""
-        batch: list[tuple[SmallReplica, asyncio.Future[Receipt]]] = []
-        try:
-            while self._forget_gone():
-                size = count = 0
-                while count < len(self._waiting) and size <= bounds.STORED_CALL_BYTES_MAX:
-                    size += len(self._waiting[count][0].data)
-                    count += 1
-                batch, self._waiting = self._waiting[:count], self._waiting[count:]
-                await self._write(batch)
-        except BaseException:
-            for _, written in (*batch, *self._waiting):
-                _fail(written, CheloniaError(Kind.CANCELLED, STORE, cause="this Shepherd stops"))
-            raise
-        finally:
-            self._writing -= 1
-
-    def _forget_gone(self) -> bool:
-        """Give back the space of those whose caller has gone away before they were written; whether any is left."""
-        self._free += sum(len(replica.data) for replica, written in self._waiting if written.done())
-        self._waiting = [each for each in self._waiting if not each[1].done()]
-        return bool(self._waiting)
-
-    async def _write(self, batch: list[tuple[SmallReplica, asyncio.Future[Receipt]]]) -> None:
+    async def _write(self, batch: list[Pending[SmallReplica, Receipt]]) -> None:
         """Write a batch at once; where that fails, each by itself, so that nobody fails for another's bytes."""
+        replicas = [each.asked for each in batch]
         try:
-            await self._node.ports.blobs.store_whole([replica for replica, _ in batch])
+            await self._node.ports.blobs.store_whole(replicas)
         except CheloniaError as error:
-            if len(batch) == 1:
-                _fail(batch[0][1], error)
+            if len(batch) > 1:
+                for one in batch:
+                    await self._write([one])
                 return
-            for one in batch:
-                await self._write([one])
+            for each in still_wanted(batch):
+                each.answer.set_exception(error)
             return
-        self._node.ports.moved("in", sum(len(replica.data) for replica, _ in batch))
-        given = self._node.receipts(self._taken([replica for replica, _ in batch]))
-        for (_, written), receipt in zip(batch, given, strict=True):
-            if not written.done():
-                written.set_result(receipt)
+        self._node.ports.moved("in", sum(len(replica.data) for replica in replicas))
+        for each, receipt in zip(batch, self._node.receipts(self._taken(replicas)), strict=True):
+            if not each.answer.done():
+                each.answer.set_result(receipt)
 
     def _taken(self, replicas: Sequence[SmallReplica]) -> list[KeptReplica]:
         node, kept = self._node, list[KeptReplica]()
@@ -233,12 +207,6 @@ def _outcome(given: Receipt | BaseException) -> StoreOutcome:
     if isinstance(given, BaseException):
         raise given
     return StoreOutcome(given)
-
-
-def _fail(written: asyncio.Future[Receipt], error: CheloniaError) -> None:
-    """Let whoever waits know; somebody may have gone away."""
-    if not written.done():
-        written.set_exception(error)
 
 
 def _check_size(op: str, size: int) -> None:
