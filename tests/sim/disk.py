@@ -158,10 +158,6 @@ class SimDisk:
         async for chunk in self.platter.read(reference, span, check):
             yield chunk
 
-    def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
-        """Yield what an interrupted upload has written."""
-        return self.platter.read_partial(reference)
-
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read a record."""
         check_alive()

@@ -191,13 +191,6 @@ class MemoryBlobs:
         found = None if self.broken or int(reference[-1], 16) % 2 else self._replicas.get(reference)
         return found.data if found is not None and found.data is not None and len(found.data) == size else None
 
-    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
-        """Yield what an interrupted or running upload has written so far."""
-        writer = self._writers.get(parse_reference(reference))
-        data = bytes(writer.buffer) if writer else self._suspended.get(reference, b"")
-        for offset in range(0, len(data), bounds.CHUNK_BYTES):
-            yield data[offset : offset + bounds.CHUNK_BYTES]
-
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record again; None when it is missing or damaged."""
         return self.record(reference)

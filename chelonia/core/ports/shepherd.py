@@ -392,8 +392,8 @@ class ShepherdData(Protocol):
         """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering.
 
         Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, INCOMPLETE (`length` not met; what came is kept for a
-        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off),
-        BUSY (a repair copy for which there is no place).
+        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off,
+        or a checksum is owed that was not measured until there), BUSY (a repair copy for which there is no place).
         """
 
     async def offset(self, call: Call, turl: Turl) -> int:
@@ -545,9 +545,6 @@ class BlobStore(Protocol):
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """All `size` bytes of a replica, if they can be had without waiting for the medium; None: they are to be
         `read`, or are not there."""
-
-    def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
-        """Yield what an interrupted upload has written so far (to continue its checksums)."""
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""

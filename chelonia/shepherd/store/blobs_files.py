@@ -126,6 +126,11 @@ class FileBlobs:
             raise _disk_error(error) from error
         return FileWriter(self, reference, fd, offset)
 
+    async def forget_kept(self, reference: ReferenceId) -> None:
+        """Remove what is kept of an upload: it begins anew."""
+        kept = self.incoming(reference, ".kept")
+        await self.run(lambda: kept.unlink(missing_ok=True))
+
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
         writing = [
             _ReplicaWriting(
@@ -149,14 +154,6 @@ class FileBlobs:
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """Nothing: a file is to be opened first."""
         return None
-
-    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
-        """Yield what an interrupted or running upload has written so far."""
-        paths = [self.incoming(reference, suffix) for suffix in (".writing", ".kept")]
-        found = await self.run(lambda: next(((p, p.stat().st_size) for p in paths if p.exists()), None))
-        if found is not None:
-            async for chunk in self._read(found[0], ByteRange(0, found[1])):
-                yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         return await self.run(lambda: _read_record(self.replica(reference), records.decode_facts)[0])
@@ -324,7 +321,7 @@ class FileBlobs:
         stat = os.statvfs(self._root)
         return stat.f_blocks * stat.f_frsize
 
-    async def _read(self, path: Path, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
+    async def _read(self, path: Path, span: ByteRange, check: Check) -> AsyncIterator[bytes]:
         """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the taker."""
         offset, end, fd = span.offset, span.offset + span.length, -1
         ahead: asyncio.Future[tuple[int, bytes]] | None = None

@@ -70,7 +70,6 @@ class LocalBlobs:
         self._root = root
         self._small_bytes_max = small_bytes_max
         self._begun = self._scanned = False
-        self._writers: dict[ReferenceId, SmallWriter] = {}
         self._erasing = asyncio.Lock()
         self._to_erase: dict[ReferenceId, None] = {}
         self._erased = set[ReferenceId]()
@@ -132,15 +131,13 @@ class LocalBlobs:
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
-        parse_reference(reference)
         if not self._small_bytes_max or resume:  # what is kept is a file
             return await self._files.create(reference, resume=resume)
-        self._writers[reference] = SmallWriter(self, reference)
-        return self._writers[reference]
+        await self._files.forget_kept(reference)
+        return SmallWriter(self, self._files, reference, self._small_bytes_max)
 
-    async def store_whole(self, replicas: Sequence[SmallReplica], *, again: bool = False) -> None:
-        """Put whole new replicas on stable storage; `again`: in the place of what was kept of them. Raises: NO_SPACE,
-        UNAVAILABLE; then none is there."""
+    async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
+        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
         largest = max((len(each.data) for each in replicas), default=0)
         if not self._small_bytes_max or largest > self._small_bytes_max:
             await self._files.store_whole(replicas)
@@ -151,8 +148,6 @@ class LocalBlobs:
         def work() -> None:
             if self._files.free_bytes() < sum(len(each.data) for each in replicas):
                 raise OSError(errno.ENOSPC, "the reserve of free space is reached")
-            for each in replicas if again else ():
-                self._files.incoming(each.reference, ".kept").unlink(missing_ok=True)
             self._segments.store(replicas)
 
         await self._files.run(work)
@@ -184,16 +179,6 @@ class LocalBlobs:
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
         """What of a segment is in memory. Two hand-overs between threads cost more than most reads."""
         return self._segments.at_hand(reference, size)
-
-    async def read_partial(self, reference: ReferenceId) -> AsyncIterator[bytes]:
-        """Yield what an interrupted or running upload has written so far."""
-        writer = self._writers.get(reference)
-        if writer is not None:
-            if writer.held:
-                yield bytes(writer.held)
-            return
-        async for chunk in self._files.read_partial(reference):
-            yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         if reference not in self._segments:
@@ -349,83 +334,46 @@ class LocalBlobs:
             return place.read_bytes() == data and any(each.exists() and each.read_bytes() == record for each in records)
         return False
 
-    # --- for the writer ---------------------------------------------------------------------------------------------
-
-    async def hold(self, writer: SmallWriter, length: int) -> BlobWriter | None:
-        """Where an upload goes on that takes so many bytes more: in a file when it is not small any more."""
-        return await self.spill(writer) if len(writer.held) + length > self._small_bytes_max else None
-
-    async def spill(self, writer: SmallWriter) -> BlobWriter:
-        """Go on with an upload in a file. Raises: as `create` and `write`."""
-        file = await self._files.create(writer.reference)
-        try:
-            if writer.held:
-                await file.write(bytes(writer.held))
-        except BaseException:
-            await file.abort()
-            raise
-        self.release(writer)
-        return file
-
-    def release(self, writer: SmallWriter) -> bool:
-        """An upload is held no longer; whether it was."""
-        held = self._writers.get(writer.reference) is writer
-        if held:
-            del self._writers[writer.reference]
-        return held
-
-    async def forget_kept(self, reference: ReferenceId) -> None:
-        """An upload that began anew takes what was kept of it before along."""
-        kept = self._files.incoming(reference, ".kept")
-        await self._files.run(lambda: kept.unlink(missing_ok=True))
-
 
 class SmallWriter:
     """A `BlobWriter`: held in memory while it is small, then written to a file."""
 
-    def __init__(self, store: LocalBlobs, reference: ReferenceId) -> None:
-        self._store = store
-        self.reference = reference
-        self.held = bytearray()
+    def __init__(self, store: LocalBlobs, files: FileBlobs, reference: ReferenceId, bytes_max: int) -> None:
+        self._store, self._files, self._reference, self._bytes_max = store, files, reference, bytes_max
+        self._held = bytearray()
         self._file: BlobWriter | None = None
 
     @property
     def offset(self) -> int:
-        return len(self.held) if self._file is None else self._file.offset
+        return len(self._held) if self._file is None else self._file.offset
 
     async def write(self, chunk: bytes) -> None:
         """Append. Raises: NO_SPACE (nothing is kept), UNAVAILABLE."""
-        if self._file is None:
-            try:
-                self._file = await self._store.hold(self, len(chunk))
-            except (CheloniaError, asyncio.CancelledError):
-                await self.abort()
-                raise
-        if self._file is None:
-            self.held += chunk
+        if self._file is None and len(self._held) + len(chunk) <= self._bytes_max:
+            self._held += chunk
         else:
-            self.held = bytearray()
-            await self._file.write(chunk)
+            await (self._file or await self._spilt()).write(chunk)
 
     async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""
         if self._file is not None:
             await self._file.commit(facts, blocks)
             return
-        assert facts.size == len(self.held), f"record says {facts.size} bytes, {len(self.held)} were written"
-        try:
-            await self._store.store_whole([SmallReplica(self.reference, facts, bytes(self.held))], again=True)
-        finally:
-            self._store.release(self)
+        assert facts.size == len(self._held), f"record says {facts.size} bytes, {len(self._held)} were written"
+        await self._store.store_whole([SmallReplica(self._reference, facts, bytes(self._held))])
 
     async def suspend(self) -> None:
         """Keep what was written for a later resume. Raises: NO_SPACE, UNAVAILABLE."""
-        if self._file is None:
-            self._file = await self._store.spill(self)
-        await self._file.suspend()
+        await (self._file or await self._spilt()).suspend()
 
     async def abort(self) -> None:
         if self._file is not None:
             await self._file.abort()
-        elif self._store.release(self):
-            await self._store.forget_kept(self.reference)
+
+    async def _spilt(self) -> BlobWriter:
+        """Where it goes on: in a file. Raises: as `create` and `write`."""
+        file = self._file = await self._files.create(self._reference)
+        held, self._held = bytes(self._held), bytearray()
+        if held:
+            await file.write(held)
+        return file

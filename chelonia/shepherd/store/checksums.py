@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from zlib_ng import zlib_ng
@@ -80,9 +80,3 @@ class Hasher:
     def blocks(self) -> bytes:
         """With `combining`, the CRC of each block of what was added so far; else b""."""
         return self._blocks.blocks()
-
-
-async def hash_stream(worker: Worker, stream: AsyncIterator[bytes], hasher: Hasher) -> None:
-    """Feed all of `stream` to `hasher`."""
-    async for chunk in stream:
-        await hasher.feed(worker, chunk)

@@ -33,7 +33,7 @@ from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.rules.open_uploads import NOBODY, Crowd, OpenUploads, TicketedUpload
 from chelonia.shepherd.rules.promises import Promise, make_room
 from chelonia.shepherd.store import lifecycle
-from chelonia.shepherd.store.checksums import Hasher, hash_stream
+from chelonia.shepherd.store.checksums import Hasher
 from chelonia.shepherd.store.lifecycle import KeptReplica, Phase
 from chelonia.shepherd.transfers import ticket_gate as gate
 from chelonia.shepherd.transfers.forwarding import Fanout, at_pace, not_awaited, push_copy
@@ -319,10 +319,11 @@ class ShepherdUploads:
 
     async def _intake(self, pending: ShepherdUpload, upload: Upload, resumed: bool) -> Intake:
         node, request = self._node, pending.request
-        hasher = await self._hasher(pending, _owes_md5(request, upload.announced), resumed)
+        owes_md5 = _owes_md5(request, upload.announced)
         writer = await node.ports.blobs.create(pending.reference, resume=resumed)
-        pending.written = writer.offset
-        if writer.offset != upload.offset or hasher.size != upload.offset:
+        hasher = (pending.hasher if resumed else None) or Hasher(md5=owes_md5)
+        pending.written, pending.hasher = writer.offset, None
+        if not writer.offset == hasher.size == upload.offset or hasher.md5 < owes_md5:
             await writer.abort()
             pending.written = 0
             raise CheloniaError(Kind.BAD_RANGE, gate.PUT, pending.reference, "nothing is kept; start at byte 0")
@@ -332,18 +333,6 @@ class ShepherdUploads:
             pending.untried = tuple((turl, True) for turl in request.forward) + pending.untried
         fanout = Fanout(node, straight, _expected(pending, upload))
         return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
-
-    async def _hasher(self, pending: ShepherdUpload, md5: bool, resumed: bool) -> Hasher:
-        """What goes on measuring; bytes kept are read again only when their sums are not known any more."""
-        kept = pending.hasher if resumed else None
-        pending.hasher = None
-        if kept is not None and kept.size == pending.written and kept.md5 >= md5:
-            return kept
-        hasher = Hasher(md5=md5)
-        if resumed:
-            partial = self._node.ports.blobs.read_partial(pending.reference)
-            await hash_stream(self._node.ports.worker, partial, hasher)
-        return hasher
 
     def _prolong(self, pending: ShepherdUpload) -> None:
         """It has as long after its last byte as it had before its first."""

@@ -780,15 +780,17 @@ async def test_what_is_kept_of_an_upload_is_not_read_again_to_go_on() -> None:
     world = await World().start()
     ticket = await world.ticket(request(DATA))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
-    world.blobs.read_partial = None  # type: ignore[method-assign, assignment]
     assert (await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA))).checksums == checksums(DATA)
 
 
 @virtual
-async def test_what_is_kept_is_read_again_when_other_sums_are_owed() -> None:
+async def test_what_is_kept_is_of_no_use_when_other_sums_are_owed() -> None:
     world = await World().start()
     ticket = await world.ticket(request(DATA, checksums=Checksums()))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
     announced = Checksums(md5=checksums(DATA).md5)
-    done = await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA), announced=announced)
+    resumed = world.send(ticket, DATA[1000:], offset=1000, total=len(DATA), announced=announced)
+    assert await kind_of(resumed) is Kind.BAD_RANGE
+    assert await world.service.offset(JOE, ticket) == 0
+    done = await world.send(ticket, DATA, announced=announced)
     assert done.checksums == checksums(DATA)
