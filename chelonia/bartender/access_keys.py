@@ -55,7 +55,6 @@ class AccessKeysService:
         """Whether a certificate (`Call.credential`) is revoked by now: so are the keys that were made with it."""
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
         self._known: dict[str, tuple[SealedKey | None, int]] = {}
-        self._issued: dict[str, tuple[SealedKey, IssuedKey | None]] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         dn, now = Dn(new.dn or call.dn), self._ports.clock.now_ms()
@@ -89,18 +88,11 @@ class AccessKeysService:
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
         await self._ports.librarian.drop_access_key(self._ports.own(call), key_id)
         self._known.pop(key_id, None)
-        self._issued.pop(key_id, None)
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
     async def find(self, key_id: str) -> IssuedKey | None:
         sealed = await self.kept(key_id)
-        if sealed is None or self._is_revoked(sealed.key):
-            self._issued.pop(key_id, None)  # revoked elsewhere, or expired
-            return None
-        known = self._issued.get(key_id)
-        if known is None or known[0] != sealed:
-            known = self._issued[key_id] = sealed, self._opened(sealed)
-        return known[1]
+        return None if sealed is None or self._is_revoked(sealed.key) else self._opened(sealed)
 
     async def kept(self, key_id: str) -> SealedKey | None:
         """A key, or a share link, that is in force, else None. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
@@ -110,7 +102,6 @@ class AccessKeysService:
             known = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
             if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._known.clear()
-                self._issued.clear()
             self._known[key_id] = (known, mono + bounds.ACCESS_KEY_CACHE_MS)
         if known is None or 0 < known.key.expires_ms <= now:
             return None
