@@ -76,6 +76,14 @@ class Output:
         if self.as_json:
             self.results.append({"ok": True, **facts})
 
+    @contextmanager
+    def trying(self, head: str = "", op: str = "", /, **facts: Any) -> Iterator[None]:
+        """Tell a failure within, and go on behind it; with `op` also in the original's words, after `head`."""
+        try:
+            yield
+        except CheloniaError as error:
+            self.failure(error, head + original_status(op, error) if op else "", **facts)
+
     def failure(self, error: CheloniaError, line: str = "", **facts: Any) -> None:
         """A failure: `line` as the original says it (stdout), the cause on stderr, and its exit code."""
         if line:

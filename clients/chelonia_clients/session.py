@@ -129,10 +129,8 @@ class Session:
             from chelonia_clients.paths import expand
 
             mark = "chelonia:" if text.startswith(REMOTE) else ""
-            try:
+            with self.out.trying(ln=text):
                 found += [mark + name for name in await expand(self.client(), [self.ln(text)])]
-            except CheloniaError as error:
-                self.out.failure(error, ln=text)
         return replace(arguments, operands=(*found, *kept)) if patterns else arguments
 
     def limit(self, arguments: Arguments) -> None:

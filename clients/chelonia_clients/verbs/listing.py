@@ -60,10 +60,8 @@ def _readable(seconds: str) -> str:
 async def list_(session: Session, arguments: Arguments) -> None:
     """The verb `list`."""
     for text in arguments.operands:
-        try:
+        with session.out.trying(f"'{text}': ", "list", ln=text):
             await _list_one(session, arguments, text)
-        except CheloniaError as error:
-            session.out.failure(error, f"'{text}': {original_status('list', error)}", ln=text)
 
 
 async def ls(session: Session, arguments: Arguments) -> None:
@@ -110,15 +108,12 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
 
 
 async def _list_itself(session: Session, arguments: Arguments, text: str) -> None:
-    try:
+    with session.out.trying(ln=text):
         metadata = await session.client().stat(session.ln(text))
-    except CheloniaError as error:
-        session.out.failure(error, ln=text)
-        return
-    entry = DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)
-    show, _ = shower(session, arguments, "")
-    show([entry])
-    session.out.result(ln=text, type=entry.type, entries=[{"name": entry.name, **facts_of(entry)}])
+        entry = DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)
+        show, _ = shower(session, arguments, "")
+        show([entry])
+        session.out.result(ln=text, type=entry.type, entries=[{"name": entry.name, **facts_of(entry)}])
 
 
 def shower(session: Session, arguments: Arguments, top: str) -> tuple[Show, bool]:

@@ -42,27 +42,22 @@ async def mount(session: Session, arguments: Arguments) -> None:
 async def umount(session: Session, arguments: Arguments) -> None:
     """The verb `umount`."""
     for text in arguments.operands:
-        try:
+        with session.out.trying(mountpoint=text):
             remark = await _commands().umount(text, lazy=arguments.has("--lazy"))
             if remark:
                 session.out.tell(f"{text}: {remark}")
             session.out.result(mountpoint=text, committed=not remark, remark=remark)
-        except CheloniaError as error:
-            session.out.failure(error, mountpoint=text)
 
 
 async def _status(session: Session, commands: Any, arguments: Arguments) -> None:
     rows = [("mounted", "at", "files waiting", "cache", "process")]
     mountpoints = arguments.operands or commands.mounts()
     for mountpoint in mountpoints:
-        try:
+        with session.out.trying(mountpoint=mountpoint):
             told = await commands.status(mountpoint)
-        except CheloniaError as error:
-            session.out.failure(error, mountpoint=mountpoint)
-            continue
-        session.out.result(**told)
-        cache = f"{human_size(told['cache_bytes'])} of {human_size(told['cache_bytes_max'])}"
-        rows.append((told["place"], told["mountpoint"], str(told["waiting"]), cache, str(told["pid"])))
+            session.out.result(**told)
+            cache = f"{human_size(told['cache_bytes'])} of {human_size(told['cache_bytes_max'])}"
+            rows.append((told["place"], told["mountpoint"], str(told["waiting"]), cache, str(told["pid"])))
     session.out.say(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
 
 

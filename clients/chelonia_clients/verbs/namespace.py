@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import original_status
 from chelonia_clients.session import Session
 
 
@@ -25,30 +24,35 @@ async def make_collection(session: Session, arguments: Arguments) -> None:
             cause = f"{error.cause or 'its parent is missing'}; -p makes all that is missing"
             raise CheloniaError(error.kind, error.op, error.subject, cause) from error
 
-    await each_name(session, arguments.operands, "makeCollection", "Creating collection '{}': {}", make)
+    await each_name(session, arguments.operands, "makeCollection", "Creating collection", make)
 
 
 async def unmake_collection(session: Session, arguments: Arguments) -> None:
     """The verb `unmakeCollection`."""
-    form = "Removing collection '{}': {}"
-    await each_name(
-        session, arguments.operands, "unmakeCollection", form, lambda ln: session.client().unmake_collection(ln)
-    )
+
+    async def drop(ln: str) -> str:
+        return await session.client().unmake_collection(ln)
+
+    await each_name(session, arguments.operands, "unmakeCollection", "Removing collection", drop)
 
 
 async def make_mountpoint(session: Session, arguments: Arguments) -> None:
     """The verb `makeMountPoint`."""
     text, url = arguments.operands
-    form = "Creating mountpoint '{}': {}"
-    await each_name(session, (text,), "makeMountpoint", form, lambda ln: session.client().make_mountpoint(ln, url))
+
+    async def make(ln: str) -> str:
+        return await session.client().make_mountpoint(ln, url)
+
+    await each_name(session, (text,), "makeMountpoint", "Creating mountpoint", make)
 
 
 async def unmake_mountpoint(session: Session, arguments: Arguments) -> None:
     """The verb `unmakeMountPoint`."""
-    form = "Removing mountpoint '{}': {}"
-    await each_name(
-        session, arguments.operands, "unmakeMountpoint", form, lambda ln: session.client().unmake_mountpoint(ln)
-    )
+
+    async def drop(ln: str) -> str:
+        return await session.client().unmake_mountpoint(ln)
+
+    await each_name(session, arguments.operands, "unmakeMountpoint", "Removing mountpoint", drop)
 
 
 async def move(session: Session, arguments: Arguments) -> None:
@@ -79,24 +83,19 @@ async def link(session: Session, arguments: Arguments) -> None:
 async def _move(session: Session, source: str, target: str, *, preserve: bool, doing: str = "Moving") -> None:
     head = f"{doing} '{source}' to '{target}': "
     facts = {"ln": source, "target": target, "preserve": preserve}
-    try:
+    with session.out.trying(head, "move", **facts):
         word = await session.client().move(session.ln(source), session.ln(target), preserve=preserve)
-    except CheloniaError as error:
-        session.out.failure(error, head + original_status("move", error), **facts)
-        return
-    session.out.say(head + ("linked" if doing == "Linking" else word))
-    session.out.result(**facts, status=word)
+        session.out.say(head + ("linked" if doing == "Linking" else word))
+        session.out.result(**facts, status=word)
 
 
 async def each_name(
-    session: Session, operands: Sequence[str], op: str, form: str, act: Callable[[str], Awaitable[str]]
+    session: Session, operands: Sequence[str], op: str, doing: str, act: Callable[[str], Awaitable[str]]
 ) -> None:
     """Do the same with each name; say each outcome in the original's form."""
     for text in operands:
-        try:
+        head = f"{doing} '{text}': "
+        with session.out.trying(head, op, ln=text):
             word = await act(session.ln(text))
-        except CheloniaError as error:
-            session.out.failure(error, form.format(text, original_status(op, error)), ln=text)
-            continue
-        session.out.say(form.format(text, word))
-        session.out.result(ln=text, status=word)
+            session.out.say(head + word)
+            session.out.result(ln=text, status=word)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from chelonia.core.errors import CheloniaError
 from chelonia.core.metadata import Triple
 from chelonia.core.rights.policy import check_policy_rule
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.local_files import to_ln
-from chelonia_clients.output import original_status
 from chelonia_clients.session import Session
 
 WORDS = ("set", "change", "clear")
@@ -23,13 +21,10 @@ async def modify(session: Session, arguments: Arguments) -> None:
     async for ln in _names(session, text, recursive=arguments.has("--recursive")):
         head = f"Modifying '{ln}', {how} in section '{section}' property '{name}' value '{value}': "
         facts = {"ln": ln, "change": how, "section": section, "property": name, "value": value}
-        try:
+        with session.out.trying(head, "modify", **facts):
             word = await session.client().modify(ln, how, Triple(section, name, value))
-        except CheloniaError as error:
-            session.out.failure(error, head + original_status("modify", error), **facts)
-            continue
-        session.out.say(head + word + ".")
-        session.out.result(**facts, status=word)
+            session.out.say(head + word + ".")
+            session.out.result(**facts, status=word)
 
 
 async def policy(session: Session, arguments: Arguments) -> None:
@@ -40,14 +35,11 @@ async def policy(session: Session, arguments: Arguments) -> None:
         return
     how, identity, actions = _read_rule(words)
     async for ln in _names(session, text, recursive=arguments.has("--recursive")):
-        try:
+        head = f"Setting action list of '{ln}' for user {identity} to "
+        with session.out.trying(f"{head}{actions}: ", "modify", ln=ln, identity=identity):
             written = await _apply(session, ln, how, (identity, actions))
-        except CheloniaError as error:
-            head = f"Setting action list of '{ln}' for user {identity} to {actions}: "
-            session.out.failure(error, head + original_status("modify", error), ln=ln, identity=identity)
-            continue
-        session.out.say(f"Setting action list of '{ln}' for user {identity} to {written}: set")
-        session.out.result(ln=ln, identity=identity, actions=written)
+            session.out.say(f"{head}{written}: set")
+            session.out.result(ln=ln, identity=identity, actions=written)
 
 
 async def _apply(session: Session, ln: str, how: str, rule: tuple[str, str]) -> str:

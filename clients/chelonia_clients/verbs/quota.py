@@ -18,15 +18,12 @@ async def quota(session: Session, arguments: Arguments) -> None:
     """The verb `quota`."""
     for operand in arguments.operands or ("/",):
         ln = session.ln(operand)
-        try:
+        with session.out.trying(ln=ln):
             await _require_there(session, ln)
             space = await session.client().space(ln)
-        except CheloniaError as error:
-            session.out.failure(error, ln=ln)
-            continue
-        if space.quotas:
-            _show(session, space.quotas, human=arguments.has("--human"), ln=ln)
-        else:
+            if space.quotas:
+                _show(session, space.quotas, human=arguments.has("--human"), ln=ln)
+                continue
             total, free = space.of_files(1)
             session.out.say(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
             session.out.tell("that is for all copies of all files, on all Shepherds")

@@ -25,8 +25,7 @@ ask = input
 
 async def unlink(session: Session, arguments: Arguments) -> None:
     """The verb `unlink`."""
-    form = "Unlinking '{}': {}"
-    await each_name(session, arguments.operands, "unlink", form, lambda ln: session.client().unlink(ln))
+    await each_name(session, arguments.operands, "unlink", "Unlinking", lambda ln: session.client().unlink(ln))
 
 
 async def delete(session: Session, arguments: Arguments) -> None:

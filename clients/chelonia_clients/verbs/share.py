@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.access_keys import LINK_PREFIX
+from chelonia.core.rights.scopes import Shared
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.wire.shares import id_of, password_of
@@ -26,22 +27,22 @@ async def share(session: Session, arguments: Arguments) -> None:
         return await _revoke(session, arguments)
     lifetime_ms = parse_duration(arguments.value("--for") or DAY)
     upload, write = arguments.has("--upload"), arguments.has("--write")
+    what = "read and change" if write else "read, and add to," if upload else "read"
     for operand in arguments.operands:
         ln = session.ln(operand)
-        try:
-            shared = await session.client().share(ln, lifetime_ms, upload=upload, write=write)
-        except CheloniaError as error:
-            session.out.failure(error, ln=ln)
-            continue
-        session.out.say(shared.link)
-        what = "read and change" if write else "read, and add to," if upload else "read"
-        session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
-        session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
-        password = password_of(shared.token)
-        session.out.tell(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
-        session.out.result(
-            ln=ln, link=shared.link, url=shared.url, token=shared.token, password=password, until_ms=shared.expires_ms
-        )
+        with session.out.trying(ln=ln):
+            _told(session, ln, what, await session.client().share(ln, lifetime_ms, upload=upload, write=write))
+
+
+def _told(session: Session, ln: str, what: str, shared: Shared) -> None:
+    session.out.say(shared.link)
+    session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
+    session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
+    password = password_of(shared.token)
+    session.out.tell(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
+    session.out.result(
+        ln=ln, link=shared.link, url=shared.url, token=shared.token, password=password, until_ms=shared.expires_ms
+    )
 
 
 async def _list(session: Session) -> None:

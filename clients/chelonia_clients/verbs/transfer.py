@@ -114,13 +114,10 @@ async def _put_all(session: Session, sources: Sequence[str], target: str, wishes
         if source == "-":
             await _put_stdin(session, target, wishes)
             continue
-        try:
+        with session.out.trying(source=printable(source)):
             path = local_path(source)
             ln = to_ln(target, [_name_of(path)]) if into else target.rstrip("/") or "/"
-        except CheloniaError as error:
-            session.out.failure(error, source=printable(source))
-            continue
-        await _put_one(session, path, ln, wishes)
+            await _put_one(session, path, ln, wishes)
 
 
 async def _is_into(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> bool:
@@ -197,10 +194,8 @@ async def _get_all(session: Session, sources: Sequence[str], target: str, wishes
     if len(sources) > 1 and not into:
         raise UsageError(f"{target} is no directory, so only one file can be written to it")
     for source in sources:
-        try:
+        with session.out.trying(source=source, target=target):
             await _get_one(session, session.ln(source), path, into, wishes)
-        except CheloniaError as error:
-            session.out.failure(error, source=source, target=target)
 
 
 async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wishes) -> None:
@@ -238,10 +233,8 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
 
 async def _print_files(session: Session, sources: Sequence[str]) -> None:
     for source in sources:
-        try:
+        with session.out.trying():
             await _print_file(session, session.ln(source))
-        except CheloniaError as error:
-            session.out.failure(error)
 
 
 async def _print_file(session: Session, ln: str) -> None:
@@ -271,7 +264,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
     if len(sources) > 1 and not into:
         raise UsageError(f"{target} is no collection, so only one name can be copied to it")
     for source in sources:
-        try:
+        with session.out.trying(source=source, target=target):
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
             entry = DirectoryEntry(ln, "", await client.stat(ln))
@@ -283,8 +276,6 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
                 async with counting(bar, listed_sizes(client, ln)):
                     async for done in bar.tally(copy_tree(client, ln, new, wishes.options(bar))):
                         _copied(session, done)
-        except CheloniaError as error:
-            session.out.failure(error, source=source, target=target)
 
 
 async def _check_recursive(client: Client, ln: str, new: str, wishes: Wishes) -> None:

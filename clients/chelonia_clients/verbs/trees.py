@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
-from chelonia.core.errors import CheloniaError
 from chelonia.core.metadata import Filter, Needed
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
 from chelonia_clients.choosing import name_fits
@@ -164,11 +163,9 @@ async def _each_tree(
     """
     needed = needed or (SHORT if session.out.as_json else ())
     for text in arguments.operands or ("/",):
-        try:
+        with session.out.trying(ln=text):
             ln = session.ln(text)
             client = session.client()
             listing = client.list(ln, recursive=True, needed=needed) if needed else client.names(ln, recursive=True)
             async with aclosing(session.below(ln, listing)) as entries:
                 await act(ln, entries)
-        except CheloniaError as error:
-            session.out.failure(error, ln=text)
