@@ -78,5 +78,5 @@ def _write_ln(name: LogicalName) -> str:
     return f"{name}/" if name.into else str(name)
 
 
-LN: Final = Form("string", _write_ln, parse_ln, plain=False)
+LN: Final = Form("string", _write_ln, parse_ln)
 """A Logical Name; reading may raise BAD_NAME."""

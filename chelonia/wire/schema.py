@@ -1,10 +1,10 @@
 """A small language for message bodies: one description gives encoder, decoder and XSD.
 
 A `Record` is a sequence of parts, each bound to an attribute of a core dataclass (or to a parameter of a port method,
-or to a position of a hand-written pair of functions). Parts are plain data; `compile_record` turns them into closures
-once, at import. Decoders go by local name and are liberal: any prefix, any order, unknown elements ignored. Encoders
-emit the prefix of their service, parts in order; an optional part at its default is left out, so that what the
-original never had never shows unless it says something.
+or to a position of a hand-written pair of functions). Parts are plain data, which a `Codec` goes through. Decoding goes
+by local name and is liberal: any prefix, any order, unknown elements ignored. Encoding emits the prefix of its service,
+parts in order; an optional part at its default is left out, so that what the original never had never shows unless it
+says something.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
@@ -36,22 +36,17 @@ REQUIRED: Final = Missing.REQUIRED
 
 _PLACES: Final = {"section": 0, "property": 1, "value": 2}
 
-Encode = Callable[[Any], str]
-Decode = Callable[[Node], Any]
-_Into = Callable[[Node, list[Any]], None]
-
 
 # --- text forms ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a value is spelled as text. `plain`: the text never needs escaping. `words`: the only texts allowed."""
+    """How a value is spelled as text. `words`: the only texts allowed."""
 
     xsd: str
     write: Callable[[Any], str]
     read: Callable[[str], Any]
-    plain: bool = True
     words: tuple[str, ...] = ()
 
 
@@ -95,7 +90,7 @@ def _read_yes(text: str) -> bool:
     return word == "yes"
 
 
-STR: Final = Form("string", str, str, plain=False)
+STR: Final = Form("string", str, str)
 INT: Final = Form("long", str, _read_int)
 BOOL: Final = Form("boolean", lambda value: "1" if value else "0", _read_bool)
 YES_NO: Final = Form("string", lambda value: "yes" if value else "no", _read_yes, words=("yes", "no"))
@@ -200,7 +195,8 @@ class Record:
     """A sequence of parts and how they become one value.
 
     `make` takes the values in the order of `slots`-indexed positions; `take` gives them in the order of the parts.
-    `start` holds, per position, the default (`REQUIRED`: must be read).
+    `start` holds, per position, the default (`REQUIRED`: must be read). `places`: parts that have an element of their
+    own, by its name, with their positions.
     """
 
     parts: tuple[Part, ...]
@@ -208,6 +204,12 @@ class Record:
     take: Callable[[Any], Sequence[Any]]
     slots: tuple[int, ...]
     start: tuple[Any, ...]
+    places: Mapping[str, tuple[Part, int]] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.parts, self.slots, strict=True)
+        own = {part.name: (part, slot) for part, slot in pairs if not isinstance(part, TextContent | AnyDepth)}
+        object.__setattr__(self, "places", own)
 
 
 def record(cls: type[Any], *described: Part | str) -> Record:
@@ -312,223 +314,127 @@ def _part_default(part: Part, inherited: Any) -> Any:
             return REQUIRED
 
 
-# --- compiling -----------------------------------------------------------------------------------------------------
+# --- both directions -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Both directions of a record: `encode` gives the inner XML, `decode` takes the element around it."""
+    """Both directions of a record, its elements under `prefix` (empty: no prefix)."""
 
-    encode: Encode
-    decode: Decode
+    described: Record
+    prefix: str
 
+    def encode(self, value: Any) -> str:
+        """The inner XML. Raises: BAD_REQUEST when a text is not valid UTF-8."""
+        return _encoded(self.described, value, self.prefix)
 
-def compile_record(described: Record, prefix: str) -> Codec:
-    """Turn a description into closures that write elements under `prefix` (empty: no prefix)."""
-    return Codec(_compile_encode(described, prefix), _compile_decode(described))
-
-
-def _compile_encode(described: Record, prefix: str) -> Encode:
-    encoders = tuple(_part_encoder(part, prefix) for part in described.parts)
-    take = described.take
-
-    def encode(value: Any) -> str:
-        return "".join([write(item) for write, item in zip(encoders, take(value), strict=True)])
-
-    return encode
+    def decode(self, node: Node) -> Any:
+        """Read the element around it. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
+        return _decoded(self.described, node)
 
 
-def _compile_decode(described: Record) -> Decode:
-    readers: dict[str, _Into] = {}
-    final: list[_Into] = []
-    for part, slot in zip(described.parts, described.slots, strict=True):
-        if isinstance(part, TextContent | AnyDepth):
-            final.append(_whole_reader(part, slot))
-        else:
-            readers[part.name] = _part_reader(part, slot)
-    start, make = list(described.start), described.make
-    names = {slot: part for part, slot in zip(described.parts, described.slots, strict=True)}
-
-    def decode(node: Node) -> Any:
-        values = start.copy()
-        for child in node:
-            reader = readers.get(child.tag.rpartition("}")[2])
-            if reader is not None:
-                reader(child, values)
-        for whole in final:
-            whole(node, values)
-        if REQUIRED in values:
-            raise _missing(node, names.get(values.index(REQUIRED)))
-        return make(*values)
-
-    return decode
+def _encoded(described: Record, value: Any, prefix: str) -> str:
+    items = zip(described.parts, described.take(value), strict=True)
+    return "".join([_written(part, item, prefix) for part, item in items])
 
 
-def _missing(node: Node, part: Part | None) -> CheloniaError:
-    name = getattr(part, "name", "content")
-    return CheloniaError(Kind.BAD_XML, subject=local_name(node)[:80], cause=f"element {name} is missing")
+def _written(part: Part, value: Any, prefix: str) -> str:
+    match part:
+        case Text():
+            return "" if part.omit and value == part.default else leaf(_tag(prefix, part.name), part.form.write(value))
+        case Texts():
+            tag, write = _tag(prefix, part.name), part.form.write
+            return "".join([leaf(tag, write(one)) for one in value])
+        case Child():
+            absent = part.default is None and value is None
+            return "" if absent else _around(_tag(prefix, part.name), _encoded(part.record, value, prefix))
+        case Children():
+            tag, of = _tag(prefix, part.name), part.record
+            return "".join([f"<{tag}>{_encoded(of, one, prefix)}</{tag}>" for one in value])
+        case ListOf():
+            return "" if part.omit and not value else _around(_tag(prefix, part.name), _written(part.of, value, prefix))
+        case Metadata():
+            return _around(_tag(prefix, part.name), _metadata(part, value, "" if part.bare else prefix))
+        case AnyDepth():
+            return _written(ListOf(part.name, Texts(part.leaf, part.attr)), value, prefix)
+        case TextContent():
+            return escape(part.form.write(value)) or ""
+
+
+def _metadata(part: Metadata, value: Any, prefix: str) -> str:
+    triples = (
+        ((section, *pair) for section, properties in value.items() for pair in properties.items())
+        if part.sections
+        else ((each.section, each.property, each.value) for each in value)
+    )
+    one, *names = (_tag(prefix, name) for name in ("metadata", *_PLACES))
+    return "".join([_around(one, "".join(map(leaf, names, triple))) for triple in triples])
 
 
 def _tag(prefix: str, name: str) -> str:
     return f"{prefix}:{name}" if prefix else name
 
 
-def _part_encoder(part: Part, prefix: str) -> Encode:
+def _around(tag: str, inside: str) -> str:
+    return f"<{tag}>{inside}</{tag}>"
+
+
+def _decoded(described: Record, node: Node) -> Any:
+    values, places = list(described.start), described.places
+    for child in node:
+        part, slot = places.get(child.tag.rpartition("}")[2], (None, 0))
+        if part is not None:
+            values[slot] = _read(part, child, values[slot])
+    for part, slot in zip(described.parts, described.slots, strict=True):
+        if isinstance(part, TextContent | AnyDepth):
+            values[slot] = _read(part, node, ())
+    if REQUIRED in values:
+        raise _missing(node, described, values.index(REQUIRED))
+    return described.make(*values)
+
+
+def _read(part: Part, node: Node, before: Any) -> Any:
+    """What stands in the element of a part, or in that around it where it has none of its own; `before`: what stood in
+    those of its name that came before."""
     match part:
         case Text():
-            return _text_encoder(part, prefix)
-        case Texts():
-            one = _leaf_encoder(_tag(prefix, part.name), part.form)
-            return lambda values: "".join([one(value) for value in values])
+            return _text(node, part.name, part.form)
         case Child():
-            return _child_encoder(part, prefix)
-        case Children():
-            tag, inner = _tag(prefix, part.name), _compile_encode(part.record, prefix)
-            return lambda values: "".join([f"<{tag}>{inner(value)}</{tag}>" for value in values])
+            return _decoded(part.record, node)
         case ListOf():
-            return _listed_encoder(part, prefix)
+            name = part.of.name
+            _check_limit(name, len(node), part.of.limit)
+            return tuple([_one(part.of, child) for child in node if child.tag.rpartition("}")[2] == name])
         case Metadata():
-            return _metadata_encoder(part, prefix)
+            return _sections(node) if part.sections else tuple([Triple(*_triple(child)) for child in node])
+        case Texts() | Children():
+            _check_limit(part.name, len(before) + 1, part.limit)
+            return (*before, _one(part, node))
         case AnyDepth():
-            return _listed_encoder(ListOf(part.name, Texts(part.leaf, part.attr)), prefix)
+            found = [text_of(child) for child in node.iter() if child.tag.rpartition("}")[2] == part.leaf]
+            _check_limit(part.leaf, len(found), part.limit)
+            return tuple(found)
         case TextContent():
-            write = part.form.write
-            return lambda value: escape(write(value)) or ""
+            return _text(node, part.attr, part.form)
 
 
-def _leaf_encoder(tag: str, form: Form) -> Encode:
-    opening, closing, write = f"<{tag}>", f"</{tag}>", form.write
-    if form.plain:
-        return lambda value: opening + write(value) + closing
-    if form is STR:
-        return _string_encoder(tag)
-    return lambda value: leaf(tag, write(value))
+def _one(part: Texts | Children, node: Node) -> Any:
+    return _text(node, part.name, part.form) if isinstance(part, Texts) else _decoded(part.record, node)
 
 
-def _string_encoder(tag: str) -> Encode:
-    opening, closing = f"<{tag}>", f"</{tag}>"
-
-    def encode(text: str) -> str:
-        escaped = escape(text)
-        return leaf(tag, text) if escaped is None else opening + escaped + closing
-
-    return encode
+def _text(node: Node, name: str, form: Form) -> Any:
+    text = text_of(node)
+    try:
+        return form.read(text)
+    except ValueError as error:
+        raise CheloniaError(Kind.BAD_REQUEST, "", name, f"{text[:80]!a} is not {error}") from None
 
 
-def _text_encoder(part: Text, prefix: str) -> Encode:
-    one = _leaf_encoder(_tag(prefix, part.name), part.form)
-    if not part.omit:
-        return one
-    default = part.default
-    return lambda value: "" if value == default else one(value)
-
-
-def _child_encoder(part: Child, prefix: str) -> Encode:
-    tag, inner, optional = _tag(prefix, part.name), _compile_encode(part.record, prefix), part.default is None
-
-    def encode(value: Any) -> str:
-        return "" if optional and value is None else f"<{tag}>{inner(value)}</{tag}>"
-
-    return encode
-
-
-def _listed_encoder(part: ListOf, prefix: str) -> Encode:
-    tag, inner, omit = _tag(prefix, part.name), _part_encoder(part.of, prefix), part.omit
-
-    def encode(values: Any) -> str:
-        return "" if omit and not values else f"<{tag}>{inner(values)}</{tag}>"
-
-    return encode
-
-
-def _metadata_encoder(part: Metadata, prefix: str) -> Encode:
-    inner = "" if part.bare else prefix
-    around, one = _tag(prefix, part.name), _tag(inner, "metadata")
-    section, prop, value = (_string_encoder(_tag(inner, name)) for name in ("section", "property", "value"))
-
-    def triples(items: Sequence[Triple]) -> str:
-        written = [f"<{one}>{section(t.section)}{prop(t.property)}{value(t.value)}</{one}>" for t in items]
-        return f"<{around}>{''.join(written)}</{around}>"
-
-    def sections(items: Mapping[str, Mapping[str, str]]) -> str:
-        written = []
-        for name, properties in items.items():
-            head = f"<{one}>{section(name)}"
-            written += [f"{head}{prop(p)}{value(v)}</{one}>" for p, v in properties.items()]
-        return f"<{around}>{''.join(written)}</{around}>"
-
-    return sections if part.sections else triples
-
-
-def _part_reader(part: Text | Texts | Child | Children | ListOf | Metadata, slot: int) -> _Into:
-    match part:
-        case Text():
-            read = _leaf_reader(part.name, part.form)
-            return lambda node, values: values.__setitem__(slot, read(node))
-        case Texts():
-            return _repeat_reader(_leaf_reader(part.name, part.form), slot, part)
-        case Child():
-            inner = _compile_decode(part.record)
-            return lambda node, values: values.__setitem__(slot, inner(node))
-        case Children():
-            return _repeat_reader(_compile_decode(part.record), slot, part)
-        case ListOf():
-            return _listed_reader(part, slot)
-        case Metadata():
-            return _metadata_reader(part, slot)
-
-
-def _leaf_reader(name: str, form: Form) -> Decode:
-    if form is STR:
-        return text_of
-    convert = form.read
-
-    def read(node: Node) -> Any:
-        text = text_of(node)
-        try:
-            return convert(text)
-        except ValueError as error:
-            raise CheloniaError(Kind.BAD_REQUEST, "", name, f"{text[:80]!a} is not {error}") from None
-
-    return read
-
-
-def _repeat_reader(read: Decode, slot: int, part: Texts | Children) -> _Into:
-    def into(node: Node, values: list[Any]) -> None:
-        values[slot] = (*values[slot], read(node))
-        _check_limit(part.name, len(values[slot]), part.limit)
-
-    return into
-
-
-def _listed_reader(part: ListOf, slot: int) -> _Into:
-    name, limit = part.of.name, part.of.limit
-    read = _leaf_reader(name, part.of.form) if isinstance(part.of, Texts) else _compile_decode(part.of.record)
-
-    def into(node: Node, values: list[Any]) -> None:
-        _check_limit(name, len(node), limit)
-        values[slot] = tuple([read(child) for child in node if child.tag.rpartition("}")[2] == name])
-
-    return into
-
-
-def _check_limit(name: str, count: int, limit: int) -> None:
-    if count > limit:
-        raise CheloniaError(Kind.TOO_LARGE, "", name, f"{count} elements, at most {limit} are taken in one call")
-
-
-def _metadata_reader(part: Metadata, slot: int) -> _Into:
-    def triples(node: Node, values: list[Any]) -> None:
-        values[slot] = tuple([Triple(*_triple(child)) for child in node])
-
-    def sections(node: Node, values: list[Any]) -> None:
-        gathered: dict[str, dict[str, str]] = {}
-        for child in node:
-            section, prop, value = _triple(child)
-            gathered.setdefault(section, {})[prop] = value
-        values[slot] = gathered
-
-    return sections if part.sections else triples
+def _sections(node: Node) -> dict[str, dict[str, str]]:
+    gathered: dict[str, dict[str, str]] = {}
+    for section, prop, value in map(_triple, node):
+        gathered.setdefault(section, {})[prop] = value
+    return gathered
 
 
 def _triple(node: Node) -> list[str]:
@@ -536,20 +442,16 @@ def _triple(node: Node) -> list[str]:
     for child in node:
         place = _PLACES.get(child.tag.rpartition("}")[2])
         if place is not None:
-            text = child.text
-            found[place] = text if text and "\\" not in text else text_of(child)
+            found[place] = text_of(child)
     return found
 
 
-def _whole_reader(part: TextContent | AnyDepth, slot: int) -> _Into:
-    if isinstance(part, TextContent):
-        read = _leaf_reader(part.attr, part.form)
-        return lambda node, values: values.__setitem__(slot, read(node))
-    name, limit = part.leaf, part.limit
+def _missing(node: Node, described: Record, slot: int) -> CheloniaError:
+    part = next((part for part, at in zip(described.parts, described.slots, strict=True) if at == slot), None)
+    name = getattr(part, "name", "content")
+    return CheloniaError(Kind.BAD_XML, subject=local_name(node)[:80], cause=f"element {name} is missing")
 
-    def into(node: Node, values: list[Any]) -> None:
-        found = tuple(text_of(child) for child in node.iter() if child.tag.rpartition("}")[2] == name)
-        _check_limit(name, len(found), limit)
-        values[slot] = found
 
-    return into
+def _check_limit(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise CheloniaError(Kind.TOO_LARGE, "", name, f"{count} elements, at most {limit} are taken in one call")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chelonia.core.operations.rows import PortTable
-from chelonia.wire.schema import Codec, Record, compile_record
+from chelonia.wire.schema import Codec, Record
 
 NAMESPACES: Final[Mapping[str, str]] = {
     "ahash": "http://www.nordugrid.org/schemas/ahash",
@@ -43,7 +43,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation, compiled. `method` is the port's method name, to be called with `call` and the arguments."""
+    """One operation. `method` is the port's method name, to be called with `call` and the arguments."""
 
     spec: Spec
     name: str
@@ -72,7 +72,7 @@ class Service:
 
 
 def service(table: PortTable, prefix: str, specs: tuple[Spec, ...]) -> Service:
-    """Compile the SOAP forms of a port's operations."""
+    """The SOAP forms of a port's operations."""
     operations = tuple(_operation(table, spec, prefix) for spec in specs)
     return Service(
         name=table.name,
@@ -94,6 +94,6 @@ def _operation(table: PortTable, spec: Spec, prefix: str) -> Operation:
         method=row.method,
         answer_name=spec.answer_name or f"{row.name}Response",
         answer_prefix=prefix if spec.answer_prefix is None else spec.answer_prefix,
-        request=compile_record(spec.request, prefix),
-        answer=compile_record(spec.answer, prefix),
+        request=Codec(spec.request, prefix),
+        answer=Codec(spec.answer, prefix),
     )
