@@ -1,6 +1,7 @@
-"""CRCs of bytes as they pass, and of pieces one after the other, without reading them again. Pure.
+"""CRCs and Adler-32 of bytes as they pass, and of pieces one after the other, without reading them again. Pure.
 
-Source: CRC-32 RFC 1952, CRC-32C RFC 3720, CRC-64/NVME NVM Express base specification; big-endian bytes, as S3 has them.
+Source: CRC-32 RFC 1952, CRC-32C RFC 3720, CRC-64/NVME NVM Express base specification, Adler-32 RFC 1950; big-endian
+bytes, as S3 has them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ from functools import reduce
 from typing import Final, Protocol, Self
 
 from awscrt import checksums as crt
+from zlib_ng import zlib_ng
 
 from chelonia.core import bounds
 from chelonia.core.combining import combined_adler32
 from chelonia.core.contents.extents import ByteRange
 
-_STEPS: Final[Mapping[str, tuple[Callable[[bytes, int], int], Callable[[int, int, int], int], int]]] = {
-    "crc32": (zlib.crc32, crt.combine_crc32, 4),
-    "crc32c": (crt.crc32c, crt.combine_crc32c, 4),
-    "crc64nvme": (crt.crc64nvme, crt.combine_crc64nvme, 8),
+_STEPS: Final[Mapping[str, tuple[Callable[[bytes, int], int], int, int]]] = {
+    "crc32": (zlib.crc32, 0, 4),
+    "crc32c": (crt.crc32c, 0, 4),
+    "crc64nvme": (crt.crc64nvme, 0, 8),
+    "adler32": (zlib_ng.adler32, 1, 4),
 }
-"""Of each: (bytes, value before) -> value; (of the first, of those behind, how many) -> of all; its size."""
-NAMES: Final = frozenset(_STEPS)
+"""Of each: (bytes, value before) -> value; the value of nothing; its size."""
+_BOTH: Final[Mapping[str, Callable[[int, int, int], int]]] = {
+    "crc32": crt.combine_crc32,
+    "crc32c": crt.combine_crc32c,
+    "crc64nvme": crt.combine_crc64nvme,
+}
+"""(Of the first, of those behind, how many) -> of all."""
+NAMES: Final = frozenset(_BOTH)
 BLOCK_CRC_BYTES: Final = 4
 """A CRC-32C, big-endian: one of each block of `bounds.CHECKED_BLOCK_BYTES`, the last of which may be shorter."""
 
@@ -38,22 +47,27 @@ class Hash(Protocol):
     def digest(self) -> bytes:
         """The sum of all that was taken."""
 
+    def hexdigest(self) -> str:
+        """The same in hexadecimal digits."""
+
     def copy(self) -> Self:
         """One that has taken the same."""
 
 
 class Crc:
-    """A CRC as `hashlib` has its hashes."""
+    """A CRC, or Adler-32, as `hashlib` has its hashes."""
 
     def __init__(self, name: str) -> None:
-        self._step, _, self._size = _STEPS[name]
-        self._value = 0
+        self._step, self._value, self._size = _STEPS[name]
 
     def update(self, data: bytes, /) -> None:
         self._value = self._step(data, self._value)
 
     def digest(self) -> bytes:
         return self._value.to_bytes(self._size, "big")
+
+    def hexdigest(self) -> str:
+        return self.digest().hex()
 
     def copy(self) -> Self:
         return copy(self)
@@ -121,8 +135,8 @@ def wrong_block(data: bytes, first: int, crcs: bytes) -> int:
 
 
 def hash_named(name: str) -> Hash:
-    """A CRC, or what `hashlib` has under this name."""
-    return Crc(name) if name in NAMES else hashlib.new(name, usedforsecurity=False)
+    """A CRC, Adler-32, or what `hashlib` has under this name. Raises: ValueError."""
+    return Crc(name) if name in _STEPS else hashlib.new(name, usedforsecurity=False)
 
 
 def combined(name: str, pieces: Iterable[tuple[str, int]]) -> str:
@@ -136,6 +150,5 @@ def combined(name: str, pieces: Iterable[tuple[str, int]]) -> str:
     known = [(value, length) for value, length in pieces]
     if not all(value for value, _ in known):
         return ""
-    _, both, size = _STEPS[name]
-    total = reduce(lambda one, piece: both(one, int(piece[0], 16), piece[1]), known, 0)
-    return f"{total:0{2 * size}x}"
+    total = reduce(lambda one, piece: _BOTH[name](one, int(piece[0], 16), piece[1]), known, 0)
+    return f"{total:0{2 * _STEPS[name][2]}x}"

@@ -20,7 +20,7 @@ import stat
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -77,31 +77,14 @@ class _OnceChoice(msgspec.Struct):
 _Choice = ReplicaChoice | _OnceChoice
 
 
-class _RunningHash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-class _Adler32:
-    def __init__(self) -> None:
-        from zlib_ng import zlib_ng  # not above: few files are measured by it
-
-        self._value = 1
-        self._add = zlib_ng.adler32
-
-    def update(self, data: bytes, /) -> None:
-        self._value = self._add(data, self._value)
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
-
-
-def new_hash(kind: str) -> _RunningHash:
+def new_hash(kind: str) -> Hash:
     """What measures a file. Raises: NOT_SUPPORTED for a kind that is not known here."""
-    if kind == "adler32":
-        return _Adler32()
     try:
-        return hashlib.new(kind, usedforsecurity=False)
+        if kind in hashlib.algorithms_available:
+            return hashlib.new(kind, usedforsecurity=False)
+        from chelonia.wire.crcs import hash_named  # not above: few files are measured by another
+
+        return hash_named(kind)
     except ValueError as error:
         cause = f"checksum type {kind!r} is not known here, so the bytes could not be verified"
         raise CheloniaError(Kind.NOT_SUPPORTED, "get", cause=cause) from error

@@ -8,8 +8,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Final
 
-from zlib_ng import zlib_ng
-
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -25,7 +23,7 @@ from chelonia.hosting.transfer.held_bytes import HeldBytes
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.wire import receipts
-from chelonia.wire.crcs import hash_named
+from chelonia.wire.crcs import Crc, hash_named
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import PartsReader, range_of
 
@@ -61,7 +59,7 @@ class HttpBytes:
             done = await self._gone_on(placed.turl, taken.size, start, error)
         if not done.complete:
             raise CheloniaError(Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes were kept; send it again")
-        sent = f"{taken.adler32:08x}"
+        sent = taken.adler32.hexdigest()
         if any(receipt.checksums.adler32 not in (sent, "") for receipt in done.receipts):
             raise CheloniaError(Kind.CHECKSUM, "PUT", cause="other bytes were stored than were sent; send them again")
         return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
@@ -153,13 +151,13 @@ class _TakenBody:
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = aiter(body)
-        self.size, self.adler32 = 0, 1
+        self.size, self.adler32 = 0, Crc("adler32")
         self.waits = self.whole = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while (chunk := await self._next()) is not None:
             self.size += len(chunk)
-            self.adler32 = zlib_ng.adler32(chunk, self.adler32)
+            self.adler32.update(chunk)
             yield chunk
         self.whole = True
 

@@ -15,8 +15,6 @@ import hashlib
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from zlib_ng import zlib_ng
-
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.wire.crcs import BlockCrcs, Crc
 
@@ -40,9 +38,8 @@ class Hasher:
         self._sha256 = hashlib.sha256()
         self.md5 = md5
         self._md5 = hashlib.md5(usedforsecurity=False)
-        self._adler32 = 1 if combining else None
         self._blocks = BlockCrcs()
-        self._crcs = (self._blocks, Crc("crc64nvme")) if combining else ()
+        self._combining = (Crc("adler32"), self._blocks, Crc("crc64nvme")) if combining else ()
         self.size = 0
 
     def update(self, chunk: bytes) -> None:
@@ -66,16 +63,13 @@ class Hasher:
 
     def _update_most(self, chunk: bytes) -> None:
         self._sha256.update(chunk)
-        for crc in self._crcs:
-            crc.update(chunk)
-        if self._adler32 is not None:
-            self._adler32 = zlib_ng.adler32(chunk, self._adler32)
+        for each in self._combining:
+            each.update(chunk)
 
     def checksums(self) -> Checksums:
         """The checksums of what was added so far."""
         md5 = self._md5.hexdigest() if self.md5 else ""
-        adler32 = "" if self._adler32 is None else f"{self._adler32:08x}"
-        return Checksums(self._sha256.hexdigest(), md5, adler32, *(crc.digest().hex() for crc in self._crcs))
+        return Checksums(self._sha256.hexdigest(), md5, *(each.digest().hex() for each in self._combining))
 
     def blocks(self) -> bytes:
         """With `combining`, the CRC of each block of what was added so far; else b""."""

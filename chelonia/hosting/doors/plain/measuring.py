@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from zlib_ng import zlib_ng
-
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -34,8 +32,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     size = there.attributes.size
     if not missing or size > MEASURED_BYTES_MAX:
         return known
-    sums = {name: hash_named(name) for name in missing if name != "adler32"}
-    adler = 1
+    sums = {name: hash_named(name) for name in missing}
     async with parts.measuring:  # one at a time, so that asking for checksums costs nobody his turn
         if size:
             there = (
@@ -44,13 +41,9 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
                 else await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES)
             )
             async for chunk in reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)):
-                adler = zlib_ng.adler32(chunk, adler)
                 for each in sums.values():
                     each.update(chunk)
-    measured = {name: each.digest().hex() for name, each in sums.items()}
-    if "adler32" in missing:
-        measured["adler32"] = f"{adler:08x}"
-    return replace(known, **measured)
+    return replace(known, **{name: each.hexdigest() for name, each in sums.items()})
 
 
 async def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
@@ -64,7 +57,7 @@ async def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator
             yield held
         held = chunk
     for name, crc in crcs.items():
-        if (measured := crc.digest().hex()) != wanted[name]:
+        if (measured := crc.hexdigest()) != wanted[name]:
             cause = f"{name} is {measured}, announced was {wanted[name]}; send it again"
             raise CheloniaError(Kind.CHECKSUM, "PUT", cause=cause)
     if held:

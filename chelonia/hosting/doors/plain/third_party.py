@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from zlib_ng import zlib_ng
-
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
@@ -32,6 +30,7 @@ from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
 from chelonia.hosting.net.http_messages import HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
+from chelonia.wire.crcs import Crc
 from chelonia.wire.web import third_party
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.third_party import Remote
@@ -59,12 +58,17 @@ class ThirdParty:
 @dataclass(slots=True)
 class _Moved:
     count: int = 0
-    adler: int = 1
+    sum: Crc = field(default_factory=lambda: Crc("adler32"))
+
+    @property
+    def adler32(self) -> str:
+        return self.sum.hexdigest()
 
     async def counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self.count, self.sum = 0, Crc("adler32")
         async for chunk in chunks:
             self.count += len(chunk)
-            self.adler = zlib_ng.adler32(chunk, self.adler)
+            self.sum.update(chunk)
             yield chunk
 
 
@@ -98,10 +102,9 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
             body = moved.counted(measuring.agreeing(answer.chunks(), told))
             arrived = await parts.bytes.put(good(placed, "COPY"), body, answer.length)
-        if told.adler32 and told.adler32 != f"{moved.adler:08x}":
-            raise CheloniaError(
-                Kind.CHECKSUM, "COPY", cause=f"adler32 is {moved.adler:08x}, was told as {told.adler32}"
-            )
+        if told.adler32 and told.adler32 != moved.adler32:
+            cause = f"adler32 is {moved.adler32}, was told as {told.adler32}"
+            raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
     return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
@@ -122,7 +125,6 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     moved = _Moved()
 
     def body() -> AsyncIterator[bytes]:
-        moved.count, moved.adler = 0, 1
         return moved.counted(reader(parts, exchange.call, place).get(there, ByteRange(0, known.size)))
 
     async def run() -> None:
@@ -139,7 +141,7 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             else:
                 async with strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
                     await _check(answer)
-            await _verify(strangers, other, f"{moved.adler:08x}")
+            await _verify(strangers, other, moved.adler32)
 
     return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
 
