@@ -79,6 +79,11 @@ def namespace(node: Node) -> str:
     return str(node.tag).rpartition("}")[0][1:]
 
 
+def name_of(node: Node) -> tuple[str, str]:
+    """The namespace and the local name of an element."""
+    return namespace(node), local_name(node)
+
+
 def text_of(node: Node) -> str:
     """The text of a leaf, backslash escapes undone where the element says so. Raises: BAD_XML on a bad escape."""
     text = node.text or ""

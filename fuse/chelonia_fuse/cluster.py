@@ -41,6 +41,7 @@ from chelonia.core.ports.files import (
     Want,
     When,
     Write,
+    good,
 )
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.transfer.call_batches import CallBatches
@@ -107,7 +108,7 @@ class MountedCluster:
                 self.away_until_s = time.monotonic() + AWAY_S
             raise
         self.away_until_s = 0.0
-        return _good(answer, "look")
+        return good(answer, "look")
 
     async def page(self, place: LogicalName, after: str, limit: int = 0) -> Listed:
         """A page of a collection; `limit` 0: as many entries as one has. Raises: NOT_FOUND, DENIED, ..."""
@@ -120,12 +121,12 @@ class MountedCluster:
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: what it says."""
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
-        return _good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
+        return good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
     async def _commit(self, change: Write | Splice) -> Attributes:
         async with self._crowd.together():
             answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
-        return _told(_good(answer, "apply"), change.place)
+        return _told(good(answer, "apply"), change.place)
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
@@ -155,7 +156,7 @@ class MountedCluster:
         else:
             placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
             (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
-            placed = _good(answer, "place")
+            placed = good(answer, "place")
             tried.append(placed.blob)
             arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
             if plan.plain:
@@ -186,12 +187,6 @@ def _extents(plan: Plan, blob: BlobId) -> tuple[Extent, ...]:
         out.append(Extent(start, end - start, blob, skip))
         skip += end - start
     return tuple(out)
-
-
-def _good(answer: A | Failure, op: str) -> A:
-    if isinstance(answer, Failure):
-        raise answer.error(op)
-    return answer
 
 
 def _told(done: Done, place: LogicalName) -> Attributes:

@@ -14,7 +14,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -186,6 +186,9 @@ class Looked:
     sums: Mapping[BlobId, Mapping[str, str]] = field(default_factory=dict)
 
 
+T = TypeVar("T")
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Why one element of a call failed: the error of that element alone."""
 
@@ -196,6 +199,13 @@ class Failure(msgspec.Struct, frozen=True):
     def error(self, op: str = "") -> CheloniaError:
         """The error to raise where one element was asked for."""
         return CheloniaError(self.kind, op, self.subject, self.cause)
+
+
+def good(answer: T | Failure, op: str) -> T:
+    """The answer to the one element asked for. Raises: what it failed with."""
+    if isinstance(answer, Failure):
+        raise answer.error(op)
+    return answer
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -1,11 +1,12 @@
-"""Turns a request into the `Call` that every port method takes first: identity, roles, ids, and how fresh to read."""
+"""Makes the `Call` that every port method takes first: identity, roles, ids, and how fresh to read."""
 
 from __future__ import annotations
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Position
 from chelonia.core.ids import RequestKey, parse_request_key
-from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.net.http_messages import HttpRequest
+from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
+from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from chelonia.wire import positions
 from chelonia.wire.web.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER, STRONG_HEADER
 
@@ -15,16 +16,23 @@ async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
     after = request.headers.get(READ_AFTER_HEADER, "")
     key = request.headers.get(REQUEST_KEY_HEADER, "")
     grant = await registry.grant(request.peer.dn, request.headers.get(SERVICE_HEADER, ""), request.peer.issuer)
+    position, strong = positions.from_header(after) if after else None, request.headers.get(STRONG_HEADER, "") == "1"
+    return caller(request.peer, grant, (request.request_id, key), position, strong=strong)
+
+
+def caller(who: Peer, grant: RoleGrant, ids: tuple[str, str], after: Position | None, *, strong: bool) -> Call:
+    """The context of what a peer asks. `ids`: of the request, and its key. Raises: BAD_REQUEST for a malformed key."""
+    request_id, key = ids
     return Call(
-        dn=request.peer.dn,
+        dn=who.dn,
         roles=grant.roles,
         service_id=grant.service_id,
-        address=request.peer.address,
-        request_id=request.request_id,
+        address=who.address,
+        request_id=request_id,
         request_key=parse_request_key(key) if key else RequestKey(""),
-        read_after=positions.from_header(after) if after else None,
-        strong=request.headers.get(STRONG_HEADER, "") == "1",
-        attributes=request.peer.attributes,
-        credential=request.peer.credential,
-        unsure=grant.unsure and request.peer.host,
+        read_after=after,
+        strong=strong,
+        attributes=who.attributes,
+        credential=who.credential,
+        unsure=grant.unsure and who.host,
     )

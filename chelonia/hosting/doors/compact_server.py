@@ -20,12 +20,13 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, RequestKey, parse_request_key
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.limits import LimitCounts
 from chelonia.core.operations.rows import EVERYONE, PortTable
 from chelonia.core.rights.access import admit
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
+from chelonia.hosting.doors.calls import caller
 from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
 from chelonia.hosting.doors.reading import is_reading
@@ -435,16 +436,4 @@ def _names(asked: compact.IncomingCall) -> tuple[str, str, str]:
 
 def _call(who: Peer, asked: compact.IncomingCall, grant: RoleGrant) -> Call:
     """The context of a call. Raises: BAD_REQUEST for a malformed key."""
-    return Call(
-        dn=who.dn,
-        roles=grant.roles,
-        service_id=grant.service_id,
-        address=who.address,
-        request_id=asked.request_id[:64],
-        request_key=parse_request_key(asked.request_key) if asked.request_key else RequestKey(""),
-        read_after=asked.read_after,
-        strong=asked.strong,
-        attributes=who.attributes,
-        credential=who.credential,
-        unsure=grant.unsure and who.host,
-    )
+    return caller(who, grant, (asked.request_id[:64], asked.request_key), asked.read_after, strong=asked.strong)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from email.utils import formatdate
 from typing import Final
 from urllib.parse import quote
 
@@ -26,6 +25,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, nothing, text_answer
 from chelonia.wire import receipts
 from chelonia.wire.tickets import NAME
+from chelonia.wire.web.conditions import http_date, is_fresh, quoted, range_asked
 from chelonia.wire.web.digests import digest_headers, parse_digests, wanted
 from chelonia.wire.web.headers import GUID_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.web.ranges import parse_content_range, parse_range, unsatisfied_range
@@ -35,6 +35,7 @@ log = logging.getLogger("chelonia.data")
 METHODS: Final = ("GET", "HEAD", "PUT")
 BINARY: Final = "application/octet-stream"
 
+NS_PER_MS: Final = 1_000_000
 TOGETHER_BYTES: Final = 64 * 1024
 """Small parts of a body leave together."""
 
@@ -124,18 +125,13 @@ class DataDoor:
             return _DownloadBody(download, self._chunks(download, parts, tail))
 
         spans = self._spans(request, download)
-        if not spans and _matches(request.headers.get("If-None-Match", ""), download):
+        if not spans and is_fresh(request.headers, download.blob, download.created_ms * NS_PER_MS):
             return HttpResponse(304, headers, body((), b""))
         return ranged((*headers, ("Content-Type", BINARY)), spans, download.size, download.blob, body)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:
-        asked = request.headers.get("Range", "")
-        condition = request.headers.get("If-Range", "")
-        if not asked or download.single_use:
-            return ()
-        if condition and condition not in (_etag(download), _modified(download)):
-            return ()
-        return parse_range(asked, download.size)
+        asked = range_asked(request.headers, download.blob, download.created_ms * NS_PER_MS)
+        return parse_range(asked, download.size) if asked and not download.single_use else ()
 
     async def _chunks(self, download: Download, parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
         held, size = list[bytes](), 0
@@ -239,24 +235,12 @@ def _stored(done: Uploaded) -> Headers:
 
 
 async def _describe(request: HttpRequest, download: Download) -> Headers:
-    fixed: Headers = (("Accept-Ranges", "bytes"), ("ETag", _etag(download)), ("Last-Modified", _modified(download)))
+    # A blob never changes, so its id is a strong validator.
+    etag, modified = quoted(download.blob), http_date(download.created_ms * NS_PER_MS)
+    fixed: Headers = (("Accept-Ranges", "bytes"), ("ETag", etag), ("Last-Modified", modified))
     if name := request.query.get(NAME, ""):
         fixed = (*fixed, ("Content-Disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}"))
     sums = download.checksums
     if any(not getattr(sums, name) for name in wanted("", request.headers.get("Want-Repr-Digest", ""))):
         sums = await download.reader.checksums()
     return (*fixed, *digest_headers(sums))
-
-
-def _etag(download: Download) -> str:
-    """A blob never changes, so its id is a strong validator."""
-    return f'"{download.blob}"'
-
-
-def _modified(download: Download) -> str:
-    return formatdate(download.created_ms // 1000, usegmt=True)
-
-
-def _matches(header: str, download: Download) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in header.split(",") if tag.strip()]
-    return "*" in tags or _etag(download) in tags

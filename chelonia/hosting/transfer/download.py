@@ -29,7 +29,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Failure, Look, Looked, Want
+from chelonia.core.ports.files import Look, Looked, Want, good
 from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.http_client import target_of
 from chelonia.hosting.transfer.hedging import PATIENCE_MS, ReplicaChoice, opened
@@ -269,9 +269,7 @@ class _Search:
         client, place = self._client, parse_ln(self._ln)
         want = Want.SOURCES | Want.CHECKSUMS | (Want.NOTHING if self._asked else Want.BYTES)
         self._asked = True
-        there = await client.looks.send(client.new_call(), Look(place, want))
-        if isinstance(there, Failure):
-            raise there.error("get")
+        there = good(await client.looks.send(client.new_call(), Look(place, want)), "get")
         known = there.attributes
         if known.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")

@@ -15,7 +15,7 @@ from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
-from chelonia.core.ports.files import Failure, Files, Look, Looked, Want
+from chelonia.core.ports.files import Files, Look, Looked, Want, good
 
 SPANS_AT_ONCE: Final = 256
 """Of one question: as text they have less than the header fields that a Shepherd reads."""
@@ -75,9 +75,8 @@ class FileReader:
         return self.transfers.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))
 
     async def _again(self, there: Looked, span: ByteRange) -> Looked:
-        (answer,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
-        if isinstance(answer, Failure):
-            raise answer.error("get")
+        (looked,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
+        answer = good(looked, "get")
         if answer.attributes.etag != there.attributes.etag or answer.told <= span.offset:
             cause = "the file has changed while it was read; read it again"
             raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Attributes, When
+from chelonia.core.ports.files import When
 
 NS_PER_S: Final = 1_000_000_000
 TAGS_MAX: Final = 1000
@@ -45,19 +45,20 @@ def when_of(headers: Mapping[str, str]) -> When:
     )
 
 
-def is_fresh(headers: Mapping[str, str], there: Attributes) -> bool:
+def is_fresh(headers: Mapping[str, str], etag: str, modified_ns: int) -> bool:
     """Whether a reader has this already (304): `If-None-Match`, or without it `If-Modified-Since`."""
     none, since = headers.get("If-None-Match", ""), headers.get("If-Modified-Since", "")
     if none:
         tags = _tags(none)
-        return "*" in tags or there.etag in tags
-    return bool(since) and 0 <= there.modified_ns // NS_PER_S * NS_PER_S <= _instant(since)
+        return "*" in tags or etag in tags
+    return bool(since) and 0 <= modified_ns // NS_PER_S * NS_PER_S <= _instant(since)
 
 
-def ranges_count(headers: Mapping[str, str], there: Attributes) -> bool:
-    """Whether `Range` counts: `If-Range` names what is there, or is not sent."""
+def range_asked(headers: Mapping[str, str], etag: str, modified_ns: int) -> str:
+    """The `Range` that counts, "" for all: `If-Range` names what is there, or is not sent."""
     condition = headers.get("If-Range", "").strip()
-    return not condition or condition in (quoted(there.etag), http_date(there.modified_ns))
+    counts = not condition or condition in (quoted(etag), http_date(modified_ns))
+    return headers.get("Range", "") if counts else ""
 
 
 def _tags(field: str, *, weak: bool = True) -> tuple[str, ...]:

@@ -61,9 +61,9 @@ def propfind(body: bytes) -> PropfindRequest:
     if not body.strip():
         return PropfindRequest()
     root = xml.parse(body, BODY_BYTES_MAX)
-    if _name(root) != (DAV, "propfind"):
+    if xml.name_of(root) != (DAV, "propfind"):
         raise CheloniaError(Kind.BAD_REQUEST, "PROPFIND", cause="the body is no DAV:propfind")
-    kinds = {_name(child): child for child in root}
+    kinds = {xml.name_of(child): child for child in root}
     if (DAV, "prop") in kinds:
         names = dict.fromkeys(name for name, _ in _named(kinds[DAV, "prop"]))
         return PropfindRequest(tuple(names), everything=False)
@@ -77,15 +77,15 @@ def propfind(body: bytes) -> PropfindRequest:
 def proppatch(body: bytes) -> Patch:
     """Read a PROPPATCH. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
     root = xml.parse(body, BODY_BYTES_MAX)
-    if _name(root) != (DAV, "propertyupdate"):
+    if xml.name_of(root) != (DAV, "propertyupdate"):
         raise CheloniaError(Kind.BAD_REQUEST, "PROPPATCH", cause="the body is no DAV:propertyupdate")
     changes: list[tuple[Property, str | None]] = []
     refused: list[Property] = []
     for step in root:
-        sets = _name(step) == (DAV, "set")
-        if not sets and _name(step) != (DAV, "remove"):
+        sets = xml.name_of(step) == (DAV, "set")
+        if not sets and xml.name_of(step) != (DAV, "remove"):
             continue
-        for name, prop in _named(prop for holder in step if _name(holder) == (DAV, "prop") for prop in holder):
+        for name, prop in _named(prop for holder in step if xml.name_of(holder) == (DAV, "prop") for prop in holder):
             if name[0] == DAV:
                 refused.append(name)
             else:
@@ -217,14 +217,10 @@ def _named(nodes: Iterable[xml.Node]) -> Iterator[tuple[Property, xml.Node]]:
     """Properties with their names. Raises: TOO_LARGE."""
     left = NAMES_BYTES_MAX
     for node in nodes:
-        name = _name(node)
+        name = xml.name_of(node)
         left -= len(name[0]) + len(name[1])
         if left < 0:
             raise CheloniaError(
                 Kind.TOO_LARGE, cause=f"names of properties have at most {NAMES_BYTES_MAX} bytes in all"
             )
         yield name, node
-
-
-def _name(node: xml.Node) -> Property:
-    return xml.namespace(node), xml.local_name(node)

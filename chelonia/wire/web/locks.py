@@ -92,11 +92,11 @@ def submitted(lists: Iterable[IfList]) -> tuple[str, ...]:
 def lock_of(body: bytes, *, token: str, timeout: str, depth: str) -> Lock:
     """The lock that a LOCK asks for. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
     root = xml.parse(body, BODY_BYTES_MAX)
-    parts = {_name(child): child for child in root}
+    parts = {xml.name_of(child): child for child in root}
     scope, kind = parts.get((DAV, "lockscope")), parts.get((DAV, "locktype"))
-    scopes = [_name(child) for child in scope] if scope is not None else []
-    kinds = [_name(child) for child in kind] if kind is not None else []
-    if _name(root) != (DAV, "lockinfo") or kinds != [(DAV, "write")] or len(scopes) != 1:
+    scopes = [xml.name_of(child) for child in scope] if scope is not None else []
+    kinds = [xml.name_of(child) for child in kind] if kind is not None else []
+    if xml.name_of(root) != (DAV, "lockinfo") or kinds != [(DAV, "write")] or len(scopes) != 1:
         raise CheloniaError(Kind.BAD_REQUEST, "LOCK", cause="the body is no DAV:lockinfo of one write lock")
     if scopes[0] not in ((DAV, "exclusive"), (DAV, "shared")):
         raise CheloniaError(Kind.BAD_REQUEST, "LOCK", cause="a lock is exclusive or shared")
@@ -160,10 +160,6 @@ def _condition(found: re.Match[str], *, negated: bool) -> IfCondition:
     if etag is None:
         raise _malformed(f"[{found['etag']}]")
     return IfCondition(etag=etag[1], negated=negated)
-
-
-def _name(node: xml.Node) -> Property:
-    return xml.namespace(node), xml.local_name(node)
 
 
 def _malformed(text: str) -> CheloniaError:

@@ -27,6 +27,7 @@ from chelonia.core.ports.files import (
     Setting,
     Want,
     Write,
+    good,
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
@@ -39,7 +40,6 @@ from chelonia.hosting.doors.plain.parts import (
     cloned,
     destination,
     elsewhere,
-    good,
     list_pages,
     look,
     reader,

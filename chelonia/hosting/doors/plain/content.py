@@ -25,7 +25,7 @@ from chelonia.hosting.doors.ranged import ranged_file
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse, error_answer
 from chelonia.wire.s3.forms import FormDecoder, boundary_of
-from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, quoted, range_asked, when_of
 from chelonia.wire.web.dav import href_of
 from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.ranges import unsatisfied_range
@@ -61,7 +61,7 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
     if preview.VIEW in request.query:
         return await preview.page(parts, exchange, known)
-    if is_fresh(request.headers, known):
+    if is_fresh(request.headers, known.etag, known.modified_ns):
         return HttpResponse(304, _described(exchange, there))
     checksums = await measuring.checksums(parts, exchange, there)
     headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
@@ -95,17 +95,17 @@ def _type_of(suffix: str) -> str:
 
 def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Headers) -> HttpResponse:
     """The bytes, or the ranges of them that are asked for."""
-    request = exchange.request
-    wanted = request.headers.get("Range", "") if ranges_count(request.headers, there.attributes) else ""
+    request, known = exchange.request, there.attributes
+    wanted = range_asked(request.headers, known.etag, known.modified_ns)
     try:
         told = (*headers, ("Content-Type", kind := type_of(exchange.place.name)))
         is_document = kind == "text/html" or kind.endswith("xml")
-        if is_document and query_of(request) and there.attributes.owner != exchange.call.dn:
+        if is_document and query_of(request) and known.owner != exchange.call.dn:
             told = (*told, SAVED)
         return ranged_file(reader(parts, exchange.call, exchange.place), there, told, wanted)
     except CheloniaError as error:
         refusal = error_answer(error)
-        unsatisfied = ("Content-Range", unsatisfied_range(there.attributes.size))
+        unsatisfied = ("Content-Range", unsatisfied_range(known.size))
         return HttpResponse(refusal.status, (*refusal.headers, unsatisfied), refusal.body)
 
 

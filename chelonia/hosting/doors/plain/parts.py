@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -34,6 +34,7 @@ from chelonia.core.ports.files import (
     Looked,
     Want,
     When,
+    good,
 )
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.timing.jobs import NodeJobs
@@ -44,8 +45,6 @@ from chelonia.wire.web.conditions import when_of
 
 if TYPE_CHECKING:
     from chelonia.hosting.doors.plain.third_party import ThirdParty
-
-T = TypeVar("T")
 
 
 class AdminView(Protocol):
@@ -136,13 +135,6 @@ def carrying(parts: DoorParts, call: Call) -> Call:
 def reader(parts: DoorParts, call: Call, place: LogicalName) -> FileReader:
     """What reads a file, carried by this node."""
     return FileReader(parts.files, parts.bytes, carrying(parts, call), place)
-
-
-def good(answer: T | Failure, op: str) -> T:
-    """The answer to the one element asked for. Raises: what it failed with."""
-    if isinstance(answer, Failure):
-        raise answer.error(op)
-    return answer
 
 
 async def look(parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked:

@@ -12,9 +12,9 @@ from typing import Final
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When
+from chelonia.core.ports.files import Arrived, Content, Done, Look, Placed, Placing, Setting, Splice, Want, When, good
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, reader, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, reader, seen
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, TRIES, kept_sent, sent
 from chelonia.hosting.net.http_messages import Whole, read_whole
 from chelonia.wire.web.digests import parse_digests

@@ -10,8 +10,8 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bytes import PATIENT
-from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, good
+from chelonia.core.ports.files import NOTHING_ARRIVED, Arrived, Inline, Placed, Placing, good
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying
 from chelonia.hosting.net.http_messages import Whole, nothing, read_whole
 from chelonia.wire.s3.forms import FormDecoder
 

@@ -20,11 +20,11 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
-from chelonia.core.ports.files import Placing, Want, Write
+from chelonia.core.ports.files import Placing, Want, Write, good
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import measuring
 from chelonia.hosting.doors.plain.delegation import DELEGATION
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, look, reader, seen
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status

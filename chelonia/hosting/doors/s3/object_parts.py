@@ -8,8 +8,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.ports.files import Look, Looked, Want
-from chelonia.hosting.doors.plain.parts import good
+from chelonia.core.ports.files import Look, Looked, Want, good
 from chelonia.hosting.doors.ranged import Headers
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, found, number_of, xml_answer
 from chelonia.hosting.doors.s3.versions import version_fields

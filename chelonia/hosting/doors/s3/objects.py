@@ -33,9 +33,10 @@ from chelonia.core.ports.files import (
     Want,
     When,
     Write,
+    good,
 )
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, good, reader
+from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, reader
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.ranged import Headers, ranged_file
 from chelonia.hosting.doors.s3 import acls, narrowed, object_parts, versions
@@ -64,7 +65,7 @@ from chelonia.wire.s3.checksums import Measured, kind_of
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
 from chelonia.wire.s3.keys import Target
-from chelonia.wire.web.conditions import http_date, is_fresh, quoted, ranges_count, when_of
+from chelonia.wire.web.conditions import http_date, is_fresh, quoted, range_asked, when_of
 from chelonia.wire.web.ranges import unsatisfied_range
 
 SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Options", "nosniff"))
@@ -90,12 +91,12 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
         ask.place, known
     )
     headers = described(ask, there)
-    if is_fresh(request.headers, known):
+    if is_fresh(request.headers, known.etag, known.modified_ns):
         # A checksum of what is not sent would be compared with nothing.
         return HttpResponse(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
     if ask.marks:
         return HttpResponse(200, headers, b"", 0)
-    wanted = request.headers.get("Range", "") if ranges_count(request.headers, known) else ""
+    wanted = range_asked(request.headers, known.etag, known.modified_ns)
     if "partNumber" in ask.query:
         if wanted:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
@@ -427,7 +428,7 @@ def check_source(ask: Ask, there: Looked) -> None:
     when_of({name: value for name, value in known.items() if name != "If-None-Match"}).require(
         ask.exchange.place, there.attributes
     )
-    if is_fresh(known, there.attributes):
+    if is_fresh(known, there.attributes.etag, there.attributes.modified_ns):
         raise S3Error("PreconditionFailed", "the source is what it was")
 
 

@@ -30,11 +30,12 @@ from chelonia.core.ports.files import (
     UserValues,
     Want,
     When,
+    good,
 )
 from chelonia.core.rights.scopes import Scopes
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, good, keyed, list_pages
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, keyed, list_pages
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
