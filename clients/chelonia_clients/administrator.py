@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from chelonia.core.caller import Call
@@ -28,21 +27,6 @@ from chelonia_clients.client import new_call
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class AdministratorPorts:
-    """What an administrator speaks to.
-
-    Args:
-        shepherd: gives the control port of a Shepherd.
-        librarian: None when no URL of one is known.
-        ahashes: every A-Hash that is known, by URL.
-    """
-
-    shepherd: Callable[[ServiceId], Shepherd]
-    librarian: Librarian | None = None
-    ahashes: Mapping[str, AHash] = field(default_factory=dict)
 
 
 def _unknown(service: str) -> str:
@@ -69,9 +53,22 @@ def _asks(
 class Administrator:
     """An administrator's connection. Use as an async context manager, inside one event loop."""
 
-    def __init__(self, ports: AdministratorPorts, http: HttpClient, clock: Clock | None = None) -> None:
-        """Bind to ports, all of which use the connections of `http`."""
-        self._ports = ports
+    def __init__(
+        self,
+        http: HttpClient,
+        shepherd: Callable[[ServiceId], Shepherd],
+        librarian: Librarian | None,
+        ahashes: Mapping[str, AHash],
+        clock: Clock | None = None,
+    ) -> None:
+        """Bind to ports, all of which use the connections of `http`.
+
+        Args: `shepherd` gives the control port of one; `librarian`: None when no URL of one is known; `ahashes`: every
+            one that is known, by URL.
+        """
+        self.shepherd = shepherd
+        self._librarian = librarian
+        self._ahashes = ahashes
         self.http = http
         self.clock: Clock = clock or SystemClock()
 
@@ -84,19 +81,16 @@ class Administrator:
     @property
     def librarian(self) -> Librarian:
         """The Librarian. Raises: BAD_CONFIG when no URL of one is known."""
-        if self._ports.librarian is None:
+        if self._librarian is None:
             raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=_unknown("Librarian"))
-        return self._ports.librarian
+        return self._librarian
 
     @property
     def ahashes(self) -> Mapping[str, AHash]:
         """Every A-Hash that is known, by URL. Raises: BAD_CONFIG when none is."""
-        if not self._ports.ahashes:
+        if not self._ahashes:
             raise CheloniaError(Kind.BAD_CONFIG, "admin", cause=_unknown("A-Hash"))
-        return self._ports.ahashes
-
-    def shepherd(self, service: ServiceId) -> Shepherd:
-        return self._ports.shepherd(service)
+        return self._ahashes
 
     nodes = _asks(Librarian.nodes)
     services = _asks(Librarian.services)
@@ -114,7 +108,7 @@ class Administrator:
 
     def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
         """The base URLs of the approved among these services, and of the A-Hashes that are known."""
-        return node_urls([*self._ports.ahashes, *(record.service_id for record in records if record.approved)])
+        return node_urls([*self._ahashes, *(record.service_id for record in records if record.approved)])
 
     async def jobs(self, node: str) -> NodeJobs:
         """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""

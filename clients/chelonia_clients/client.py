@@ -255,18 +255,12 @@ class Client:
 
     async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:
         """Yield the user's deleted files that are kept: of one collection, or all. Raises: NOT_FOUND."""
-        after = ""
-        while True:
-            answer = await self.settled(
-                self.bartender.list_deleted, ListRequest("0", ln, after, bounds.PAGE_ENTRIES_MAX)
-            )
+        ask, first = self.bartender.list_deleted, ListRequest("0", ln, "", bounds.PAGE_ENTRIES_MAX)
+        async for answer in _pages(lambda after: self.settled(ask, replace(first, after=after))):
             if answer.status != "found":
                 raise _error("listDeleted", ln, answer)
             for entry in answer.entries:
                 yield entry
-            after = answer.after
-            if not after:
-                return
 
     async def modify(self, ln: str, change_type: str, triple: Triple) -> str:
         """Change one property (`set unset add setifvalue=<v>`). Raises: NOT_FOUND, DENIED, CONFLICT."""

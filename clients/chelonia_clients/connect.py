@@ -67,7 +67,7 @@ def from_environment(
     Args: `trace` is given every message sent and received.
     Raises: BAD_CONFIG, EXPIRED, UNTRUSTED, each with every place looked at.
     """
-    return _open(settle_here(wish or Wish(), environ), environ, trace)
+    return open_client(settle_here(wish or Wish(), environ), environ, trace, strong=False)
 
 
 def settle_here(wish: Wish, environ: Mapping[str, str] | None = None) -> Settings:
@@ -80,23 +80,15 @@ def open_client(
     environ: Mapping[str, str] | None = None,
     trace: Teller | None = None,
     note: Teller | None = None,
+    *,
+    strong: bool = True,
 ) -> Client:
-    """Make a client for one command: its reads are strong, as other commands' writes must be seen and it knows of none.
+    """Make a client, as a rule for one command: its reads are `strong`, as other commands' writes must be seen and it
+    knows of none.
 
     Args: `note` is given a line when a request has been in trouble for a while and is still tried.
     Raises: as `from_environment`.
     """
-    return _open(settings, environ, trace, note, strong=True)
-
-
-def _open(
-    settings: Settings,
-    environ: Mapping[str, str] | None,
-    trace: Teller | None,
-    note: Teller | None = None,
-    *,
-    strong: bool = False,
-) -> Client:
     bartenders = settings.bartender_urls()
     plan = find(settings, environ)
     http = open_http(plan.tls)
@@ -133,16 +125,16 @@ def open_administrator(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> Administrator:
     """An administrator's ports on connections that are there. Args: `note` as for `open_client`."""
-    from chelonia_clients.administrator import Administrator, AdministratorPorts  # users' commands load none of it
+    from chelonia_clients.administrator import Administrator  # users' commands load none of it
 
     link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
     librarians, once = settings.librarian_urls(), RetryLimits(retry_ms=0, read_ms=ONE_AHASH_MS)
-    ports = AdministratorPorts(
-        shepherd=lambda service: remote_shepherd(link, (service,)),
-        librarian=remote_librarian(link, librarians) if librarians else None,
-        ahashes={url: remote_ahash(link, (url,), once) for url in settings.ahash_urls()},
+    return Administrator(
+        http,
+        lambda service: remote_shepherd(link, (service,)),
+        remote_librarian(link, librarians) if librarians else None,
+        {url: remote_ahash(link, (url,), once) for url in settings.ahash_urls()},
     )
-    return Administrator(ports, http)
 
 
 def open_keys(

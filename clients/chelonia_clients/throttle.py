@@ -70,10 +70,10 @@ class _Limited:
         self._http = http
         self._pace = pace
         self._clock = clock
-        self.round_trips = http.round_trips
 
-    async def close(self) -> None:
-        await self._http.close()
+    def __getattr__(self, name: str) -> Any:
+        """What moves no bytes."""
+        return getattr(self._http, name)
 
     async def request(self, sending: Sending) -> Received:
         """Send, a streamed body at the pace. Raises: as `HttpClient.request`."""
@@ -103,17 +103,11 @@ class _LimitedAnswer:
     def __init__(self, answer: Streaming, paced: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]) -> None:
         self._answer = answer
         self._paced = paced
-        self.status, self.headers = answer.status, answer.headers
 
-    @property
-    def length(self) -> int:
-        """Declared body length, -1 when not declared."""
-        return self._answer.length
+    def __getattr__(self, name: str) -> Any:
+        """What tells of it."""
+        return getattr(self._answer, name)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises: as `Streaming.chunks`."""
         return self._paced(self._answer.chunks())
-
-    async def read(self, limit: int) -> bytes:
-        """The whole body. Raises: as `Streaming.read`."""
-        return await self._answer.read(limit)

@@ -16,7 +16,7 @@ from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_clients import connect
-from chelonia_clients.administrator import Administrator, AdministratorPorts
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.cli import run
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output
@@ -56,8 +56,8 @@ def administrator_on(
     fake: FakeBartender, librarian: object, shepherd: Callable[[ServiceId], object] | None = None
 ) -> Administrator:
     """An administrator of whatever a test has made."""
-    ports = AdministratorPorts(cast("Callable[[ServiceId], Shepherd]", shepherd), cast("Librarian", librarian))
-    return Administrator(ports, cast(HttpClient, fake.store), QuickClock())
+    ports = cast("Callable[[ServiceId], Shepherd]", shepherd), cast("Librarian", librarian)
+    return Administrator(cast(HttpClient, fake.store), *ports, {}, QuickClock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia_clients import connect
-from chelonia_clients.administrator import Administrator, AdministratorPorts
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
@@ -55,12 +55,12 @@ class PaperHttp:
 
 
 async def run(http: PaperHttp, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
-    ports = AdministratorPorts(
-        cast("object", None),
+    administrator = Administrator(
+        cast(HttpClient, http),
+        cast(Any, None),
         cast(Librarian, PaperLibrarian()),
-        {"https://core:1/AHash": cast(AHash, None)},  # type: ignore[arg-type]
+        {"https://core:1/AHash": cast(AHash, None)},
     )
-    administrator = Administrator(ports, cast(HttpClient, http))
     fake = FakeBartender()
     monkeypatch.setattr(connect, "open_client", lambda *_: client_on(fake, retry_ms=0))
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
