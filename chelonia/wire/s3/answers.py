@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from chelonia.core.contents.parts import PartPage, PartsUpload
+from chelonia.core.contents.parts import PartPage
 from chelonia.core.errors import CheloniaError
 from chelonia.core.timing.clock import iso_second
 from chelonia.wire.s3.acls import GROUPS, Grant
@@ -26,8 +26,8 @@ _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id;
-    `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
+    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id, or
+    that of an open upload; `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
 
     key: str
     common: bool = False
@@ -42,14 +42,15 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a listing was asked for. `v2`: the second version of the call; `after`: keys up to it are left out;
-    `token`: where the page before ended, as it was sent."""
+    """What a listing was asked for. `v2`: the second version of the call; `after`: keys up to it are left out, but of
+    this one the versions or uploads behind `mark`; `token`: where the page before ended, as it was sent."""
 
     bucket: str
     prefix: str = ""
     delimiter: str = ""
     limit: int = 1000
     after: str = ""
+    mark: str = ""
     token: str | None = None
     encoded: bool = False
     owner: bool = False
@@ -77,26 +78,20 @@ def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
             out.append(leaf("NextMarker", text(shown[-1].key)))
     for item, key in zip(shown, _keys([item.key for item in shown], encoded=asked.encoded), strict=True):
         if item.common:
-            out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
+            out.append(_prefix(text(item.key)))
         else:
             out.append(f"<Contents>{key}{_told(item, owner=asked.owner)}</Contents>")
     return _document("ListBucketResult", "".join(out))
 
 
-def versions(asked: Asked, items: Sequence[Item], mark: str, *, more: bool) -> bytes:
-    """A page of the versions of keys, of each the newest first. `mark`: of `asked.after`, the one that it follows."""
+def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
+    """A page of the versions of keys, of each the newest first."""
     text = _encoded if asked.encoded else str
-    out = [leaf("Name", asked.bucket), leaf("Prefix", text(asked.prefix)), leaf("MaxKeys", str(asked.limit))]
-    out += [leaf("KeyMarker", text(asked.after)), leaf("VersionIdMarker", mark)]
-    out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
-    out += [leaf("EncodingType", "url")] if asked.encoded else []
-    out.append(leaf("IsTruncated", "true" if more else "false"))
-    if more and items:
-        out += [leaf("NextKeyMarker", text(items[-1].key)), leaf("NextVersionIdMarker", items[-1].version)]
-    before = asked.after if mark else ""
+    out = [leaf("Name", asked.bucket), leaf("MaxKeys", str(asked.limit)), *_marked(asked, items, "Version", more=more)]
+    before = asked.after if asked.mark else ""
     for item in items:
         if item.common:
-            out.append(f"<CommonPrefixes>{leaf('Prefix', text(item.key))}</CommonPrefixes>")
+            out.append(_prefix(text(item.key)))
             continue
         has_key = not item.order or item.key != before  # it may have come back to it since the page before
         latest = leaf("VersionId", item.version) + leaf("IsLatest", "true" if has_key else "false")
@@ -107,6 +102,21 @@ def versions(asked: Asked, items: Sequence[Item], mark: str, *, more: bool) -> b
         else:
             out.append(f"<Version>{latest}{leaf('Key', text(item.key))}{_told(item, owner=True)}</Version>")
     return _document("ListVersionsResult", "".join(out))
+
+
+def _marked(asked: Asked, items: Sequence[Item], of: str, *, more: bool) -> list[str]:
+    """What stands before the items of a listing that has several `of` a key."""
+    text = _encoded if asked.encoded else str
+    out = [leaf("KeyMarker", text(asked.after)), leaf(f"{of}IdMarker", asked.mark), leaf("Prefix", text(asked.prefix))]
+    out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
+    out += [leaf("EncodingType", "url")] if asked.encoded else []
+    if more and items:
+        out += [leaf("NextKeyMarker", text(items[-1].key)), leaf(f"Next{of}IdMarker", items[-1].version)]
+    return [*out, leaf("IsTruncated", "true" if more else "false")]
+
+
+def _prefix(text: str) -> str:
+    return f"<CommonPrefixes>{leaf('Prefix', text)}</CommonPrefixes>"
 
 
 def _keys(keys: Sequence[str], *, encoded: bool) -> list[str]:
@@ -228,54 +238,17 @@ def parts(target: tuple[str, str], upload: str, page: PartPage, asked: tuple[int
     return _document("ListPartsResult", "".join(out))
 
 
-@dataclass(frozen=True, slots=True)
-class UploadsAsked:
-    """What a listing of open uploads was asked for: those behind `key`, or behind `upload` of it."""
-
-    bucket: str
-    prefix: str
-    delimiter: str
-    limit: int
-    key: str
-    upload: str
-    encoded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class UploadShown:
-    """One open upload, or (`common`) what the keys of several have in common."""
-
-    key: str
-    common: bool = False
-    upload: str = ""
-    owner: str = ""
-    opened_ms: int = 0
-
-
-def upload_shown(upload: PartsUpload, prefix: str, delimiter: str) -> UploadShown:
-    """How an upload shows in a listing."""
-    end = upload.key.find(delimiter, len(prefix)) if delimiter else -1
-    if end >= 0:
-        return UploadShown(upload.key[: end + len(delimiter)], common=True)
-    return UploadShown(upload.key, False, upload.upload, upload.owner, upload.opened_ms)
-
-
-def uploads(asked: UploadsAsked, shown: Sequence[UploadShown], *, more: bool) -> bytes:
+def uploads(asked: Asked, shown: Sequence[Item], *, more: bool) -> bytes:
     """A page of open uploads."""
     text = _encoded if asked.encoded else str
-    out = [leaf("Bucket", asked.bucket), leaf("KeyMarker", text(asked.key)), leaf("UploadIdMarker", asked.upload)]
-    out += [leaf("Prefix", text(asked.prefix)), leaf("MaxUploads", str(asked.limit))]
-    out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
-    out += [leaf("EncodingType", "url")] if asked.encoded else []
-    if more and shown:
-        out += [leaf("NextKeyMarker", text(shown[-1].key)), leaf("NextUploadIdMarker", shown[-1].upload)]
-    out.append(leaf("IsTruncated", "true" if more else "false"))
+    out = [leaf("Bucket", asked.bucket), leaf("MaxUploads", str(asked.limit))]
+    out += _marked(asked, shown, "Upload", more=more)
     for each in shown:
         if each.common:
-            out.append(f"<CommonPrefixes>{leaf('Prefix', text(each.key))}</CommonPrefixes>")
+            out.append(_prefix(text(each.key)))
             continue
-        told = leaf("Key", text(each.key)) + leaf("UploadId", each.upload) + _owner(each.owner, "Initiator")
-        opened = leaf("Initiated", instant(each.opened_ms * 1_000_000))
+        told = leaf("Key", text(each.key)) + leaf("UploadId", each.version) + _owner(each.owner, "Initiator")
+        opened = leaf("Initiated", instant(each.modified_ns))
         out.append(f"<Upload>{told}{_owner(each.owner)}<StorageClass>STANDARD</StorageClass>{opened}</Upload>")
     return _document("ListMultipartUploadsResult", "".join(out))
 

@@ -74,21 +74,21 @@ async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     keeps = not narrowed.tops(ask.exchange.call, ask.bucket)
     ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning if keeps else "")
     mark = ask.query.get("version-id-marker", "")
-    asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""))
+    asked = replace(asked_of(ask), v2=False, after=ask.query.get("key-marker", ""), mark=mark)
     if mark and not asked.after:
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
-    items = await _versions(parts, ask, asked, mark) if asked.limit else []
+    items = await _versions(parts, ask, asked) if asked.limit else []
     shown = items[: asked.limit]
-    return xml_answer(answers.versions(asked, shown, mark, more=len(items) > asked.limit))
+    return xml_answer(answers.versions(asked, shown, more=len(items) > asked.limit))
 
 
-async def _versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str) -> list[Item]:
+async def _versions(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
     """Versions, markers and common prefixes behind a key, or behind a version of it: one more than is asked for."""
-    order = await _order_of(parts, ask, asked.after, mark) if mark and ask.versioning else None
-    gone = mark if order is None else ""
+    order = await _order_of(parts, ask, asked.after, asked.mark) if asked.mark and ask.versioning else None
+    gone = asked.mark if order is None else ""
     now, before, kept = await _newest(parts, ask, asked, gone), list[Item](), list[Item]()
     for _ in range(LISTED_AGAIN if ask.versioning else 0):
-        before, kept = now, await _kept_versions(parts, ask, asked, mark, order)
+        before, kept = now, await _kept_versions(parts, ask, asked, order)
         now = await _newest(parts, ask, asked, gone)  # what moves to or from its key meanwhile is in one of the three
         if now == before:
             break
@@ -135,12 +135,14 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Ite
     return items
 
 
-async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, mark: str, order: str | None) -> list[Item]:
+async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, order: str | None) -> list[Item]:
     """The part of a listing of versions that no longer have their keys; `order`: of the one that it goes on behind."""
     place, after, items = ask.bucket.child(versions.COLLECTION), asked.after, list[Item]()
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
-    if mark:  # one that is gone had, as a rule, the order that its id is: what came before it is kept in that
+    if (
+        mark := asked.mark
+    ):  # one that is gone had, as a rule, the order that its id is: what came before it is kept in that
         order = order if order is not None else mark[:-1] if versions.instant_of(mark) else ""
         behind = f"{versions.begins(after)} {order}"
     more = True

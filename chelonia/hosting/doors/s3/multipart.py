@@ -56,7 +56,8 @@ from chelonia.hosting.doors.s3.parts import (
 )
 from chelonia.hosting.doors.s3.parts import kept as kept_versions
 from chelonia.hosting.net.http_messages import HttpResponse
-from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, requests
+from chelonia.wire.s3 import answers, apart, checksums, completion, facts, keys, pages, requests
+from chelonia.wire.s3.answers import Asked, Item
 from chelonia.wire.s3.checksums import PREFIX, InParts, Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import NULL
@@ -234,24 +235,29 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket with `uploads`."""
     await narrowed.open_bucket(parts, ask)
     tops = narrowed.tops(ask.exchange.call, ask.bucket)
-    query = ask.query
-    prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), _count(ask, "max-uploads")
-    key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")
-    asked = answers.UploadsAsked(ask.target.bucket, prefix, delimiter, limit, key, upload,
-                                 query.get("encoding-type") == "url")  # fmt: skip
-    shown: list[answers.UploadShown] = []
+    query, limit = ask.query, _count(ask, "max-uploads")
+    asked = Asked(
+        bucket=ask.target.bucket,
+        prefix=query.get("prefix", ""),
+        delimiter=query.get("delimiter", ""),
+        limit=limit,
+        after=query.get("key-marker", ""),
+        mark=query.get("upload-id-marker", ""),
+        encoded=query.get("encoding-type") == "url",
+    )
+    shown: list[Item] = []
     if limit:
         some = (_named_uploads,) if tops else (_named_uploads, _uploads_apart)
         streams = [await opened(parts, ask, asked) for opened in some]
-        for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.upload)):
+        for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.version)):
             if not item.common or not (shown and shown[-1] == item):
                 shown.append(item)
     return xml_answer(answers.uploads(asked, shown[:limit], more=len(shown) > limit))
 
 
-async def _named_uploads(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
+async def _named_uploads(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
     """Open uploads of keys that are names."""
-    key, upload = asked.key, asked.upload
+    key, upload = asked.after, asked.mark
     follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
     tops = narrowed.tops(ask.exchange.call, ask.bucket)
 
@@ -262,13 +268,13 @@ async def _named_uploads(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) 
     return await _opened(parts, narrowed.above(ask), asked, (asked.prefix, follows if key else ""), named)
 
 
-async def _uploads_apart(parts: S3Parts, ask: Ask, asked: answers.UploadsAsked) -> list[answers.UploadShown]:
+async def _uploads_apart(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
     """Open uploads of keys that are kept apart: of one key they follow the others."""
-    key, upload = "/".join(apart.path_of(asked.key)), asked.upload
+    key, upload = "/".join(apart.path_of(asked.after)), asked.mark
     follows = listing_mark(key, upload.removeprefix(_APART) if upload.startswith(_APART) else "")
     follows = follows if upload else f"{key}{AFTER_KEY}"
     prefix = f"{apart.COLLECTION}/{apart.prefix_of(asked.prefix)}"
-    return await _opened(parts, ask, asked, (prefix, follows if asked.key else ""), _kept_apart)
+    return await _opened(parts, ask, asked, (prefix, follows if asked.after else ""), _kept_apart)
 
 
 def _kept_apart(each: PartsUpload) -> PartsUpload | None:
@@ -279,20 +285,20 @@ def _kept_apart(each: PartsUpload) -> PartsUpload | None:
 async def _opened(
     parts: S3Parts,
     ask: Ask,
-    asked: answers.UploadsAsked,
+    asked: Asked,
     where: tuple[str, str],
     known: Callable[[PartsUpload], PartsUpload | None],
-) -> list[answers.UploadShown]:
+) -> list[Item]:
     """Open uploads as they are shown, one more than is asked for, where there are more; `where`: prefix and mark."""
-    shown: list[answers.UploadShown] = []
+    shown: list[Item] = []
     (prefix, after), more = where, True
     while more and len(shown) <= asked.limit:
         page = await parts.plain.files.uploads(ask.exchange.call, Uploads(ask.bucket, prefix, after, 0))
         for each in filter(None, map(known, page.uploads)):
-            item = answers.upload_shown(each, asked.prefix, asked.delimiter)
-            again = item.common and (item.key.encode() <= asked.key.encode() or (shown and shown[-1] == item))
-            if item.key.startswith(asked.prefix) and not again:
-                shown.append(item)
+            own = Item(each.key, owner=each.owner, modified_ns=each.opened_ms * 1_000_000, version=each.upload)
+            for item in pages.summed_up([own], asked, ""):
+                if not (item.common and (item.key.encode() <= asked.after.encode() or shown[-1:] == [item])):
+                    shown.append(item)
         after, more = page.after, bool(page.after)
     return shown
 
