@@ -9,38 +9,38 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.ids import ROOT, ObjectId
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.wire.schema import INT, Child, Children, Form, ListOf, Metadata, Part, Record, Text, record, shaped
+from chelonia.wire.schema import INT, Form, ListOf, Many, Metadata, One, Part, Record, record, shaped
 
 
 def needed(attr: str = "needed") -> ListOf:
     """The filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty asks for all."""
     element = record(Needed, "section property")
-    return ListOf("neededMetadataList", Children("neededMetadataElement", attr, element))
+    return ListOf("neededMetadataList", Many("neededMetadataElement", attr, element))
 
 
 def bulk(operation: str, attr: str, element: Record, *, element_name: str = "", limit: int = 1000) -> ListOf:
     """The list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
     name = element_name or f"{operation}RequestElement"
-    return ListOf(f"{operation}RequestList", Children(name, attr, element, limit), required=True)
+    return ListOf(f"{operation}RequestList", Many(name, attr, element, limit), required=True)
 
 
 def answers(operation: str, element: Record) -> Record:
     """The list of a bulk answer: `<operation>ResponseList/<operation>ResponseElement*`; the value is a tuple."""
-    listed = ListOf(f"{operation}ResponseList", Children(f"{operation}ResponseElement", "results", element))
+    listed = ListOf(f"{operation}ResponseList", Many(f"{operation}ResponseElement", "results", element))
     return shaped(lambda values: values, lambda values: (values,), listed)
 
 
-def extra(name: str, attr: str, default: Any = "", **more: Form) -> Text:
+def extra(name: str, attr: str, default: Any = "", **more: Form) -> One:
     """An element the original did not have: optional, and left out at its default."""
-    return Text(name, attr, default=default, omit=True, **more)
+    return One(name, attr, default=default, omit=True, **more)
 
 
 POSITION: Final = record(Position, "cluster generation sequence")
 
 
-_COUNT = shaped(lambda *pair: pair, lambda pair: pair, Text("section", "section"), Text("number", "number", INT))
+_COUNT = shaped(lambda *pair: pair, lambda pair: pair, One("section", "section"), One("number", "number", INT))
 COUNTS: Final = shaped(
-    dict, lambda counts: (tuple(counts.items()),), ListOf("countList", Children("count", "counts", _COUNT))
+    dict, lambda counts: (tuple(counts.items()),), ListOf("countList", Many("count", "counts", _COUNT))
 )
 
 
@@ -60,14 +60,14 @@ def stored_object(id_name: str, *before: Part) -> Record:
     return shaped(
         make,
         take,
-        Text(id_name, "id"),
+        One(id_name, "id"),
         Metadata("sections", sections=True),
-        Text("version", "version", INT, default=-1),
-        Child("counts", "counts", COUNTS, default=None),
+        One("version", "version", INT, default=-1),
+        One("counts", "counts", COUNTS, None, omit=True),
     )
 
 
-CHECKSUMS: Final[tuple[Text, ...]] = (extra("sha256", "sha256"), extra("md5", "md5"), extra("adler32", "adler32"))
+CHECKSUMS: Final[tuple[One, ...]] = (extra("sha256", "sha256"), extra("md5", "md5"), extra("adler32", "adler32"))
 """Three optional elements; read and written by hand-made records through `Checksums`."""
 
 

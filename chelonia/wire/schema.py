@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -101,54 +101,36 @@ TRUE_FALSE: Final = Form("string", lambda value: "True" if value else "False", _
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A leaf. `omit`: left out when it has its default."""
+class One:
+    """A leaf, or a nested record. `omit`: left out when it has its default."""
 
     name: str
     attr: str
-    form: Form = STR
+    of: Form | Record = STR
     default: Any = REQUIRED
     omit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """A leaf repeated any number of times."""
+class Many:
+    """The same repeated any number of times."""
 
     name: str
     attr: str
-    form: Form = STR
-    limit: int = bounds.BULK_ELEMENTS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A nested record. With `default` None the element is left out for None."""
-
-    name: str
-    attr: str
-    record: Record
-    default: Any = REQUIRED
-
-
-@dataclass(frozen=True, slots=True)
-class Children:
-    """A nested record repeated any number of times."""
-
-    name: str
-    attr: str
-    record: Record
+    of: Form | Record = STR
     limit: int = bounds.XML_ELEMENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """One element around a repeated part. `required`: it must be there; `omit`: left out when empty."""
+    """One element around a repeated part. `required`: it must be there; `omit`: left out when empty; `deep`: read at
+    any depth below the record, as the original's A-Hash did."""
 
     name: str
-    of: Texts | Children
+    of: Many
     required: bool = False
     omit: bool = False
+    deep: bool = False
 
     @property
     def attr(self) -> str:
@@ -170,16 +152,6 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True)
-class AnyDepth:
-    """Written as `name/leaf*`; read from leaves at any depth below the record, as the original's A-Hash did."""
-
-    name: str
-    leaf: str
-    attr: str
-    limit: int = bounds.BULK_ELEMENTS_MAX
-
-
-@dataclass(frozen=True, slots=True)
 class TextContent:
     """The record's own text: it has no elements."""
 
@@ -187,7 +159,7 @@ class TextContent:
     form: Form
 
 
-Part = Text | Texts | Child | Children | ListOf | Metadata | AnyDepth | TextContent
+Part = One | Many | ListOf | Metadata | TextContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +168,7 @@ class Record:
 
     `make` takes the values in the order of `slots`-indexed positions; `take` gives them in the order of the parts.
     `start` holds, per position, the default (`REQUIRED`: must be read). `places`: parts that have an element of their
-    own, by its name, with their positions.
+    own, by its name, with their positions; `around`: those that are read from the record's own.
     """
 
     parts: tuple[Part, ...]
@@ -204,12 +176,17 @@ class Record:
     take: Callable[[Any], Sequence[Any]]
     slots: tuple[int, ...]
     start: tuple[Any, ...]
-    places: Mapping[str, tuple[Part, int]] = field(init=False, compare=False)
+    places: dict[str, tuple[One | Many | ListOf | Metadata, int]] = field(init=False, compare=False)
+    around: list[tuple[ListOf | TextContent, int]] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        pairs = zip(self.parts, self.slots, strict=True)
-        own = {part.name: (part, slot) for part, slot in pairs if not isinstance(part, TextContent | AnyDepth)}
-        object.__setattr__(self, "places", own)
+        object.__setattr__(self, "places", {})
+        object.__setattr__(self, "around", [])
+        for part, slot in zip(self.parts, self.slots, strict=True):
+            if isinstance(part, TextContent) or (isinstance(part, ListOf) and part.deep):
+                self.around.append((part, slot))
+            else:
+                self.places[part.name] = (part, slot)
 
 
 def record(cls: type[Any], *described: Part | str) -> Record:
@@ -238,14 +215,14 @@ def record(cls: type[Any], *described: Part | str) -> Record:
 _ACRONYMS: Final = {"id": "ID", "ln": "LN", "guid": "GUID", "url": "URL", "turl": "TURL"}
 
 
-def _leaf(word: str, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Text:
+def _leaf(word: str, hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> One:
     attr, _, name = word.removesuffix("?").partition("=")
     if not name:
         first, *rest = attr.split("_")
         name = _ACRONYMS.get(first, first) + "".join(_ACRONYMS.get(each, each.capitalize()) for each in rest)
     kind = getattr(hints[attr], "__supertype__", hints[attr])
     form = enum_form(kind) if issubclass(kind, enum.Enum) else {bool: BOOL, int: INT}.get(kind, STR)
-    return Text(name, attr, form, defaults[attr], omit=True) if word.endswith("?") else Text(name, attr, form)
+    return One(name, attr, form, defaults[attr], omit=True) if word.endswith("?") else One(name, attr, form)
 
 
 def shaped(make: Callable[..., Any], take: Callable[[Any], Sequence[Any]], *parts: Part) -> Record:
@@ -302,9 +279,9 @@ def _field_default(field: dataclasses.Field[Any] | msgspec.structs.FieldInfo) ->
 
 def _part_default(part: Part, inherited: Any) -> Any:
     match part:
-        case Text() | Child():
+        case One():
             return inherited if part.default is REQUIRED else part.default
-        case Texts() | Children() | AnyDepth():
+        case Many():
             return ()
         case ListOf():
             return REQUIRED if part.required else ()
@@ -340,25 +317,21 @@ def _encoded(described: Record, value: Any, prefix: str) -> str:
 
 def _written(part: Part, value: Any, prefix: str) -> str:
     match part:
-        case Text():
-            return "" if part.omit and value == part.default else leaf(_tag(prefix, part.name), part.form.write(value))
-        case Texts():
-            tag, write = _tag(prefix, part.name), part.form.write
-            return "".join([leaf(tag, write(one)) for one in value])
-        case Child():
-            absent = part.default is None and value is None
-            return "" if absent else _around(_tag(prefix, part.name), _encoded(part.record, value, prefix))
-        case Children():
-            tag, of = _tag(prefix, part.name), part.record
-            return "".join([f"<{tag}>{_encoded(of, one, prefix)}</{tag}>" for one in value])
+        case One():
+            return "" if part.omit and value == part.default else _element(part, value, prefix)
+        case Many():
+            return "".join([_element(part, one, prefix) for one in value])
         case ListOf():
             return "" if part.omit and not value else _around(_tag(prefix, part.name), _written(part.of, value, prefix))
         case Metadata():
             return _around(_tag(prefix, part.name), _metadata(part, value, "" if part.bare else prefix))
-        case AnyDepth():
-            return _written(ListOf(part.name, Texts(part.leaf, part.attr)), value, prefix)
         case TextContent():
             return escape(part.form.write(value)) or ""
+
+
+def _element(part: One | Many, value: Any, prefix: str) -> str:
+    tag, of = _tag(prefix, part.name), part.of
+    return leaf(tag, of.write(value)) if isinstance(of, Form) else _around(tag, _encoded(of, value, prefix))
 
 
 def _metadata(part: Metadata, value: Any, prefix: str) -> str:
@@ -382,44 +355,43 @@ def _around(tag: str, inside: str) -> str:
 def _decoded(described: Record, node: Node) -> Any:
     values, places = list(described.start), described.places
     for child in node:
-        part, slot = places.get(child.tag.rpartition("}")[2], (None, 0))
-        if part is not None:
+        place = places.get(child.tag.rpartition("}")[2])
+        if place is not None:
+            part, slot = place
             values[slot] = _read(part, child, values[slot])
-    for part, slot in zip(described.parts, described.slots, strict=True):
-        if isinstance(part, TextContent | AnyDepth):
-            values[slot] = _read(part, node, ())
+    for whole, slot in described.around:
+        if isinstance(whole, TextContent):
+            values[slot] = _text(node, whole.attr, whole.form)
+        else:
+            values[slot] = _listed(whole.of, node.iter())
     if REQUIRED in values:
         raise _missing(node, described, values.index(REQUIRED))
     return described.make(*values)
 
 
-def _read(part: Part, node: Node, before: Any) -> Any:
-    """What stands in the element of a part, or in that around it where it has none of its own; `before`: what stood in
-    those of its name that came before."""
+def _read(part: One | Many | ListOf | Metadata, node: Node, before: Any) -> Any:
+    """What stands in the element of a part; `before`: what stood in those of its name that came before."""
     match part:
-        case Text():
-            return _text(node, part.name, part.form)
-        case Child():
-            return _decoded(part.record, node)
+        case One():
+            return _value(part, node)
         case ListOf():
-            name = part.of.name
-            _check_limit(name, len(node), part.of.limit)
-            return tuple([_one(part.of, child) for child in node if child.tag.rpartition("}")[2] == name])
+            _check_limit(part.of.name, len(node), part.of.limit)
+            return _listed(part.of, node)
         case Metadata():
             return _sections(node) if part.sections else tuple([Triple(*_triple(child)) for child in node])
-        case Texts() | Children():
+        case Many():
             _check_limit(part.name, len(before) + 1, part.limit)
-            return (*before, _one(part, node))
-        case AnyDepth():
-            found = [text_of(child) for child in node.iter() if child.tag.rpartition("}")[2] == part.leaf]
-            _check_limit(part.leaf, len(found), part.limit)
-            return tuple(found)
-        case TextContent():
-            return _text(node, part.attr, part.form)
+            return (*before, _value(part, node))
 
 
-def _one(part: Texts | Children, node: Node) -> Any:
-    return _text(node, part.name, part.form) if isinstance(part, Texts) else _decoded(part.record, node)
+def _listed(of: Many, nodes: Iterable[Node]) -> tuple[Any, ...]:
+    found = [node for node in nodes if node.tag.rpartition("}")[2] == of.name]
+    _check_limit(of.name, len(found), of.limit)
+    return tuple([_value(of, node) for node in found])
+
+
+def _value(part: One | Many, node: Node) -> Any:
+    return _text(node, part.name, part.of) if isinstance(part.of, Form) else _decoded(part.of, node)
 
 
 def _text(node: Node, name: str, form: Form) -> Any:

@@ -14,17 +14,14 @@ from chelonia.wire.operations.table import NAMESPACES, Operation, Service
 from chelonia.wire.schema import (
     REQUIRED,
     STR,
-    AnyDepth,
-    Child,
-    Children,
     Form,
     ListOf,
+    Many,
     Metadata,
+    One,
     Part,
     Record,
-    Text,
     TextContent,
-    Texts,
 )
 from chelonia.wire.xml import attribute
 
@@ -134,24 +131,23 @@ def _sequence(described: Record) -> str:
 
 def _part(part: Part, optional: bool) -> str:
     occurs = ' minOccurs="0"' if optional else ""
-    many = ' minOccurs="0" maxOccurs="unbounded"'
     match part:
-        case Text():
-            return _leaf(part.name, part.form, occurs)
-        case Texts():
-            return _leaf(part.name, part.form, many)
-        case Child():
-            return _element(part.name, _complex(part.record), occurs)
-        case Children():
-            return _element(part.name, _complex(part.record), many)
+        case One():
+            return _typed(part, occurs)
+        case Many():
+            return _typed(part, ' minOccurs="0" maxOccurs="unbounded"')
         case ListOf():
             return _element(part.name, _wrapped(_part(part.of, True)), occurs)
         case Metadata():
             return _element(part.name, _metadata(part.bare), occurs)
-        case AnyDepth():
-            return _element(part.name, _wrapped(_leaf(part.leaf, STR, many)), occurs)
         case TextContent():
             return ""
+
+
+def _typed(part: One | Many, occurs: str) -> str:
+    if isinstance(part.of, Form):
+        return _leaf(part.name, part.of, occurs)
+    return _element(part.name, _complex(part.of), occurs)
 
 
 def _element(name: str, inside: str, occurs: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from chelonia.core import bounds
 from chelonia.core.operations import bartender
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
@@ -31,13 +32,11 @@ from chelonia.wire.elements import answers, bulk, needed
 from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     YES_NO,
-    Child,
-    Children,
     ListOf,
+    Many,
     Metadata,
+    One,
     Record,
-    Text,
-    Texts,
     arguments,
     record,
     shaped,
@@ -45,7 +44,7 @@ from chelonia.wire.schema import (
 )
 
 _METADATA = Metadata("metadata")
-_PROTOCOLS = Texts("protocol", "protocols")
+_PROTOCOLS = Many("protocol", "protocols", limit=bounds.BULK_ELEMENTS_MAX)
 
 _NAME = record(NameRequest, "request_id ln")
 _OUTCOME = record(Outcome, "request_id status=success kind? cause?")
@@ -55,21 +54,21 @@ _STAT = record(StatOutcome, "request_id", _METADATA, "kind? cause?")
 _LIST = record(ListRequest, "request_id ln after? limit?")
 _ENTRY = record(ListedEntry, "name guid", Metadata("metadata", bare=True))
 _LISTED = record(
-    ListOutcome, "request_id", ListOf("entries", Children("entry", "entries", _ENTRY)), "status after? kind? cause?"
+    ListOutcome, "request_id", ListOf("entries", Many("entry", "entries", _ENTRY)), "status after? kind? cause?"
 )
 _DELETED = record(DeletedEntry, "name guid owner size deleted_ms until_ms type?")
 _LISTED_DELETED = record(
     ListDeletedOutcome,
     "request_id",
-    ListOf("entries", Children("entry", "entries", _DELETED)),
+    ListOf("entries", Many("entry", "entries", _DELETED)),
     "status after? kind? cause?",
 )
 _UNDELETE = record(UndeleteRequest, "request_id ln target_ln?")
 _RECURSIVE = shaped(
     lambda _, recursive: recursive,
     lambda recursive: ("recursive", recursive),
-    Text("requestID", "request_id", default="recursive"),
-    Text("doRecursive", "recursive", YES_NO, default=False),
+    One("requestID", "request_id", default="recursive"),
+    One("doRecursive", "recursive", YES_NO, default=False),
 )
 _MAKE_COLLECTION = record(MakeRequest, "request_id ln", _METADATA)
 _MAKE_MOUNTPOINT = record(MakeRequest, "request_id ln url", _METADATA)
@@ -80,7 +79,7 @@ _ADD_REPLICA = record(AddReplicaRequest, "request_id guid")
 _TRANSFER = record(
     TransferOutcome,
     "request_id status=success turl protocol",
-    ListOf("furtherTURLs", Texts("furtherTURL", "turls"), omit=True),
+    ListOf("furtherTURLs", Many("furtherTURL", "turls", limit=bounds.BULK_ELEMENTS_MAX), omit=True),
     "size? checksum? checksum_type? kind? cause?",
 )
 _MODIFY = record(ModifyRequest, "change_id ln change_type section property value")
@@ -102,9 +101,7 @@ BARTENDER: Final = service(
                 Bartender.list,
                 bulk("list", "requests", _LIST),
                 needed(),
-                Child(
-                    "listRecursive", "recursive", single(Child("listRequestRecursive", "recursive", _RECURSIVE)), False
-                ),
+                One("listRecursive", "recursive", single(One("listRequestRecursive", "recursive", _RECURSIVE)), False),
             ),
             answers("list", _LISTED),
         ),

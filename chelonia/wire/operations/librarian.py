@@ -37,13 +37,11 @@ from chelonia.wire.operations.table import Spec, service
 from chelonia.wire.schema import (
     BOOL,
     INT,
-    Child,
-    Children,
     Form,
     ListOf,
+    Many,
     Metadata,
-    Text,
-    Texts,
+    One,
     arguments,
     enum_form,
     record,
@@ -52,24 +50,24 @@ from chelonia.wire.schema import (
     whole_argument,
 )
 
-_REQUEST_ID = Text("requestID", "request_id")
-_GUID = Text("GUID", "guid")
+_REQUEST_ID = One("requestID", "request_id")
+_GUID = One("GUID", "guid")
 _SECTIONS = Metadata("sections", sections=True)
 _STATE = enum_form(ReplicaState)
 _OBJECT = stored_object("GUID")
 
 # --- the original's operations -------------------------------------------------------------------------------------
 
-_EXPECTED = shaped(lambda *pair: pair, lambda pair: pair, _GUID, Text("version", "version", INT))
-_EXPECT = ListOf("expectList", Children("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
+_EXPECTED = shaped(lambda *pair: pair, lambda pair: pair, _GUID, One("version", "version", INT))
+_EXPECT = ListOf("expectList", Many("expect", "expect", _EXPECTED, bounds.BULK_ELEMENTS_MAX), omit=True)
 _MODIFY = record(ModifyEntry, "change_id guid change_type section property value", _EXPECT)
 _REMOVE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _GUID)
-_NAME = shaped(lambda _, name: name, lambda pair: pair, _REQUEST_ID, Text("LN", "ln", LN))
+_NAME = shaped(lambda _, name: name, lambda pair: pair, _REQUEST_ID, One("LN", "ln", LN))
 
 
 _TRAVERSE = arguments(
     Librarian.traverse,
-    ListOf("traverseLNRequestList", Children("traverseLNRequestElement", "names", _NAME, 1000), required=True),
+    ListOf("traverseLNRequestList", Many("traverseLNRequestElement", "names", _NAME, 1000), required=True),
     replace(needed(), omit=True),
 )
 
@@ -101,19 +99,19 @@ _TRAVERSED = shaped(
     _traversed_make,
     _traversed_take,
     _REQUEST_ID,
-    ListOf("traversedList", Children("traversedListElement", "steps", _STEP)),
-    Text("wasComplete", "complete", BOOL),
-    Text("traversedLN", "done", default=""),
-    Text("GUID", "guid"),
+    ListOf("traversedList", Many("traversedListElement", "steps", _STEP)),
+    One("wasComplete", "complete", BOOL),
+    One("traversedLN", "done", default=""),
+    One("GUID", "guid"),
     _SECTIONS,
-    Text("restLN", "rest", default=""),
-    Text("version", "version", INT, default=-1),
-    Child("counts", "counts", COUNTS, default=None),
+    One("restLN", "rest", default=""),
+    One("version", "version", INT, default=-1),
+    One("counts", "counts", COUNTS, None, omit=True),
 )
 _TRAVERSALS = shaped(
     lambda results: (results, ()),
     lambda pair: (tuple(zip(pair[1], pair[0], strict=True)),),
-    ListOf("traverseLNResponseList", Children("traverseLNResponseElement", "results", _TRAVERSED), required=True),
+    ListOf("traverseLNResponseList", Many("traverseLNResponseElement", "results", _TRAVERSED), required=True),
 )
 
 
@@ -137,18 +135,18 @@ _REPORTED = shaped(
     _reported_make,
     _reported_take,
     _GUID,
-    Text("referenceID", "reference"),
-    Text("state", "state", _REPORTED_STATE),
+    One("referenceID", "reference"),
+    One("state", "state", _REPORTED_STATE),
     extra("blob", "blob"),
-    extra("size", "size", -1, form=INT),
+    extra("size", "size", -1, of=INT),
     *CHECKSUMS,
 )
 _REPORT = record(
     Report,
-    Text("serviceID", "shepherd"),
-    Text("boot", "boot", INT, default=0),
-    Text("number", "number", INT, default=0),
-    ListOf("filelist", Children("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
+    One("serviceID", "shepherd"),
+    One("boot", "boot", INT, default=0),
+    One("number", "number", INT, default=0),
+    ListOf("filelist", Many("file", "replicas", _REPORTED, bounds.REPORT_ENTRIES_MAX)),
     extra("store", "store"),
 )
 
@@ -170,14 +168,14 @@ def _reported_answer_take(item: ReportAnswer) -> tuple[Any, ...]:
 _REPORT_ANSWER = shaped(
     _reported_answer_make,
     _reported_answer_take,
-    Text("nextReportTime", "seconds", INT),
-    ListOf("allFiles", Texts("GUID", "files", limit=bounds.XML_ELEMENTS_MAX)),
-    Text("accepted", "accepted", INT, default=0),
-    Text("nextReportMs", "exact_ms", INT, default=None),
-    ListOf("unknownList", Texts("referenceID", "unknown"), omit=True),
-    extra("beforeBoot", "before_boot", 0, form=INT),
-    extra("beforeNumber", "before_number", 0, form=INT),
-    extra("obeyed", "obeyed", 0, form=INT),
+    One("nextReportTime", "seconds", INT),
+    ListOf("allFiles", Many("GUID", "files", limit=bounds.XML_ELEMENTS_MAX)),
+    One("accepted", "accepted", INT, default=0),
+    One("nextReportMs", "exact_ms", INT, default=None),
+    ListOf("unknownList", Many("referenceID", "unknown", limit=bounds.BULK_ELEMENTS_MAX), omit=True),
+    extra("beforeBoot", "before_boot", 0, of=INT),
+    extra("beforeNumber", "before_number", 0, of=INT),
+    extra("obeyed", "obeyed", 0, of=INT),
 )
 
 # --- ours ------------------------------------------------------------------------------------------------------------
@@ -187,15 +185,15 @@ _HEARTBEAT = record(
     Heartbeat,
     "shepherd=serviceID boot reported free_bytes total_bytes replicas accepting domain verify_key",
     "version? compared? store?",
-    ListOf("bootList", Texts("boot", "boots", form=INT, limit=bounds.BOOTS_KEPT), omit=True),
+    ListOf("bootList", Many("boot", "boots", of=INT, limit=bounds.BOOTS_KEPT), omit=True),
     "replaces? trouble? reclaimable_bytes? leaving? starting?",
-    ListOf("arrivingList", Children("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
+    ListOf("arrivingList", Many("copy", "arriving", _ARRIVING, limit=bounds.ARRIVING_MAX), omit=True),
     "copies_at_once_max?",
 )
 _HEARTBEAT_ANSWER = record(
     HeartbeatAnswer,
     "lease_ms known accepted",
-    Child("position", "position", POSITION),
+    One("position", "position", POSITION),
     "refused? cause? copy_bytes_per_s_max? copies_at_once_max?",
 )
 _GET_ELEMENT = single(_GUID)

@@ -32,12 +32,11 @@ from chelonia.wire.schema import (
     INT,
     STR,
     TRUE_FALSE,
-    Child,
-    Children,
     Form,
     ListOf,
+    Many,
+    One,
     Record,
-    Text,
     TextContent,
     arguments,
     enum_form,
@@ -45,9 +44,9 @@ from chelonia.wire.schema import (
     shaped,
 )
 
-_REQUEST_ID = Text("requestID", "request_id")
-_REFERENCE = Text("referenceID", "reference")
-_PAIR = shaped(lambda *pair: pair, lambda pair: pair, Text("property", "property"), Text("value", "value"))
+_REQUEST_ID = One("requestID", "request_id")
+_REFERENCE = One("referenceID", "reference")
+_PAIR = shaped(lambda *pair: pair, lambda pair: pair, One("property", "property"), One("value", "value"))
 _NONE = "None"
 
 Pairs = tuple[tuple[str, str], ...]
@@ -179,7 +178,7 @@ def _plain(cls: Callable[..., Any], base: str, properties: Sequence[_Property]) 
 
 def _properties(base: str, make: Any, take: Any) -> Record:
     """`{requestID, <base>DataList/<base>DataElement*{property,value}}`."""
-    return shaped(make, take, _REQUEST_ID, ListOf(f"{base}DataList", Children(f"{base}DataElement", "pairs", _PAIR)))
+    return shaped(make, take, _REQUEST_ID, ListOf(f"{base}DataList", Many(f"{base}DataElement", "pairs", _PAIR)))
 
 
 # --- stat, delete and ours -----------------------------------------------------------------------------------------
@@ -206,16 +205,16 @@ _STAT = shaped(
     _stat_take,
     _REQUEST_ID,
     _REFERENCE,
-    Text("state", "state"),
-    Text("checksumType", "checksum_type"),
-    Text("checksum", "checksum"),
-    Text("acl", "acl"),
-    Text("size", "size"),
-    Text("GUID", "guid"),
-    Text("localID", "local_id"),
+    One("state", "state"),
+    One("checksumType", "checksum_type"),
+    One("checksum", "checksum"),
+    One("acl", "acl"),
+    One("size", "size"),
+    One("GUID", "guid"),
+    One("localID", "local_id"),
 )
 _NAMED_REFERENCE = shaped(lambda *pair: pair, lambda pair: pair, _REQUEST_ID, _REFERENCE)
-_AUTHORITY = record(Authority, Child("position", "position", POSITION))
+_AUTHORITY = record(Authority, One("position", "position", POSITION))
 _TURLS = {name: answers(name, _plain(TurlOutcome, f"{name}Response", _TURL)) for name in ("get", "put")}
 
 SHEPHERD: Final = service(
@@ -246,7 +245,7 @@ SHEPHERD: Final = service(
             arguments(
                 Shepherd.delete,
                 bulk("delete", "references", _NAMED_REFERENCE),
-                Child("authority", "authority", _AUTHORITY, default=None),
+                One("authority", "authority", _AUTHORITY, None, omit=True),
             ),
             answers("delete", record(DeleteOutcome, "request_id status kind?")),
             answer_name="deleteresponse",
@@ -254,7 +253,7 @@ SHEPHERD: Final = service(
         ),
         Spec(
             Shepherd.toggle_report,
-            arguments(Shepherd.toggle_report, Text("doReporting", "on", BOOL)),
+            arguments(Shepherd.toggle_report, One("doReporting", "on", BOOL)),
             shaped(lambda on: on, lambda on: (on,), TextContent("on", TRUE_FALSE)),
             answer_prefix="lbr",
         ),
