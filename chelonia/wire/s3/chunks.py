@@ -7,10 +7,10 @@ authorization header: transferring payload in multiple chunks" and "... trailing
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import hmac
 import re
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,14 +44,6 @@ class Signing:
     seed: str
 
 
-class _At(enum.Enum):
-    HEAD = enum.auto()
-    DATA = enum.auto()
-    AFTER = enum.auto()
-    TRAILER = enum.auto()
-    DONE = enum.auto()
-
-
 class ChunkDecoder:
     """Decodes one body. `length`: bytes it must hold once decoded, -1: not known."""
 
@@ -62,14 +54,13 @@ class ChunkDecoder:
         self._signing = signing if payload != UNSIGNED_TRAILER else None
         self._trails = payload != SIGNED
         self._length = length
-        self._buffer = bytearray()
-        self._at = _At.HEAD
-        self._left = 0
-        self._got = 0
-        self._chunks = 0
+        self._buffer, self._out = bytearray(), bytearray()
+        self._got = self._chunks = 0
+        self._whole = False
         self._seed = signing.seed if signing is not None else ""
         self._claimed = ""
         self._hash = hashlib.sha256()
+        self._reading = self._body()
         self.trailers: dict[str, str] = {}
         """Trailing fields, names in lower case; complete once `end` has been reached."""
         self.announced = ""
@@ -78,108 +69,80 @@ class ChunkDecoder:
     def feed(self, data: bytes) -> bytes:
         """Take a piece of the body; return what is known of its content. Raises: S3Error."""
         self._buffer += data
-        out = bytearray()
-        while self._step(out):
-            pass
-        return bytes(out)
+        self._out.clear()
+        next(self._reading)
+        return bytes(self._out)
 
     def end(self) -> None:
         """The body has ended. Raises: S3Error when it was not whole."""
-        if self._at is not _At.DONE:
+        if not self._whole:
             raise S3Error("IncompleteBody", "the body ended before its last chunk")
         if self.announced and not self.trailers.get(self.announced):
             raise S3Error("InvalidRequest", f"x-amz-trailer announces {self.announced}, and it did not come")
         if self._length not in (-1, self._got):
             raise S3Error("IncompleteBody", f"x-amz-decoded-content-length says {self._length} bytes, {self._got} came")
 
-    def _step(self, out: bytearray) -> bool:
-        match self._at:
-            case _At.HEAD:
-                return self._head()
-            case _At.DATA:
-                return self._data(out)
-            case _At.AFTER:
-                return self._after()
-            case _At.TRAILER:
-                return self._trailer()
-            case _At.DONE:
-                if self._buffer.strip() or len(self._buffer) > LINE_BYTES_MAX:  # what follows is kept
-                    raise S3Error("IncompleteBody", "bytes follow the last chunk")
-                return False
+    def _body(self) -> Iterator[None]:
+        """Go through the body; yields where more of it has to come."""
+        while left := self._begun((yield from self._line())):
+            while left:
+                while not self._buffer:
+                    yield
+                part = bytes(self._buffer[:left])
+                del self._buffer[: len(part)]
+                self._out += part
+                self._got += len(part)
+                left -= len(part)
+                if self._signing is not None:
+                    self._hash.update(part)
+            self._check_chunk()
+            if (yield from self._line()):
+                raise S3Error("InvalidRequest", "a chunk is longer than its size says")
+        self._check_chunk()
+        while not self._is_last((yield from self._line())):
+            pass
+        self._whole = True
+        self._check_trailers()
+        while not self._buffer.strip() and len(self._buffer) <= LINE_BYTES_MAX:  # what follows is kept
+            yield
+        raise S3Error("IncompleteBody", "bytes follow the last chunk")
 
-    def _line(self) -> bytes | None:
-        """The next line without its end; None until it has come."""
-        end = self._buffer.find(b"\n", 0, LINE_BYTES_MAX + 2)
-        if end < 0:
+    def _line(self) -> Generator[None, None, bytes]:
+        """The next line without its end."""
+        while (end := self._buffer.find(b"\n", 0, LINE_BYTES_MAX + 2)) < 0:
             if len(self._buffer) > LINE_BYTES_MAX:
                 raise S3Error("InvalidRequest", f"a line of a chunked body is longer than {LINE_BYTES_MAX} bytes")
-            return None
+            yield
         line = bytes(self._buffer[:end]).removesuffix(b"\r")
         del self._buffer[: end + 1]
         return line
 
-    def _head(self) -> bool:
-        line = self._line()
-        if line is None:
-            return False
+    def _begun(self, line: bytes) -> int:
+        """How many bytes the chunk has that begins with this line; the last one has none."""
         found = _HEAD.match(line)
         if not found or (self._signing is not None) is not (found[2] is not None):
             raise S3Error("InvalidRequest", "a chunk begins with its size in hexadecimal digits and its signature")
-        self._left = int(found[1], 16)
+        size = int(found[1], 16)
         self._chunks += 1
         if self._got < (self._chunks - CHUNKS_FEW) * CHUNK_BYTES_MIN:
             raise S3Error("InvalidRequest", f"chunks are to have {CHUNK_BYTES_MIN} bytes or more on average")
         self._claimed = (found[2] or b"").decode()
-        if self._length >= 0 and self._got + self._left > self._length:
+        if self._length >= 0 and self._got + size > self._length:
             raise S3Error("IncompleteBody", f"more bytes came than x-amz-decoded-content-length says: {self._length}")
-        if self._left:
-            self._at = _At.DATA
-            return True
-        self._check_chunk()
-        self._at = _At.TRAILER
-        return True
+        return size
 
-    def _data(self, out: bytearray) -> bool:
-        if not self._buffer:
-            return False
-        part = bytes(self._buffer[: self._left])
-        del self._buffer[: len(part)]
-        out += part
-        self._got += len(part)
-        self._left -= len(part)
-        if self._signing is not None:
-            self._hash.update(part)
-        if not self._left:
-            self._check_chunk()
-            self._at = _At.AFTER
-        return True
-
-    def _after(self) -> bool:
-        line = self._line()
-        if line is None:
-            return False
-        if line:
-            raise S3Error("InvalidRequest", "a chunk is longer than its size says")
-        self._at = _At.HEAD
-        return True
-
-    def _trailer(self) -> bool:
-        line = self._line()
-        if line is None:
-            return False
+    def _is_last(self, line: bytes) -> bool:
+        """Take a trailing field; whether it is the end of them."""
         if not line:
             signed = self.trailers.get("x-amz-trailer-signature")
-            if self.trailers and self._trails and self._signing is not None and not signed:
-                return True  # an empty line before the signature: some clients send one
-            self._at = _At.DONE
-            self._check_trailers()
-            return True
+            # An empty line before the signature: some clients send one.
+            return not (self.trailers and self._trails and self._signing is not None and not signed)
         name, colon, value = line.decode("latin-1").partition(":")
         name = name.strip().lower()
         if not colon or not self._trails or name in self.trailers or len(self.trailers) >= TRAILERS_MAX:
             raise S3Error("InvalidRequest", "what follows the last chunk is no trailing field that was announced")
         self.trailers[name] = value.strip()
-        return True
+        return False
 
     def _check_chunk(self) -> None:
         signing = self._signing
