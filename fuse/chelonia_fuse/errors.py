@@ -15,12 +15,9 @@ AGAIN: Final = frozenset(
     }
 )  # fmt: skip
 """Failures that pass: what failed with one may be tried again as a whole."""
-_NUMBERS: Final = {
-    Kind.NETWORK: errno.EIO, Kind.TIMEOUT: errno.EIO, Kind.UNAVAILABLE: errno.EIO, Kind.OUTCOME_UNKNOWN: errno.EIO,
-    Kind.READ_ONLY: errno.EIO, Kind.BUSY: errno.EIO, Kind.CANCELLED: errno.EINTR, Kind.CONFLICT: errno.EIO,
-    Kind.INCOMPLETE: errno.EIO, Kind.BAD_TICKET: errno.EIO, Kind.EXPIRED: errno.EIO, Kind.ALREADY_DONE: errno.EIO,
-    Kind.BAD_REQUEST: errno.EINVAL, Kind.NOTHING_TO_UNLINK: errno.EBUSY, Kind.PRECONDITION: errno.ESTALE,
-    Kind.NO_SHEPHERD: errno.EIO,
+_NUMBERS: Final = dict.fromkeys(AGAIN, errno.EIO) | {
+    Kind.CANCELLED: errno.EINTR, Kind.BAD_REQUEST: errno.EINVAL, Kind.NOTHING_TO_UNLINK: errno.EBUSY,
+    Kind.PRECONDITION: errno.ESTALE,
 }  # fmt: skip
 """Where a program expects something else of a file than the table of kinds says."""
 _QUIET: Final = frozenset(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Final
 from urllib.parse import quote
 
@@ -109,8 +110,8 @@ class DataDoor:
         download = await self._data.open(await call_of(request, self._registry), _turl(request))
         try:
             answer = self._content(request, download, await _describe(request, download))
-            assert isinstance(answer.body, _DownloadBody), "what can be read has a body that is read"
-            await answer.body.begin()
+            assert isinstance(answer.body, AsyncGenerator), "what can be read has a body that is read"
+            await anext(answer.body)  # has the first of it: what cannot be read is refused, and not cut off
             return answer
         except BaseException as error:  # who goes away while the record is read leaves no used ticket behind
             await download.reader.close(complete=False)
@@ -121,8 +122,8 @@ class DataDoor:
             raise
 
     def _content(self, request: HttpRequest, download: Download, headers: Headers) -> HttpResponse:
-        def body(parts: Parts, tail: bytes) -> _DownloadBody:
-            return _DownloadBody(download, self._chunks(download, parts, tail))
+        def body(parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
+            return _sent(download, self._chunks(download, parts, tail))
 
         spans = self._spans(request, download)
         if not spans and is_fresh(request.headers, download.blob, download.created_ms * NS_PER_MS):
@@ -175,40 +176,20 @@ class DataDoor:
                 await chunks.aclose()
 
 
-class _DownloadBody:
-    """A body that releases its replica when it is closed, also when nobody ever began to read it."""
-
-    def __init__(self, download: Download, chunks: AsyncGenerator[bytes, None]) -> None:
-        self._download = download
-        self._chunks = chunks
-        self._first: bytes | None = None
-        self._complete = False
-        self._closed = False
-
-    async def begin(self) -> None:
-        """Have the first of it, so that a replica which cannot be read is refused, and not cut off. Raises: as it."""
-        self._first = await anext(self._chunks, None)
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
-        try:
-            chunk = await anext(self._chunks)
-        except StopAsyncIteration:
-            self._complete = True
-            raise
-        return chunk
-
-    async def aclose(self) -> None:
-        """Release the replica; what was not sent to its end gives a single-use ticket back."""
-        if not self._closed:
-            self._closed = True
-            await self._chunks.aclose()
-            await self._download.reader.close(complete=self._complete)
+async def _sent(download: Download, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """A body, behind a piece of nothing once its first bytes are there. From then on it releases its replica when it is
+    closed; what was not sent to its end gives a single-use ticket back."""
+    first, complete = await anext(chunks, b""), False
+    try:
+        yield b""
+        async with aclosing(chunks):
+            if first:
+                yield first
+            async for chunk in chunks:
+                yield chunk
+        complete = True
+    finally:
+        await download.reader.close(complete=complete)
 
 
 def _turl(request: HttpRequest) -> Turl:
