@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -107,7 +107,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
-    return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
+    return await _begun(_markers(third, exchange, run, moved))
 
 
 async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -143,7 +143,12 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
                     await _check(answer)
             await _verify(strangers, other, moved.adler32)
 
-    return HttpResponse(202, _MARKERS, _Markers(third, exchange, run, moved))
+    return await _begun(_markers(third, exchange, run, moved))
+
+
+async def _begun(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
+    await anext(markers)
+    return HttpResponse(202, _MARKERS, markers)
 
 
 def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
@@ -203,50 +208,36 @@ def _third(parts: DoorParts) -> ThirdParty:
     return parts.third
 
 
-class _Markers:
-    """The body of the answer: markers while the copy goes on, and how it ended. The copy ends with its client's
-    connection, and when the body is closed."""
+async def _markers(
+    third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
+) -> AsyncGenerator[bytes, None]:
+    """The body of the answer, behind a piece of nothing once the copy has begun: markers while it goes on, and how it
+    ended. The copy ends with its client's connection, and when the body is closed. Raises: BUSY."""
+    dn = exchange.call.dn
+    own, others = third.running[dn], third.running.total() - third.running[dn]
+    if 2 * (own + 1) > TRANSFERS_MAX - others:
+        cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
+        raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
+    third.running[dn] += 1
+    task = asyncio.ensure_future(run())
 
-    def __init__(
-        self, third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
-    ) -> None:
-        dn = exchange.call.dn
-        own, others = third.running[dn], third.running.total() - third.running[dn]
-        if 2 * (own + 1) > TRANSFERS_MAX - others:
-            cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
-            raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
-        third.running[dn] += 1
-        self._third, self._dn, self._moved = third, str(dn), moved
-        self._task = task = asyncio.ensure_future(run())
+    def gone() -> None:
+        task.cancel()
 
-        def gone() -> None:
-            task.cancel()
-
-        exchange.request.when_closed(_Markers, gone)
-        self._over = False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._over:
-            raise StopAsyncIteration
-        done, _ = await asyncio.wait({self._task}, timeout=MARKER_S)
-        if self._task.cancelled():
-            raise ConnectionResetError("the client has gone")
-        line = third_party.marker(int(time.time() * 1000), self._moved.count)
-        if not done:
-            return line
-        self._over = True
-        return line + third_party.ended(_failure(self._task))
-
-    async def aclose(self) -> None:
-        """End the copy, if it still goes on."""
-        if self._dn:
-            self._third.running[self._dn] -= 1
-            self._dn = ""
-            self._task.cancel()
-            await asyncio.wait({self._task})
+    exchange.request.when_closed(_markers, gone)
+    try:
+        yield b""
+        is_over = False
+        while not is_over:
+            await asyncio.wait({task}, timeout=MARKER_S)
+            if task.cancelled():
+                raise ConnectionResetError("the client has gone")
+            line, is_over = third_party.marker(int(time.time() * 1000), moved.count), task.done()
+            yield line + third_party.ended(_failure(task)) if is_over else line
+    finally:
+        third.running[dn] -= 1
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def _failure(task: asyncio.Future[None]) -> str:
