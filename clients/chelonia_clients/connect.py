@@ -42,7 +42,7 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.waiting import WaitingNotes, keep_quiet
-from chelonia_clients.watch import MessageWatch, Teller, WatchedCompact, keep_still
+from chelonia_clients.watch import Teller, WatchedCompact
 
 if TYPE_CHECKING:
     from chelonia.core.ports.access_keys import AccessKeys
@@ -104,8 +104,8 @@ def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) 
     """Channels over connections that are there; what passes is told to `trace`, what does not come to `waiting`."""
     packed = http.compact
     if trace is not None or waiting is not None:
-        watch = MessageWatch(trace, waiting.silent if waiting is not None else keep_still)
-        packed = cast(CompactClient, WatchedCompact(packed, watch)) if packed is not None else None
+        silent = waiting.silent if waiting is not None else None
+        packed = cast(CompactClient, WatchedCompact(packed, trace, silent)) if packed is not None else None
     return Link(http, SystemClock(), SystemIds(), trouble=waiting, compact=packed)
 
 

@@ -23,7 +23,7 @@ from chelonia.hosting.transfer.upload import bytes_source, upload
 from chelonia.wire import compact
 from chelonia_clients import waiting, watch
 from chelonia_clients.waiting import WaitingNotes
-from chelonia_clients.watch import MessageWatch, WatchedCompact, keep_still
+from chelonia_clients.watch import WatchedCompact
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import QuickClock, client_on
 
@@ -171,8 +171,7 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
         told.set()
 
     monkeypatch.setattr(watch, "SILENCE_MS", 10)
-    silent = MessageWatch(keep_still, WaitingNotes(QuickClock(), tell).silent)
-    watched = WatchedCompact(cast(CompactClient, Slow()), silent)
+    watched = WatchedCompact(cast(CompactClient, Slow()), None, WaitingNotes(QuickClock(), tell).silent)
     words = compact.OutgoingCall(0, "bartender", "stat", "r", "", "", None, False, ())
     async with asyncio.timeout(60):
         await watched.ask(URL, PendingCall(words, 1000))
@@ -188,7 +187,7 @@ async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
                 return compact.decode_answered(compact.encode_result(1, [{"request_id": "0"}], None)[4:])
             return compact.decode_answered(compact.encode_failure(1, CheloniaError(Kind.DENIED, cause="no"), None)[4:])
 
-    watched = WatchedCompact(cast(CompactClient, Answering()), MessageWatch(told.append, keep_still))
+    watched = WatchedCompact(cast(CompactClient, Answering()), told.append, None)
     for method in ("stat", "list"):
         words = compact.OutgoingCall(0, "bartender", method, "r", "", "", None, False, (ASKED,))
         await watched.ask(URL, PendingCall(words, 1000))
