@@ -1,8 +1,11 @@
 """Clients that we did not write, at the plain door of a real cluster. `make conform` runs them and writes the table.
 
 Each client is a list of steps, and a step has passed when its words end well and leave what they should. Clients that
-are not installed are told as such. Third-party copies go both ways, with a second cluster and with Debian's XRootD:
-by token, and by a proxy that gfal2 delegates. The table is `docs/conform.md`. As root: XRootD is another user.
+are not installed are told as such, and programs of single steps too. Third-party copies go both ways, with a second
+cluster and with Debian's XRootD: by token, and by a proxy that gfal2 delegates. The table is `docs/conform.md`. As
+root: XRootD is another user. From apt: cadaver chromium chromium-driver davfs2 davix davix-tests gfal2-plugin-file
+gfal2-plugin-http gfal2-util-scripts libnss3-tools litmus nordugrid-arc-client nordugrid-arc-plugins-needed
+python3-gfal2 rclone wget xrootd-server.
 """
 
 from __future__ import annotations
@@ -83,7 +86,9 @@ class Bench:
         return found[1] if found else ""
 
     def run(self, *argv: str, stdin: str = "", home: Path | None = None) -> tuple[bool, str]:
-        """Whether a command ended well, and all it said."""
+        """Whether a command ended well, and all it said. Raises: NotInstalled."""
+        if not shutil.which(argv[0]):
+            raise NotInstalled(argv[0])
         environment = {
             **os.environ, "HOME": str(home or self.scratch), "X509_CERT_DIR": str(self.cluster.ca_dir),
             "X509_USER_PROXY": self.proxy, "GFAL_PYTHONBIN": "/usr/bin/python3",
@@ -106,6 +111,10 @@ class Bench:
         good = self.got.exists() and self.got.read_bytes() == self.data
         self.got.unlink(missing_ok=True)
         return good
+
+
+class NotInstalled(Exception):
+    """The program of a step."""
 
 
 Step = tuple[str, Callable[[], bool]]
@@ -588,8 +597,10 @@ def row(bench: Bench, name: str, client: Client, version: tuple[str, ...]) -> st
     failed, steps = [], client(bench)
     for step, act in steps:
         print(f"{name}: {step}", flush=True)
-        if not attempted(act):
-            failed.append(step)
+        try:
+            failed += [] if attempted(act) else [step]
+        except NotInstalled as program:
+            failed.append(f"{step}: no {program} here")
     shown = "-" if client is third_party else number[0] if number else "?"
     return f"| {name} | {shown} | {len(steps) - len(failed)} of {len(steps)} | {', '.join(failed)} |\n"
 

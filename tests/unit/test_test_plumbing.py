@@ -1,11 +1,14 @@
 """The test plumbing itself: that each guard can fail."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.harness import Cluster
+from tests.conform import clients
 from tests.support import polling
 from tests.support.polling import NotReached, poll, poll_async
 
@@ -200,3 +203,15 @@ async def test_poll_async_waits_on_the_loop() -> None:
     assert await poll_async(done.is_set, 5)
     with pytest.raises(NotReached):
         await poll_async(lambda: False, 0.01, interval=0.001)
+
+
+def test_a_client_without_its_program_is_no_failure_of_the_server(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    (tmp_path / "cluster.json").write_text(json.dumps({"user_proxy": "", "ca_dir": str(tmp_path)}))
+    bench = clients.Bench(cluster, cluster, tmp_path)
+
+    def client(bench: clients.Bench) -> list[clients.Step]:
+        return [("look", lambda: clients.told(bench, "true")), ("test", lambda: clients.told(bench, "no-such-tester"))]
+
+    told = clients.row(bench, "x", client, ("true", "--version"))
+    assert told.endswith("| 1 of 2 | test: no no-such-tester here |\n")
