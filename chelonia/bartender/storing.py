@@ -1,7 +1,8 @@
 """Small bytes that came in messages are stored on Shepherds, without a ticket.
 
 All copies that are wanted are stored at once; what is durable often enough is answered after a short grace for the
-rest, which repair makes then. A Shepherd that refuses or keeps silent has the next one asked in its place.
+rest, which repair makes then. A Shepherd that refuses or keeps silent has the next one asked in its place; when too
+few of those chosen have stored it, others are.
 What is to be stored in one turn of the event loop goes to the same Shepherds, in one call to each, as far as they have
 room for all of it; each is answered when it is durable itself.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from chelonia.bartender.settings import BartenderSettings
@@ -178,14 +180,24 @@ class Storing:
         await self._shepherds.candidates(together.call, demand, together.durable)
         return ()
 
+    async def _others(self, together: _Together, asked: Sequence[ServiceId]) -> tuple[NodeView, ...]:
+        """More Shepherds, once, when of those that were chosen too few have stored it: a host that is cut off counts as
+        there until the Librarians have noticed. Not for silence: where all are slow, all would store it."""
+        demand = Demand(count=together.wanted, size=together.size, holders=tuple(asked))
+        with suppress(CheloniaError):
+            return await self._shepherds.candidates(together.call, demand, 0)
+        return ()
+
     async def _store(self, together: _Together, waiting: list[NodeView]) -> None:
         wanted, durable, settings, shepherds = together.wanted, together.durable, self._settings, self._shepherds
         more = max(durable, min(wanted, sum(not shepherds.is_silent(node.shepherd) for node in waiting)))
         which, begun_ms = together.blobs, self._clock.monotonic_ms()
+        chosen, asked = len(waiting), list[ServiceId]()
         now_ms, silent_ms = begun_ms, begun_ms + settings.hedge_ms
         async with Race[tuple[ServiceId, list[_BlobOnItsWay]], tuple[StoreOutcome, ...]](self._clock) as race:
             while together.lacking(wanted) and (race.running or (waiting and together.lacking(durable))):
                 for node in taken(waiting, more):
+                    asked.append(node.shepherd)
                     race.begin((node.shepherd, which), self._ask(together, node.shepherd, which))
                 ended = await race.ended(max(0, together.due_ms(silent_ms) - now_ms))
                 refused = _heard(*ended[0], ended[1].result()) if ended else []
@@ -194,6 +206,8 @@ class Storing:
                 short, silent = together.lacking(durable), ended is None and now_ms >= silent_ms
                 which = [each for each in short if silent or each in refused]
                 more = 1 if which else 0
+                if refused and which and not waiting and len(asked) <= chosen:
+                    waiting += await self._others(together, asked)
                 silent_ms = now_ms + settings.hedge_ms if ended or silent else silent_ms
         for each in together.blobs:
             each.tell()

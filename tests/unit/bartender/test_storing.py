@@ -106,6 +106,28 @@ async def test_who_refuses_or_does_not_answer_has_another_in_his_place(stage: St
     assert len((await stage.stat("/f", ADMIN))["locations"]) == 2
 
 
+@pytest.mark.parametrize("silent", [False, True])
+@scene
+async def test_more_than_were_chosen_are_asked_before_too_few_have_it(stage: Stage, silent: bool) -> None:
+    """Hosts that are cut off count as there until the Librarians have noticed."""
+    await stage.add_shepherds("s1", "s2", "s3", "s4", "s5")
+    for name in ("s1", "s2"):
+        shepherd = stage.named(name)
+        shepherd.down, shepherd.slow_ms = not silent, 60_000 if silent else 0
+    for n in range(5):
+        (answer,) = await stage.bartender.files.apply(JOE, (Write(at(f"/f{n}"), inline=Inline(DATA, 2)),))
+        assert isinstance(answer, Done)
+
+
+@scene
+async def test_where_all_are_slow_no_more_than_were_chosen_store_it(stage: Stage) -> None:
+    await stage.add_shepherds("s1", "s2", "s3", "s4", "s5")
+    for shepherd in stage.shepherds.values():
+        shepherd.slow_ms = 2_000
+    assert isinstance(await write(stage, 2), Done)
+    assert sum(holders(stage)) <= 3
+
+
 @scene
 async def test_shepherds_that_are_not_heard_of_yet_are_waited_for_a_little(stage: Stage) -> None:
     """A Librarian that has just started, or stood still, knows of none for a moment."""
