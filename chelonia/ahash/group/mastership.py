@@ -375,6 +375,8 @@ class Mastership:
     def message(self, peer: int, data: bytes) -> None:
         """`peer` sent a message. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
         assert self._listener is not None
+        if self._stopping:
+            return
         said = peer_messages.decode(data)
         match said:
             case CallFrame(number, body):
@@ -444,6 +446,8 @@ class Mastership:
 
     def _do(self, decide: Callable[P, Effects], *what: P.args, **named: P.kwargs) -> None:
         """Let the protocol decide, and carry it out. A failure in either is a mistake of ours: the process ends."""
+        if self._stopping:  # a node closes its store before its links
+            return
         try:
             for effect in decide(*what, **named):
                 self._carry_out(effect)

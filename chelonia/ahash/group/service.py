@@ -130,7 +130,7 @@ class ReplicatedAHash:
         await self._mastership.run()
 
     async def close(self) -> None:
-        """Hand over, end what is going on, close the store. Safe to call twice."""
+        """Hand over, end what is going on, close the store; to be called once."""
         self._mastership.stop()
         tasks, self._tasks = self._tasks, set()
         for task in tasks:

@@ -18,7 +18,7 @@ from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
 from chelonia.ahash.group.effects import ReplicaRole
 from chelonia.ahash.group.forwarding import ForwardedCall
-from chelonia.ahash.group.peer_messages import CallFrame
+from chelonia.ahash.group.peer_messages import Beat, CallFrame
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -300,6 +300,27 @@ async def test_a_master_that_stops_hands_over(group: Group) -> None:
     assert (await write_until(group, new, "k", "v")).applied
     await group.open(old)
     await group.settled()
+
+
+async def test_who_has_stopped_takes_in_nothing_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node closes its store before its links: what came between ended in an ERROR, that it cannot go on."""
+    follower, kept = group.followers()[0], list[tuple[int, bytes]]()
+    mastership, engine = group.masterships[follower], group.engines[follower]
+    take = mastership.message
+
+    def message(peer: int, data: bytes) -> None:
+        if isinstance(peer_messages.decode(data), Beat):
+            kept.append((peer, data))  # it would note down what the master tells to be acknowledged
+        else:
+            take(peer, data)
+
+    monkeypatch.setattr(mastership, "message", message)
+    done = await write(group, group.master(), "k", "v")
+    await poll_async(lambda: engine.applied() >= done.position.sequence, what="it has the commit")
+    kept.clear()
+    await poll_async(lambda: kept, what="a beat that tells of it")
+    await group.close(follower)
+    take(*kept[-1])
 
 
 async def test_without_a_majority_requests_are_held_and_then_refused(group: Group) -> None:
