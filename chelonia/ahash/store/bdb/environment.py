@@ -173,9 +173,18 @@ def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[by
 
 
 def copy_environment(env: Any, target: Path) -> None:
-    """Copy into `target` what recovers to at least the present; `write_backup` has it recover."""
+    """Copy into `target` what recovers to at least the present; `write_backup` has it recover.
+
+    Raises: DBError; INTERNAL for one of a disk: it may be that of the copy, which ends no store.
+    """
     make_private(target)
-    env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
+    try:
+        env.backup(str(target / "db"), bdb.DB_CREATE | bdb.DB_EXCL)
+    except bdb.DBError as error:
+        if not error.args or error.args[0] not in UNREADABLE:
+            raise
+        cause = f"a file of this A-Hash cannot be read, or its copy not be written: look at both disks ({error})"
+        raise CheloniaError(Kind.INTERNAL, "backup", str(target), cause) from error
 
 
 def _recover(home: Path) -> None:
@@ -267,12 +276,17 @@ def is_damage(error: BaseException) -> bool:
 
 
 def _has_empty_page(path: Path) -> bool:
-    """Whether a page is all zero: never written, or lost."""
+    """Whether a page is all zero, never written, or lost; or cannot be read."""
     empty = bytes(PAGE_BYTES)
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(LOOK_BYTES):
-            if any(data[at : at + PAGE_BYTES] == empty for at in range(0, len(data), PAGE_BYTES)):
-                return True
+    try:
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(LOOK_BYTES):
+                if any(data[at : at + PAGE_BYTES] == empty for at in range(0, len(data), PAGE_BYTES)):
+                    return True
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        return True
     return False
 
 

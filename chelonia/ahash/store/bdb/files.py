@@ -151,13 +151,14 @@ def take_lock(path: Path) -> int:
 
 
 def was_killed(path: Path) -> bool:
-    """Whether who last locked this file has not given it back by `free_lock`."""
+    """Whether who last locked this file has not given it back in order (`free_lock`)."""
     return path.exists() and path.stat().st_size > 0
 
 
-def free_lock(lock: int) -> None:
-    """Give a lock back, in order."""
-    os.ftruncate(lock, 0)
+def free_lock(lock: int, *, in_order: bool) -> None:
+    """Give a lock back; whoever takes it next is told whether it was `in_order`."""
+    if in_order:
+        os.ftruncate(lock, 0)
     os.close(lock)
 
 

@@ -345,6 +345,7 @@ class ReplicatedStore:
         """
         self._open_tree(create=False)
         environment.clear_suspicion(self._directory, self._tree, killed=self._killed)
+        self._killed = False
         self._applied = self._sequence(self._tree)
         if self._applied < self.notes.acked.value[1]:
             _LOG.warning(
@@ -391,7 +392,7 @@ class ReplicatedStore:
         if hasattr(self, "notes"):
             self.notes.close()
         if self._lock >= 0:
-            free_lock(self._lock)
+            free_lock(self._lock, in_order=not self._killed)
             self._lock = -1
 
     # --- using the tree --------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """A replica whose files are damaged begins empty and is filled by the others; a good one never."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from berkeleydb import db as bdb
 
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.bdb import damaged, environment
@@ -182,6 +184,61 @@ def test_one_that_was_killed_while_a_page_is_empty_is_filled_anew(with_old_keys:
     assert not empty.trusted()
     assert (tmp_path / "3" / DAMAGED / "store.db").exists()
     empty.close()
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: ")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
+def test_a_start_that_fails_does_not_forget_that_it_was_killed(
+    with_old_keys: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages have not been read yet: the next start would take it for one that ended in order."""
+    with_old_keys.close(3)
+    emptied(tmp_path / "3" / "db")
+    (tmp_path / "3" / "lock").write_text("123\n")
+
+    def full(*_: object) -> None:
+        raise bdb.DBNoSpaceError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(environment, "open_environment", full)
+    with pytest.raises(CheloniaError, match="no space left"):
+        reopen(tmp_path / "3")
+    monkeypatch.undo()
+    empty = reopen(tmp_path / "3")
+    assert not empty.trusted()
+    empty.close()
+
+
+def test_one_that_ended_in_order_reads_no_pages_first(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the longer to start, the more it holds."""
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    group.close(3)
+    monkeypatch.setattr(environment, "_has_empty_page", None)
+    group.open(3)
+    group.wait(3, Ready)
+
+
+@pytest.mark.parametrize("pages", [1, 3, 256, 300])
+def test_an_empty_page_is_found_wherever_it_is(tmp_path: Path, pages: int) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"x" * PAGE_BYTES * pages)
+    assert not environment._has_empty_page(path)
+    for at in {0, pages // 2, min(pages - 1, 255), pages - 1}:
+        path.write_bytes(b"x" * PAGE_BYTES * at + bytes(PAGE_BYTES) + b"x" * PAGE_BYTES * (pages - at - 1))
+        assert environment._has_empty_page(path)
+
+
+def test_a_page_that_cannot_be_read_is_looked_at_as_an_empty_one(tmp_path: Path) -> None:
+    """Else no start of one that was killed would come so far that it is given up, and filled by the others."""
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "store.db").symlink_to("/proc/self/mem")  # of which the first byte is an EIO
+
+    class Tree:
+        def stat(self) -> None:
+            raise bdb.DBError(errno.EIO, "Input/output error")
+
+    with pytest.raises(environment.DamagedTree):
+        environment.clear_suspicion(tmp_path, Tree(), killed=True)
 
 
 def test_one_that_was_killed_before_its_pages_were_written_is_whole(with_old_keys: Wired, tmp_path: Path) -> None:

@@ -113,6 +113,16 @@ def test_the_engine_takes_memory_as_it_is_needed(tmp_path: Path) -> None:
     env.close()
 
 
+def test_a_disk_without_room_for_the_settings_of_the_engine_ends_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    opened(tmp_path / "a").close()
+
+
 def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     store = opened(tmp_path / "a")
     error = refusal(tmp_path / "a")
@@ -276,6 +286,30 @@ def test_a_damaged_page_is_not_backed_up_and_the_store_goes_on(tmp_path: Path) -
     assert caught.value.kind is Kind.INTERNAL
     assert not [*tmp_path.glob("copy*")]
     assert store.get(b"k00001") == b"x" * 100
+    store.close()
+
+
+def test_a_backup_disk_that_cannot_be_written_ends_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one of the store's files that cannot be read: of which disk it speaks the engine does not say."""
+    store = opened(tmp_path / "a")
+
+    class Copying:
+        def __init__(self, env: Any) -> None:
+            self.env = env
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.env, name)
+
+        def backup(self, *_: object) -> None:
+            raise bdb.DBError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(store, "_env", Copying(store._env))
+    with pytest.raises(CheloniaError, match="Input/output error") as caught:
+        store.backup(str(tmp_path / "copy"))
+    assert caught.value.kind is Kind.INTERNAL
+    assert not [*tmp_path.glob("copy*")]
+    store.commit({b"k": b"v"}, ())
+    assert store.get(b"k") == b"v"
     store.close()
 
 
