@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -141,11 +141,12 @@ class RoundTrips:
         self._ms: dict[str, float] = {}
 
     def note(self, target: str, transport: asyncio.BaseTransport) -> None:
-        """Keep what a new connection tells; nothing where the kernel does not say."""
+        """Keep what a new connection tells; nothing where the kernel does not say, or it has broken since."""
         end, what = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
         if what is not None and end is not None:
-            info = end.getsockopt(socket.IPPROTO_TCP, what, _RTT_AT + 4)
-            self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
+            with suppress(OSError, ValueError):  # it is closed: each event loop says so in its way
+                info = end.getsockopt(socket.IPPROTO_TCP, what, _RTT_AT + 4)
+                self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
 
     def keep(self, target: str, ms: float) -> None:
         """Keep how far a target is."""

@@ -26,7 +26,16 @@ import uvloop
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.buffered import Buffered
-from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, explain, raise_for_status, target_of
+from chelonia.hosting.net.http_client import (
+    TARGETS_MAX,
+    ClientLimits,
+    HttpClient,
+    RoundTrips,
+    Sending,
+    explain,
+    raise_for_status,
+    target_of,
+)
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.wire.web.headers import OFFSET_HEADER
@@ -321,6 +330,40 @@ async def test_how_far_a_target_is_is_known_once_there_was_a_connection() -> Non
         await client.request(Sending("GET", url))
         assert 0 < client.round_trips.to(url) < 1_000
         assert client.round_trips.to("http://127.0.0.2:1/") == client.round_trips.to(url), "as far as the farthest"
+
+
+def test_the_round_trip_stands_where_the_kernel_has_it() -> None:
+    """`struct tcp_info` (linux/tcp.h): 8 bytes, then numbers of 32 bits, of which `tcpi_rtt` is the 16th."""
+
+    class Connection(asyncio.BaseTransport):
+        def getsockopt(self, level: int, what: int, size: int) -> bytes:
+            assert (level, what) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+            return struct.pack("8B24I", *range(8), *range(1000, 25_000, 1000))[:size]
+
+    known = RoundTrips()
+    known.note("https://there:1", Connection({"socket": Connection()}))
+    assert known.to("https://there:1/turl/x") == 16
+
+
+def test_it_is_known_of_so_many_targets_at_most() -> None:
+    known = RoundTrips()
+    for number in range(TARGETS_MAX + 1):
+        known.keep(f"https://n{number}:1", number)
+    known.keep("https://n1:1", 7)
+    assert known.to("https://n1:1") == 7
+    assert known.to("https://n0:1") == TARGETS_MAX, "it was forgotten: as far as the farthest"
+    assert len(known._ms) == TARGETS_MAX
+
+
+async def test_of_a_connection_that_has_broken_already_nothing_is_kept() -> None:
+    async with plain(ok) as server:
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", server.port)
+        known = RoundTrips()
+        transport.abort()
+        while transport.get_extra_info("socket").fileno() >= 0:
+            await asyncio.sleep(0)
+        known.note("http://there:1", transport)
+    assert known.to("http://there:1") == 0
 
 
 async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behind() -> None:
