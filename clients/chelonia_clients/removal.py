@@ -94,7 +94,7 @@ async def remove_tree(
 
 
 async def _unmakings(client: Client, collections: list[str]) -> AsyncGenerator[Job, None]:
-    for each in reversed(collections):
+    for each in collections:
         yield partial(removed, client.unmake_collection, "collection", each)
 
 

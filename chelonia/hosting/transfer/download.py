@@ -274,8 +274,7 @@ class _Search:
         if known.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")
         several = there.data is None and not there.sources
-        kinds = ("adler32",) if several else _CHECKSUMS
-        kind = next((name for name in kinds if getattr(there.checksums, name)), "")
+        kind = next((name for name in _CHECKSUMS if getattr(there.checksums, name)), "")
         checksum = getattr(there.checksums, kind).lower() if kind else ""
         facts = _ExpectedBytes(known.size, kind, checksum, known.etag if several else "")
         if (data := there.data) is not None:

@@ -23,7 +23,7 @@ from chelonia.hosting.transfer.download import download
 from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
 from tests.support.ahash import HandClock
 from tests.support.bartender import FakeBartender, Fault
-from tests.unit.clients.faking import client_on
+from tests.unit.clients.faking import QuickClock, client_on
 
 SLICE = 4000
 DATA = bytes(range(251)) * 100
@@ -108,6 +108,40 @@ async def test_a_file_of_several_blobs_comes_in_slices_too(tmp_path: Path, monke
     of_two = [replace(span, offset=span.offset - half) for span in cut if span.offset >= half]
     first = [("https://s1/one", span) for span in cut if span.offset < half]
     assert sorted(asked, key=lambda each: (each[0], each[1].offset)) == first + [("https://s2/two", s) for s in of_two]
+
+
+async def test_bytes_of_several_blobs_are_not_put_together_of_two_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of such a file that is overwritten with as many bytes nothing else may be known."""
+    known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), 2000, "one", 10**18)
+    extents = (Extent(0, 1000, BlobId("a")), Extent(1000, 1000, BlobId("b")))
+    blobs = {BlobId("a"): ("https://s1/a",), BlobId("b"): ("https://s1/b",)}
+    versions = [replace(known, etag=etag) for etag in ("one", "two")]
+
+    class Bytes:
+        def __init__(self, *_: object) -> None: ...
+
+        async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
+            if sources == blobs[BlobId("b")]:
+                raise CheloniaError(Kind.NETWORK)
+            yield DATA[span.offset : span.offset + span.length]
+
+    async def look(call: Call, look: Look) -> Looked:
+        return Looked(versions.pop(0), extents=extents, told=2000, blobs=blobs)
+
+    async def files_look(call: Call, looks: tuple[Look, ...]) -> tuple[Looked, ...]:
+        return (Looked(known, extents=extents, told=2000, blobs=blobs),)
+
+    monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
+    looks, files = SimpleNamespace(send=look), SimpleNamespace(look=files_look)
+    requester: Any = SimpleNamespace(
+        files=files, http=None, clock=QuickClock(), looks=looks, new_call=Call, trouble=lambda *_: None
+    )
+    with pytest.raises(CheloniaError, match="overwritten meanwhile") as caught:
+        await download(requester, "/f", tmp_path / "f")
+    assert caught.value.kind is Kind.CONFLICT
+    assert not versions
 
 
 class Bodies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -15,12 +16,25 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import RequestKey
+from chelonia.core.ids import Guid, RequestKey
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import NameRequest, Outcome
-from chelonia.core.ports.files import Change, Done, Failure, Files, Listed, Listing, Look, Looked, Make, Want
+from chelonia.core.ports.files import (
+    Attributes,
+    Change,
+    Done,
+    Failure,
+    Files,
+    Listed,
+    Listing,
+    Look,
+    Looked,
+    Make,
+    Want,
+)
 from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CallBatches
 from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.upload import UploadOptions, bytes_source, upload
@@ -86,6 +100,22 @@ async def test_a_small_file_goes_up_and_comes_down_in_a_message(client: Client, 
     assert await got(client, "/f") == DATA
     assert fake.store.asked == []
     assert fake.calls == []
+
+
+async def test_of_wrong_bytes_in_a_message_right_ones_are_asked_of_a_shepherd(fake: FakeBartender) -> None:
+    fake.add_file("/f", DATA)
+    client, blob = client_on(fake), fake.entries[("f",)].blob
+    known = Attributes(Guid("g"), "file", 1, JOE.dn, len(DATA), "etag", 10**18)
+    sums = Checksums(hashlib.sha256(DATA).hexdigest())
+
+    async def look(call: Call, look: Look) -> Looked:
+        if Want.BYTES in look.want:
+            return Looked(known, checksums=sums, data=DATA[::-1])
+        return Looked(known, checksums=sums, sources=(f"https://s1/turl/{blob}",))
+
+    cast(Any, client).looks = SimpleNamespace(send=look)
+    assert await got(client, "/f") == DATA
+    assert fake.store.asked == [("GET", "s1", "")]
 
 
 async def test_what_is_there_stays_unless_it_is_to_be_replaced(client: Client) -> None:

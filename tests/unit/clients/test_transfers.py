@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,12 +22,12 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
-from chelonia.core.metadata import Triple
 from chelonia.core.names import check_name, parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Write
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
 from chelonia.hosting.transfer.download import download, read
+from chelonia.hosting.transfer.hedging import ReplicaChoice, opened
 from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.hosting.transfer.upload import Source, UploadOptions, bytes_source, upload
 from chelonia_clients.client import merge_actions
@@ -86,6 +86,22 @@ async def test_who_is_far_away_has_the_time_of_the_way(fake: FakeBartender, tmp_
     await download(client_on(fake), "/f", tmp_path / "f")
     await upload(client_on(fake), bytes_source(DATA), "/g")
     assert [method for method, _, _ in fake.store.asked] == ["GET", "PUT"]
+
+
+async def test_the_time_of_the_way_comes_on_top_of_the_patience_with_bytes(fake: FakeBartender) -> None:
+    fake.store.round_trips.keep("https://s1", 100)
+    told = list[int]()
+
+    @contextlib.asynccontextmanager
+    async def stream(sending: Sending) -> AsyncIterator[SimpleNamespace]:
+        told.append(sending.read_idle_ms)
+        yield SimpleNamespace(status=200)
+
+    http = cast(HttpClient, SimpleNamespace(round_trips=fake.store.round_trips, stream=stream))
+    for url in ("https://s1/turl/x", "https://elsewhere/turl/x"):
+        async with opened(http, ReplicaChoice([url], 500), {}):
+            pass
+    assert told == [900, 900], "who is not known is as far as the farthest"
 
 
 async def test_a_download_goes_on_as_long_as_bytes_come(fake: FakeBartender, tmp_path: Path) -> None:
@@ -518,36 +534,6 @@ def make_tree(top: Path) -> None:
     for name in ("a", "sub/x", "ü b/y z"):
         (top / name).write_bytes(name.encode())
         os.utime(top / name, (1_000_000_000.25, 1_000_000_000.25))
-
-
-async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_path: Path) -> None:
-    """Far away each question counts: of a new tree one is asked, and each collection is made."""
-    make_tree(tmp_path / "t")
-    async for done in put_tree(client_on(fake), tmp_path / "t", "/t"):
-        assert done.error is None
-    said = [op for op, _ in fake.calls]
-    assert (said.count("list"), said.count("makeCollection")) == (1, 4)
-    made = len(fake.names())
-    async for done in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True)):
-        assert done.same or done.type == "collection"
-    assert len(fake.names()) == made
-
-
-async def test_a_collection_that_somebody_makes_meanwhile_is_put_into(
-    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_tree(tmp_path / "t")
-    client = client_on(fake)
-    make = client.make_collection
-
-    async def late(ln: str, metadata: Sequence[Triple] = ()) -> str:
-        await make(ln)
-        return await make(ln, metadata)
-
-    monkeypatch.setattr(client, "make_collection", late)
-    done = [each async for each in put_tree(client, tmp_path / "t", "/t")]
-    assert [each.error for each in done] == [None] * len(done)
-    assert fake.data("/t/sub/x") == (tmp_path / "t" / "sub" / "x").read_bytes()
 
 
 async def test_a_tree_goes_up_and_comes_back_the_same(fake: FakeBartender, tmp_path: Path) -> None:

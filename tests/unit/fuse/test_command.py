@@ -50,15 +50,16 @@ def test_a_second_mount_keeps_off_the_cache_directory_of_the_first(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("number", "remark", "lazy"),
+    ("number", "remark", "asked", "lazy"),
     [
-        (errno.ENOTCONN, command.LEFT, True),
-        (errno.ENODATA, command.UNKNOWN, False),
-        (errno.EACCES, command.UNKNOWN, False),
+        (errno.ENOTCONN, command.LEFT, False, True),
+        (errno.ENODATA, command.UNKNOWN, False, False),
+        (errno.EACCES, command.UNKNOWN, False, False),
+        (errno.EACCES, command.UNKNOWN, True, True),
     ],
 )
 async def test_only_a_process_that_is_gone_is_called_gone(
-    monkeypatch: pytest.MonkeyPatch, number: int, remark: str, lazy: bool
+    monkeypatch: pytest.MonkeyPatch, number: int, remark: str, asked: bool, lazy: bool
 ) -> None:
     """A mount of another version, or of another user, does not tell its process."""
     told: list[list[str]] = []
@@ -73,5 +74,5 @@ async def test_only_a_process_that_is_gone_is_called_gone(
     monkeypatch.setattr(command, "mounts", lambda: ["/mnt/lab"])
     monkeypatch.setattr(os, "getxattr", refused)
     monkeypatch.setattr(subprocess, "run", run)
-    assert await command.umount("/mnt/lab") == remark
+    assert await command.umount("/mnt/lab", lazy=asked) == remark
     assert told == [["fusermount3", "-u", *(["-z"] if lazy else []), "/mnt/lab"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
     node = Node(NodeConfig(NodeSection("n"), (ALL,), tls, trust=TrustSection((JANE,))))
     await node._listen(ALL)
     (server,) = node._servers
+    assert node._jobs().version == version("chelonia")
     try:
         async with files_at(grid, server.port) as files:
             with pytest.raises(CheloniaError, match="it is starting") as refused:

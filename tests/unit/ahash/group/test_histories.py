@@ -207,6 +207,14 @@ def test_a_term_may_take_longer_to_open_where_processes_are_late_and_attempts_ca
     assert one.role is role
 
 
+def test_no_term_is_waited_for_longer_and_longer() -> None:
+    strain = ReplicaStrain(PACE)
+    for number in range(STRAIN_TIMES):
+        strain.late(PACE.lease_ms, number * PACE.lease_ms)
+    waits = [strain.stuck_ms(STRAIN_TIMES * PACE.lease_ms, failures) for failures in (0, 1, 3, 4, 100)]
+    assert [each / waits[0] for each in waits] == [1, 2, 8, 8, 8]
+
+
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
     """A writer asks in one thread, and time is looked at in another: asking changes nothing, and stumbles over
     nothing."""

@@ -109,6 +109,8 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     assert {band.get("fill") for band in figure.iter("polygon")} == {curve.WHOLE, *curve.COLOURS[1:3]}
     assert not figure.xpath(".//@style"), "the page's policy would refuse it"
     assert "The last drill" not in page(NODES, WHOLE, {})
+    odd = page(NODES, WHOLE, {"https://n": NodeJobs("n", "p", (), ODD)})
+    assert text(ODD, odd) == "https://n"
     root = html.fromstring(bench.ask("GET", "/", Accept="text/html").text)
     assert "/?cluster" in {link.get("href") for link in root.iter("a")}
 

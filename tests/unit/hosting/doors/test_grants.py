@@ -223,8 +223,9 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
     cluster.reachable = False
     assert await registry.step() == Wait(PACE.miss_ms)
     cluster.refusal = Kind.DENIED
-    assert await registry.step() == Wait(PACE.refresh_ms), "who waits for approval fills nobody's log"
-    assert cluster.reads == 5
+    waits = [await registry.step() for _ in range(2)]
+    assert waits == [Wait(PACE.refresh_ms)] * 2, "who waits for approval fills nobody's log"
+    assert cluster.reads == 6
 
 
 async def test_a_registry_that_stays_away_is_asked_less_and_less_often() -> None:

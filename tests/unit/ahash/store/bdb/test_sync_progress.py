@@ -42,6 +42,22 @@ def test_who_is_synchronised_announces_itself_while_a_connection_is_new() -> Non
         assert found[-1] < ANNOUNCED_MS
 
 
+def test_a_replica_begins_anew_with_each_master_and_once_it_is_synchronised(tmp_path: Path) -> None:
+    """What came while it announced itself seldom may be lost: a connection that is new then is new for a second."""
+    wired, begun = Wired(tmp_path, SMALL), list[bool]()
+    engine = wired.engines[3]
+
+    class Noted(Announcements):
+        def begin_anew(self) -> None:
+            begun.append(engine._ready)
+
+    engine._announcements = Noted()
+    wired.engines[1].found()
+    wired.wait(3, Ready)
+    wired.close_all()
+    assert {*begun} == {False, True}
+
+
 def test_an_announcement_is_answered_and_passed_on_to_nobody(tmp_path: Path) -> None:
     wired, kinds = Wired(tmp_path, SMALL), list[int]()
 

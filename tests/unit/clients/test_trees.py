@@ -1,0 +1,134 @@
+"""Walks of whole trees: what is asked for, how much of it at a time, and in which order it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from chelonia.core.errors import Kind
+from chelonia.core.metadata import Triple
+from chelonia_clients.client import DirectoryEntry
+from chelonia_clients.removal import remove_tree
+from chelonia_clients.transfers import BRANCHES_AHEAD, TreeOptions, put_tree
+from tests.support.bartender import FakeBartender
+from tests.unit.clients.faking import client_on
+from tests.unit.clients.test_transfers import DATA, make_tree
+
+
+async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_path: Path) -> None:
+    """Far away each question counts: of a new tree one is asked, and each collection is made."""
+    make_tree(tmp_path / "t")
+    async for done in put_tree(client_on(fake), tmp_path / "t", "/t"):
+        assert done.error is None
+    said = [op for op, _ in fake.calls]
+    assert (said.count("list"), said.count("makeCollection")) == (1, 4)
+    made = len(fake.names())
+    async for done in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True)):
+        assert done.same or done.type == "collection"
+    assert len(fake.names()) == made
+
+
+async def test_a_collection_that_somebody_makes_meanwhile_is_put_into(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(tmp_path / "t")
+    client = client_on(fake)
+    make = client.make_collection
+
+    async def late(ln: str, metadata: Sequence[Triple] = ()) -> str:
+        await make(ln)
+        return await make(ln, metadata)
+
+    monkeypatch.setattr(client, "make_collection", late)
+    done = [each async for each in put_tree(client, tmp_path / "t", "/t")]
+    assert [each.error for each in done] == [None] * len(done)
+    assert fake.data("/t/sub/x") == (tmp_path / "t" / "sub" / "x").read_bytes()
+
+
+async def test_of_a_tree_that_would_be_new_nothing_is_made_by_who_only_asks(
+    fake: FakeBartender, tmp_path: Path
+) -> None:
+    make_tree(tmp_path / "t")
+    done = [each async for each in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True))]
+    assert [each.error for each in done] == [None] * 7
+    assert fake.names() == []
+
+
+async def test_below_what_may_not_be_looked_into_it_is_asked_what_is_there(fake: FakeBartender, tmp_path: Path) -> None:
+    make_tree(tmp_path / "t")
+    client = client_on(fake)
+    async for done in put_tree(client, tmp_path / "t", "/t"):
+        assert done.error is None
+    fake.deny.add("/t/sub")
+    fake.calls.clear()
+    done = [each async for each in put_tree(client, tmp_path / "t", "/t", TreeOptions(dry_run=True))]
+    assert [each.error for each in done] == [None] * 7
+    assert [op for op, _ in fake.calls].count("list") == 4, "of each collection"
+
+
+async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2 * BRANCHES_AHEAD):
+        (tmp_path / "t" / str(number)).mkdir(parents=True)
+    client = client_on(fake)
+    async for done in put_tree(client, tmp_path / "t", "/t"):
+        assert done.error is None
+    asked, names, all_asked = list[str](), client.names, asyncio.Event()
+
+    async def never(ln: str, *, recursive: bool = False) -> AsyncIterator[DirectoryEntry]:
+        asked.append(ln)
+        if len(asked) > BRANCHES_AHEAD:
+            all_asked.set()
+        if ln != "/t":
+            await asyncio.Event().wait()
+        async for entry in names(ln):
+            yield entry
+
+    monkeypatch.setattr(client, "names", never)
+    walking = asyncio.ensure_future(anext(put_tree(client, tmp_path / "t", "/t")))
+    async with asyncio.timeout(60):
+        await all_asked.wait()
+        walking.cancel()
+        await asyncio.wait((walking,))
+    assert len(asked) == 1 + BRANCHES_AHEAD
+
+
+async def test_of_a_tree_no_collection_goes_before_those_in_it_have_gone(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ln in ("/t", "/t/a", "/t/b", "/t/a/c", "/t/a/c/d"):
+        fake.add_collection(ln)
+    client = client_on(fake)
+    unmake = client.unmake_collection
+
+    async def slowly(ln: str) -> str:
+        for _ in range(20 * ln.count("/")):
+            await asyncio.sleep(0)
+        return await unmake(ln)
+
+    monkeypatch.setattr(client, "unmake_collection", slowly)
+    gone = [done async for done in remove_tree(client, "/t")]
+    assert [done.error for done in gone] == [None] * 5
+    assert fake.names() == []
+
+
+async def test_what_somebody_puts_into_a_tree_that_is_removed_stays_and_is_told(
+    fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ln in ("/t", "/t/a"):
+        fake.add_collection(ln)
+    client = client_on(fake)
+    unmake = client.unmake_collection
+
+    async def late(ln: str) -> str:
+        fake.add_file("/t/new", DATA)
+        return await unmake(ln)
+
+    monkeypatch.setattr(client, "unmake_collection", late)
+    left = [done async for done in remove_tree(client, "/t")][-1]
+    assert left.error is not None
+    assert (left.source, left.error.kind) == ("/t", Kind.NOT_EMPTY)
