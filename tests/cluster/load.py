@@ -12,7 +12,7 @@ from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.bartender import PutFileRequest
+from chelonia.core.ports.bartender import GetFileRequest, PutFileRequest
 from chelonia.core.ports.files import INLINED, Content, Failure, Inline, Splice
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer import download as downloads
@@ -172,6 +172,13 @@ async def turl_for_put(client: Client, ln: str, data: bytes, replicas: int = WAN
         await asyncio.sleep(0.5)
     if answer.kind:
         raise CheloniaError(kind_from_wire(answer.kind), "putFile", ln, answer.cause or answer.status)
+    return answer.turl
+
+
+async def turl_for_get(client: Client, ln: str) -> str:
+    """Where to read a file."""
+    [answer] = await client.bartender.get_file(new_call(), (GetFileRequest("0", ln, ("http",)),))
+    assert answer.turl, answer
     return answer.turl
 
 

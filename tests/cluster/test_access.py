@@ -1,13 +1,12 @@
 """Who may call what, over the real wire: every operation of every service, for every kind of caller."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.healing import HealAction, HealOrder
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Report, ServiceRecord
 from chelonia.core.rights.access import ACCESS
@@ -19,7 +18,6 @@ from chelonia.wire.operations.librarian import LIBRARIAN
 from chelonia.wire.operations.shepherd import SHEPHERD
 from chelonia.wire.operations.table import Service
 from tests.cluster.harness import Cluster
-from tests.cluster.load import put
 from tests.unit.wire import samples
 
 ROLES: dict[str, tuple[Role, ...]] = {
@@ -86,51 +84,6 @@ async def test_the_bartender_is_open_to_everyone_but_for_shepherds_work(cluster:
         for operation in BARTENDER.operations:
             refused = await refusal(channel, operation.method, samples.arguments(operation.spec.method))
             assert (TABLE_SAYS in refused) is (("bartender", operation.name) in ACCESS), operation.name
-
-
-async def test_a_shepherd_speaks_only_of_itself(cluster: Cluster) -> None:
-    other = ServiceId(cluster.url("shepherd2"))
-    async with cluster.ports("shepherd1") as ports:
-        report = replace(arguments(cluster, LIBRARIAN, "report")[0], shepherd=other)
-        with pytest.raises(CheloniaError) as caught:
-            await ports.librarian.report(Call(), report)
-        assert caught.value.kind is Kind.DENIED
-        with pytest.raises(CheloniaError) as caught:
-            await ports.librarian.inventory(Call(), other, "", 10)
-        assert caught.value.kind is Kind.DENIED
-
-
-@pytest.mark.parametrize("who", ["user", "service", "shepherd1"])
-async def test_a_heartbeat_of_somebody_else_changes_nothing(cluster: Cluster, who: str) -> None:
-    """A heartbeat is how a new Shepherd asks for approval; until it has that, it is nobody, whatever it says."""
-    other = ServiceId(cluster.url("shepherd2"))
-    before = (await cluster.nodes())["shepherd2"]
-    async with cluster.ports(who) as ports:
-        beat = replace(arguments(cluster, LIBRARIAN, "heartbeat")[0], shepherd=other, boot=before.boot + 10)
-        answer = await ports.librarian.heartbeat(Call(), replace(beat, free_bytes=1, total_bytes=1))
-        assert not answer.known
-    await asyncio.sleep(1.5)  # longer than a lease and than the registry is cached: what it stirred up would show
-    await cluster.until_alive("shepherd2")  # a busy machine makes it miss its lease for a moment
-    after = (await cluster.nodes())["shepherd2"]
-    assert (after.boot, after.dn, after.total_bytes) == (before.boot, before.dn, before.total_bytes)
-    async with cluster.client("user") as client:
-        await put(client, f"/after-heartbeat-of-{who}", b"x", 3)
-
-
-async def test_a_caller_who_names_a_service_as_his_own_gains_nothing(cluster: Cluster) -> None:
-    async with cluster.ports("user") as ports:
-        link = replace(ports.link, service_id=ServiceId(cluster.url("librarian")))
-        channel = Channel(link, AHASH, (cluster.url("ahash"),), RetryLimits(retry_ms=0))
-        assert TABLE_SAYS in await refusal(channel, "status", ())
-
-
-async def test_refusals_are_in_the_audit_log(cluster: Cluster) -> None:
-    async with cluster.ports("user") as ports:
-        channel = Channel(ports.link, AHASH, (cluster.url("ahash"),), RetryLimits(retry_ms=0))
-        assert TABLE_SAYS in await refusal(channel, "status", ())
-    audit = (cluster.root / "log" / "core-audit.log").read_text()
-    assert "service=ahash op=status" in audit
-    assert "/CN=Jane Doe" in audit
 
 
 async def refusal(channel: Channel, method: str, args: tuple[Any, ...]) -> str:

@@ -77,12 +77,6 @@ def open_now(cluster: Cluster, connection: ssl.SSLSocket) -> bool:
         return False
 
 
-def test_who_asks_nothing_is_closed(cluster: Cluster) -> None:
-    with many(cluster, cluster.url("bartender"), "anonymous", 5) as held:
-        poll(lambda: not any(open_now(cluster, one) for one in held), 30, what="who asks nothing is closed")
-    until_met(cluster, "core", "time to the first request")
-
-
 def limited(cluster: Cluster, limits: dict[str, int]) -> None:
     """Start the core again with other limits."""
     cluster.reconfigure("core", limits=limits)
@@ -119,54 +113,6 @@ def test_half_sent_messages_stop_nobody_else(cluster: Cluster, door: str, who: s
         assert cluster.soap(cluster.url("librarian"), padded, "admin").status == 200
     limit = "large messages of one caller" if door == "bartender" else "bytes of a caller without a role"
     until_met(cluster, "core", limit)
-
-
-def test_a_service_port_denies_a_user_before_his_arguments(cluster: Cluster) -> None:
-    for name in (operation.name for operation in LIBRARIAN.operations if operation.name != "heartbeat"):
-        torn = re.sub(rb"<lbr:get>.*</lbr:get>", f"<lbr:{name}/>".encode(), ROOT_ENTRY)
-        assert cluster.soap(cluster.url("librarian"), torn, "user").kind == "denied", name
-
-
-ESCAPED = b'<bar:LN escaped="1">' + b"\\u0041" * 1_200_000 + b"</bar:LN>"
-ATTRIBUTES = b"<bar:LN" + b"".join(b' a%d=""' % number for number in range(400_000)) + b"/>"
-
-
-@pytest.mark.parametrize("costly", [ESCAPED, ATTRIBUTES], ids=["escaped", "attributes"])
-def test_costly_messages_are_refused(cluster: Cluster, costly: bytes) -> None:
-    body = STAT.replace(b"<bar:LN>/</bar:LN>", costly)
-    assert bounds.SOAP_DECODED_AT_ONCE_BYTES < len(body) < bounds.SOAP_BODY_BYTES_MAX
-    for who in ("anonymous", "user"):
-        assert cluster.soap(cluster.url("bartender"), body, who).kind == "too-large"
-
-
-@pytest.mark.parametrize(("door", "body"), [("bartender", STAT), ("librarian", ROOT_ENTRY)])
-def test_a_page_that_an_administrators_browser_shows_calls_nothing(cluster: Cluster, door: str, body: bytes) -> None:
-    page = {"Content-Type": "text/plain", "Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
-    assert cluster.request("POST", cluster.url(door), "admin", body=body, headers=page).kind == "denied"
-    assert cluster.soap(cluster.url(door), body, "admin").status == 200
-
-
-def test_a_propfind_does_not_have_megabytes_said_of_each_entry(cluster: Cluster) -> None:
-    names = "".join(f"<x:a{n}/>" for n in range(4000))
-    for space, status in (("u" * 50_000, 413), ("u" * 1000, 413), ("u", 207)):
-        body = f'<D:propfind xmlns:D="DAV:" xmlns:x="{space}"><D:prop>{names}</D:prop></D:propfind>'.encode()
-        answer = cluster.request("PROPFIND", cluster.files_url, "user", body=body, headers={"Depth": "0"})
-        assert answer.status == status
-
-
-def test_a_coding_that_would_have_to_be_undone_is_refused(cluster: Cluster) -> None:
-    url = cluster.url("bartender")
-    head = f"POST {urlsplit(url).path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
-    assert cluster.exchange(url, head.encode()).status == 501
-
-
-def test_tls_1_2_takes_no_cbc(cluster: Cluster) -> None:
-    context = cluster.context("anonymous")
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers("ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA")
-    address = ("127.0.0.1", urlsplit(cluster.url("bartender")).port or 0)
-    with socket.create_connection(address, 15) as plain, pytest.raises(ssl.SSLError):
-        context.wrap_socket(plain, server_hostname="localhost")
 
 
 def test_a_second_ca_is_warned_of_and_cannot_be_the_administrator(

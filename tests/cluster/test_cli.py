@@ -1,6 +1,5 @@
 """The `chelonia` command against a real cluster: exit codes, output, whole trees there and back, pipes, overwriting."""
 
-import concurrent.futures
 import json
 import os
 import subprocess
@@ -112,44 +111,6 @@ async def test_bytes_that_are_wrong_everywhere_are_said_to_be_and_leave_nothing(
         await client.del_file("/rotten")
 
 
-def test_output_for_people_and_for_programs(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"12345")
-    ok(run("mkdir", "/said"))
-    ok(run("put", "f", "/said/f", "1"))
-    assert "f" in ok(run("list", "/said"))
-    long = ok(run("ls", "-l", "/said"))
-    assert "5" in long
-    stat = ok(run("stat", "/said/f"))
-    for word in ("states", "checksum", "neededReplicas", "entry", "owner"):
-        assert word in stat
-    told = json.loads(ok(run("--json", "stat", "/said/f")))
-    assert (told["ok"], told["exit_code"], told["verb"]) == (True, 0, "stat")
-    assert "Jane Doe" in json.dumps(told["results"])
-    failed = run("--json", "stat", "/said/f", "/said/none")
-    assert failed.returncode == 3
-    told = json.loads(failed.stdout)
-    assert [result["ok"] for result in told["results"]] == [True, False]
-    listed = json.loads(ok(run("--json", "ls", "/said")))
-    assert "f" in json.dumps(listed["results"])
-
-
-def test_first_three_letters_are_enough(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"12345")
-    ok(run("mak", "/three"))
-    ok(run("put", "f", "/three/f"))
-    ok(run("mov", "/three/f", "/three/g"))
-    assert "g" in ok(run("lis", "/three"))
-    ok(run("get", "/three/g", "back"))
-    assert (tmp_path / "back").read_bytes() == b"12345"
-    ok(run("makemount", "/three/m", "gsiftp://a/b"))
-    ok(run("unmount", "/three/m"))
-    ok(run("mod", "/three/g", "set", "metadata", "k", "v"))
-    assert "k" in ok(run("sta", "/three/g"))
-    ok(run("delFile", "/three/g"))
-    ok(run("unmake", "/three"))
-    fails(run("sta", "/three"), 3)
-
-
 def test_a_tree_with_odd_names_comes_back_identical(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "tree"
     for number, name in enumerate(ODD):
@@ -203,24 +164,6 @@ def test_overwriting_is_refused_unless_asked_for(run: Run, tmp_path: Path) -> No
     assert ok(run("cat", "/copy")) == "two"
     # other tests of this cluster harm copies, and repair may still be at them
     poll(lambda: run("admin", "fsck", who="admin").returncode == 0, 30, interval=0.5, what="fsck finds nothing")
-
-
-def test_of_many_at_once_exactly_one_makes_the_name(run: Run, tmp_path: Path) -> None:
-    for number in range(4):
-        (tmp_path / str(number)).write_bytes(b"%d" % number * 50_000)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda number: run("put", str(number), "/race", "1"), range(4)))
-    winners = [number for number, result in enumerate(results) if result.returncode == 0]
-    assert len(winners) == 1, [result.stderr for result in results]
-    assert {result.returncode for result in results} == {0, 5}
-    assert run("cat", "/race").stdout == (tmp_path / str(winners[0])).read_bytes()
-
-
-@pytest.mark.parametrize("ln", ["relative", "/a/../b", "/" + "x" * 256, "/tab\there", "sys:services"])
-def test_names_against_the_law_are_usage_errors(run: Run, tmp_path: Path, ln: str) -> None:
-    (tmp_path / "f").write_bytes(b"x")
-    fails(run("put", "f", ln), 2)
-    fails(run("mkdir", ln), 2)
 
 
 def test_credentials_are_found_as_the_ecosystem_does(cluster: Cluster, run: Run, tmp_path: Path) -> None:

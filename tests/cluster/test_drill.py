@@ -15,7 +15,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ServiceId
 from chelonia.core.values import replace
 from tests.cluster.harness import Away, Cluster
-from tests.cluster.load import fetch, locations, put, until_live
+from tests.cluster.load import fetch, locations, put
 from tests.support.polling import patience, poll_async
 
 LEASE_MS = 4_000
@@ -34,20 +34,6 @@ def drill(cluster: Cluster, *words: str, code: int = 0) -> dict[str, Any]:
     assert ran.returncode == code, ran.stderr + ran.stdout
     told: dict[str, Any] = json.loads(ran.stdout)
     return told
-
-
-async def refused(cluster: Cluster, why: str, *words: str) -> str:
-    """Wait until a drill is refused for this reason, rather than because something is not whole yet."""
-    said = ""
-
-    async def told() -> bool:
-        nonlocal said
-        said = str(drill(cluster, *words, "--dry-run", code=5)["error"]["cause"])
-        assert why in said, said
-        return True
-
-    await poll_async(told, 60.0, tolerate=AssertionError, what=why)
-    return said
 
 
 async def fill(cluster: Cluster) -> None:
@@ -151,14 +137,3 @@ async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
 
         await poll_async(over, 60.0, tolerate=Away, what="the next leader has ended the drill")
     await whole(cluster)
-
-
-async def test_what_would_not_be_safe_is_refused_with_its_cure(own_cluster: Callable[..., Cluster]) -> None:
-    cluster = own_cluster()
-    async with cluster.client("user") as client:
-        await put(client, "/one", b"only one", 1)
-        place = (await until_live(client, "/one", 1)).popitem()[0]
-    what = "1 files could not be read meanwhile, /one"
-    told = await refused(cluster, what, "silence", place.split()[0])
-    assert "neededReplicas" in told
-    await refused(cluster, "no copy that can be spared", "corrupt")

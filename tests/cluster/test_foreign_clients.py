@@ -1,7 +1,5 @@
 """Clients we did not write, against TURLs: curl with ranges, resume, proxies, 100-continue; ARC's absolute targets."""
 
-import base64
-import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -10,8 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cluster.harness import Cluster
-from tests.cluster.load import fetch, put, turl_for_put
-from tests.cluster.test_tickets import turl_for_get
+from tests.cluster.load import fetch, put, turl_for_get, turl_for_put
 from tests.support.polling import patience
 
 pytestmark = pytest.mark.capability("command:curl")
@@ -112,19 +109,3 @@ async def test_absolute_targets_are_accepted(cluster: Cluster) -> None:
         bartender = cluster.url("bartender")
         head = f"GET {bartender}?wsdl HTTP/1.1\r\nHost: {urlsplit(bartender).netloc}\r\nConnection: close\r\n\r\n"
         assert b"definitions" in cluster.exchange(bartender, head.encode()).body
-
-
-async def test_what_a_reader_is_told_of_a_file(cluster: Cluster) -> None:
-    async with cluster.client("user") as client:
-        await put(client, "/told", DATA)
-        turl = await turl_for_get(client, "/told")
-    answer = cluster.request("HEAD", turl)
-    assert answer.status == 200
-    assert answer.headers["content-length"] == str(len(DATA))
-    assert answer.headers["accept-ranges"] == "bytes"
-    tag = answer.headers["etag"]
-    assert cluster.request("GET", turl, headers={"If-None-Match": tag}).status == 304
-    assert cluster.request("GET", turl, headers={"Range": "bytes=0-4", "If-Range": tag}).body == DATA[:5]
-    assert cluster.request("GET", turl, headers={"Range": "bytes=0-4", "If-Range": '"other"'}).body == DATA
-    digests = " ".join(value for name, value in answer.headers.items() if "digest" in name or name == "content-md5")
-    assert base64.b64encode(hashlib.sha256(DATA).digest()).decode() in digests

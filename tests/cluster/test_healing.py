@@ -1,6 +1,5 @@
 """Lost nodes and damaged replicas: noticed, replaced, and trimmed to exactly what was wanted."""
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -9,11 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from chelonia.core.caller import Call
-from chelonia.core.ids import ReferenceId
-from chelonia.hosting.transfer import download as downloads
 from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
@@ -105,77 +100,6 @@ HARMS: list[Damage] = [
     damages.flip, damages.truncate, damages.remove, damages.spoil_record, damages.remove_record, damages.other_bytes,
     damages.become_another, damages.full_directory, damages.dangling_symlink,
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("harm", HARMS)
-async def test_harm_to_a_stored_replica_is_found_and_repaired(cluster: Cluster, harm: Damage, tmp_path: Path) -> None:
-    ln, data = f"/harmed-{harm.__name__}", bytes(range(256)) * 3000
-    cluster.expect_log("replica is invalid|check impossible")
-    async with cluster.client("user") as client, cluster.ports("admin") as ports:
-        if not await client.exists("/bystander"):
-            await put(client, "/bystander", b"another file" * 6000, 3)  # a file, not in a segment
-        await until_live(client, "/bystander", 3)
-        await put(client, ln, data)
-        for number in range(2):
-            place = sorted(await until_live(client, ln, 2))[number]
-            harm(cluster.replica_file(place), cluster.replica_file(await beside(client, place)))
-            target = tmp_path / str(number)
-            await downloads.download(client, ln, target)
-            assert target.read_bytes() == data, "a reader got what was damaged"
-            name, reference = cluster.named(place), place.split()[1]
-            seen = asyncio.create_task(states_until(client, ln, place))
-            found = await ports.shepherds[name].scrub(Call(), (ReferenceId(reference),))
-            assert found == 1 or place not in await locations(client, ln), "the scrub found nothing"
-            assert await seen <= {"alive", "invalid", "deleted"}
-            after = await until_live(client, ln, 2)
-            assert place not in after
-            left = cluster.replica_file(place)
-
-            async def erased(left: Path = left) -> bool:
-                health = await ports.librarian.health(Call())
-                return health.erasing == 0 and not any(
-                    path.name.startswith(left.name) for path in left.parent.iterdir()
-                )
-
-            await poll_async(erased, 60.0, what="what was replaced is erased")
-        assert await fetch(client, ln) == data
-
-
-async def test_bytes_behind_the_end_of_a_replica_are_found_by_the_round_and_cost_no_copy(
-    own_cluster: Callable[..., Cluster],
-) -> None:
-    cluster, data = own_cluster(small_as_files=True), bytes(range(256)) * 300
-    cluster.expect_log("bytes behind the end of a replica cut off")
-    async with cluster.client("user") as client:
-        for ln, content in (("/grown", data), ("/empty", b"")):
-            await put(client, ln, content, 3)
-        before = {ln: await until_live(client, ln, 3) for ln in ("/grown", "/empty")}
-        paths = {ln: [cluster.replica_file(place) for place in places] for ln, places in before.items()}
-        for path in paths["/grown"] + paths["/empty"]:
-            with path.open("ab") as file:
-                file.write(bytes(250_000))
-
-        async def trimmed() -> bool:
-            assert await fetch(client, "/grown") == data
-            sizes = {ln: {path.stat().st_size for path in several} for ln, several in paths.items()}
-            return sizes == {"/grown": {len(data)}, "/empty": {0}}
-
-        await poll_async(trimmed, 90.0, what="every copy has the size of its record")
-        for ln, places in before.items():
-            assert (await until_live(client, ln, 3)).keys() == places.keys()
-
-
-async def states_until(client: object, ln: str, place: str) -> set[str]:
-    """The states one replica goes through until it is gone."""
-    seen: set[str] = set()
-
-    async def gone() -> bool:
-        state = (await locations(client, ln)).get(place, "")  # type: ignore[arg-type]
-        seen.add(state or "deleted")
-        return not state
-
-    await poll_async(gone, 60.0, interval=0.01, what=f"{place} is dropped")
-    return seen
 
 
 async def two_alive(client: object, ln: str) -> bool:

@@ -19,8 +19,7 @@ from chelonia_clients import parted
 from chelonia_clients.parted import upload_stream
 from tests.cluster.conftest import started
 from tests.cluster.harness import Cluster, read_answer
-from tests.cluster.load import Load, fetch, put, turl_for_put, until_live
-from tests.cluster.test_tickets import turl_for_get
+from tests.cluster.load import Load, fetch, put, turl_for_get, turl_for_put, until_live
 from tests.support.polling import patience, poll, poll_async
 
 

@@ -174,23 +174,6 @@ def test_rename_dances(two: tuple[Mount, Mount]) -> None:
     assert (b / "moved/other").read_bytes() == b"4"
 
 
-def test_only_one_mount_makes_a_lock_file_and_appends_of_both_are_kept(two: tuple[Mount, Mount]) -> None:
-    a, b = (each.path / "shared" for each in two)
-    a.mkdir()
-    won = 0
-    for path in (a / "lock", b / "lock", a / "lock"):
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            won += 1
-    assert won == 1
-    one, two_ = (os.open(each / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for each in (a, b))
-    os.write(one, b"from one\n")
-    os.write(two_, b"from the other\n")
-    os.close(one)
-    os.close(two_)
-    assert sorted((a / "log").read_bytes().splitlines()) == [b"from one", b"from the other"]
-
-
 def test_who_is_in_a_directory_stays_in_it_though_others_move_it_or_make_it_anew(two: tuple[Mount, Mount]) -> None:
     a, b = (each.path / "moving" for each in two)
     (a / "run").mkdir(parents=True)
@@ -225,21 +208,6 @@ def test_lines_that_programs_on_two_mounts_append_at_a_time_are_all_kept(two: tu
         b"%d of %d" % (n, each) for n in range(30) for each in range(3)
     )
     assert (a / "log").read_bytes() == (b / "log").read_bytes()
-
-
-def test_of_two_who_write_one_file_both_are_kept(two: tuple[Mount, Mount]) -> None:
-    a, b = (each.path / "conflict" for each in two)
-    a.mkdir()
-    (a / "file").write_bytes(b"base")
-    mine, hers = os.open(a / "file", os.O_RDWR), os.open(b / "file", os.O_RDWR)
-    os.write(mine, b"MINE")
-    os.write(hers, b"HERS")
-    os.close(hers)
-    os.close(mine)
-    kept = next(name for name in os.listdir(b) if name.startswith("file.conflict-"))
-    assert (b / kept).read_bytes() == b"MINE"
-    assert (b / "file").read_bytes() == (a / "file").read_bytes() == b"HERS"
-    assert f"kept as /mounted/conflict/{kept}" in two[0].log()
 
 
 def test_an_open_file_is_read_and_written_after_it_lost_its_name(two: tuple[Mount, Mount]) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from chelonia_clients.client import Client
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
@@ -64,21 +62,6 @@ async def test_a_node_is_drained_stopped_and_forgotten(
         assert victim not in [node["shepherd"] for node in listed["results"]]
 
 
-async def test_a_node_that_holds_empty_files_is_drained_and_no_node_ends(own_cluster: Callable[..., Cluster]) -> None:
-    """Moves of 0 bytes wait beside each other; forgetting the first once ended the Librarian's whole process."""
-    cluster = own_cluster(restart=False)
-    victim = cluster.url("shepherd1")
-    async with cluster.client("user") as client:
-        for number in range(30):
-            await put(client, f"/{number}", b"")
-        for number in range(30):
-            await until_live(client, f"/{number}", 2)
-        code, told = await admin(cluster, "node", "drain", victim, "--wait")
-        assert (code, told["results"][0]["drain"]) == (0, "drained")
-        assert await fetch(client, "/0") == b""
-    assert not [name for name in cluster.names if "background work failed" in cluster.log_of(name)]
-
-
 async def test_a_dead_node_with_only_copies_is_forgotten_only_when_the_loss_is_accepted(
     own_cluster: Callable[..., Cluster],
 ) -> None:
@@ -117,43 +100,3 @@ async def state_is(cluster: Cluster, shepherd: str, state: str) -> bool:
 
 async def said(cluster: Cluster, what: str) -> bool:
     return what in cluster.log_of("shepherd1")
-
-
-MISTAKE = """
-from chelonia.librarian.repair.balance.act import Balancing
-
-async def step(self):
-    raise KeyError("planted")
-
-Balancing.step = step
-"""
-
-
-async def test_a_mistake_in_one_job_is_shown_and_no_node_ends(
-    own_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "planted").mkdir()
-    (tmp_path / "planted" / "sitecustomize.py").write_text(MISTAKE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "planted"))
-    cluster = own_cluster(restart=False)
-    monkeypatch.delenv("PYTHONPATH")
-    cluster.expect_log("job failed: balance")
-    before = cluster.pids()
-
-    async def failing() -> dict[str, Any]:
-        code, told = await admin(cluster, "jobs")
-        found = [job for job in told["results"] if job["state"] == "failing"]
-        assert code == (1 if found else 0)
-        return found[0] if found else {}
-
-    async with cluster.client("user") as client:
-        job = await poll_async(failing, 30.0, what="the job fails")
-        assert (job["service"], job["job"], job["needs_lease"]) == ("librarian", "balance", True)
-        assert (job["last_error"], job["bugs"] > 0) == ("KeyError('planted')", True)
-        await put(client, "/f", b"served", 3)
-        await until_live(client, "/f", 3)
-        victim = cluster.url("shepherd1")
-        cluster.kill("shepherd1")
-        await poll_async(lambda: state_is(cluster, victim, "offline"), 40.0, tolerate=Away, what="it is called away")
-        assert await fetch(client, "/f") == b"served"
-    assert cluster.pid("core") == before["core"]

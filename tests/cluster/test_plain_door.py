@@ -163,13 +163,6 @@ def _told(cluster: Cluster, url: str, by: str, span: tuple[int, int]) -> bytes |
     return answer.body if answer.status == 206 else None
 
 
-def test_a_copy_from_inside_is_refused_without_leave(cluster: Cluster, place: str) -> None:
-    answer = cluster.request("COPY", f"{place}/file", headers={"Source": f"{cluster.files_url}/"})
-    assert answer.status == 202
-    assert "is at an address that is not public" in answer.text.splitlines()[-1]
-    assert cluster.request("GET", f"{place}/file").status == 404
-
-
 def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, place: str) -> None:
     path = urlsplit(place).path
     with cluster.connected(place) as connection:
@@ -178,14 +171,6 @@ def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, place: str) 
     assert cluster.request("GET", f"{place}/broken").status == 404
     assert cluster.request("GET", f"{place}/", headers={"Accept": "text/plain"}).body == b""
     assert cluster.request("PUT", f"{place}/broken", body=b"whole").status == 201
-
-
-def test_a_policy_is_the_same_at_this_door(cluster: Cluster, place: str) -> None:
-    assert cluster.request("PUT", f"{place}/mine", body=b"x").status == 201
-    for who, status in (("user2", 403), ("anonymous", 401)):
-        assert cluster.request("PUT", f"{place}/mine", who, body=b"theirs").status == status
-        assert cluster.request("DELETE", f"{place}/mine", who).status == status
-    assert cluster.request("GET", f"{place}/mine").body == b"x"
 
 
 def test_two_that_create_one_name_at_once_and_one_wins(cluster: Cluster, place: str) -> None:
@@ -226,21 +211,6 @@ def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster
     assert got == data
     for name, old in olds.items():
         cluster.wait_restarted(name, old)
-
-
-def test_what_is_large_is_listed_page_by_page(cluster: Cluster, place: str) -> None:
-    async def fill() -> None:
-        name = urlsplit(place).path
-        async with cluster.client("user") as client:
-            for start in range(0, 1200, 400):
-                await asyncio.gather(*(client.make_collection(f"{name}/d{n:04}") for n in range(start, start + 400)))
-
-    asyncio.run(fill())
-    found = cluster.request("PROPFIND", place, headers={"Depth": "1"})
-    assert found.status == 207
-    assert found.body.count(b"<D:response>") == 1201
-    assert cluster.request("DELETE", place).status == 204
-    assert cluster.request("GET", f"{place}/").status == 404
 
 
 async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(

@@ -397,21 +397,6 @@ def test_a_key_may_be_narrowed(cluster: Cluster, clients: Callable[..., Any], s3
     assert issued["only"] in [key["only"] for key in run(cluster, "s3", "key", "list")]
 
 
-def test_a_key_may_be_narrowed_to_a_part_of_a_bucket(
-    clients: Callable[..., Any], cluster: Cluster, s3: Any, bucket: str
-) -> None:
-    (issued,) = run(cluster, "s3", "key", "create", "--in", f"/{bucket}/d")
-    writer = clients("a writer", key=(issued["id"], issued["secret"]))
-    s3.put_object(Bucket=bucket, Key="other", Body=b"")
-    writer.create_bucket(Bucket=bucket, ACL="private")
-    writer.put_object(Bucket=bucket, Key="d/k", Body=DATA, ACL="private")
-    assert [each["Key"] for each in writer.list_objects_v2(Bucket=bucket)["Contents"]] == ["d/k"]
-    assert refused(writer.head_object, Bucket=bucket, Key="d/none")[0] == 404
-    writer.delete_object(Bucket=bucket, Key="d/k")
-    assert refused(writer.put_object, Bucket=bucket, Key="e/k", Body=b"") == (403, "AccessDenied")
-    assert "CommonPrefixes" not in s3.list_objects_v2(Bucket=bucket, Delimiter="/")
-
-
 def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
     url = f"{cluster.files_url}/{bucket}/k"
@@ -422,12 +407,3 @@ def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> No
     assert [(each["Grantee"]["Type"], each["Permission"]) for each in grants] == [
         ("Group", "READ"), ("CanonicalUser", "FULL_CONTROL"),
     ]  # fmt: skip
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, s3: Any, bucket: str) -> None:
-    url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "broken"})
-    parts = urlsplit(url)
-    with cluster.connected(url, "anonymous") as connection:
-        head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 3000000\r\n\r\n"
-        connection.sendall(head.encode() + DATA[:500_000])
-    assert refused(s3.head_object, Bucket=bucket, Key="broken")[0] == 404

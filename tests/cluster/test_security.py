@@ -36,12 +36,6 @@ async def test_what_daemons_keep_is_readable_by_them_alone(cluster: Cluster) -> 
     assert [path for path in (*audit, *kept) if mode_of(path) & 0o077] == []
 
 
-def test_a_stranger_learns_neither_metrics_nor_reasons(cluster: Cluster) -> None:
-    url = cluster.url("bartender").rsplit("/", 1)[0]
-    assert cluster.request("GET", f"{url}/metrics", "anonymous").status == 403
-    assert cluster.request("GET", f"{url}/readyz", "anonymous").text == "ready\n"
-
-
 def test_a_flood_of_unfinished_messages_leaves_room_for_others(cluster: Cluster) -> None:
     url, pid = cluster.url("bartender"), cluster.pid("core")
     before = resident_bytes(pid)

@@ -127,7 +127,10 @@ async def test_a_coding_that_would_have_to_be_undone_is_not_implemented(coding: 
     [
         b"rubbish\r\n\r\n",
         b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
         b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
     ],
 )
 async def test_what_is_not_http_is_refused_with_a_status(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -353,6 +356,14 @@ async def test_many_small_header_fields_are_bounded_together() -> None:
 async def test_headers_that_never_end_are_cut_off() -> None:
     async with plain(echo, HttpLimits(keepalive_ms=100)) as server:
         assert await talk(server, b"GET / HTTP/1.1\r\nHost: a\r\n") == b""
+
+
+async def test_a_handshake_that_does_not_begin_is_cut_off(grid: Grid) -> None:
+    async with secure(echo, grid.server(), ClientCertificate.OPTIONAL, HttpLimits(handshake_ms=50)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(60):
+            assert await reader.read(-1) == b""
+        writer.close()
 
 
 async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None:
