@@ -99,6 +99,7 @@ def make_task(
         task.attend(work)
     else:
         task = asyncio.Task(work, loop=loop, name="", context=context)
+        loop.living.add(task)
     life = _LIFE.get() if context is None else context.get(_LIFE)
     if life is None:
         task.add_done_callback(loop.living.discard)

@@ -12,6 +12,7 @@ import functools
 import gc
 import math
 import selectors
+import sys
 from asyncio import Task
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -241,15 +242,17 @@ def _plain_task(
 ) -> Task[Any]:
     del name  # nobody asks for it
     task: Task[Any] = Task(work, loop=loop, name="", context=context)
+    loop.living.add(task)
     task.add_done_callback(loop.living.discard)
     return task
 
 
 @contextmanager
 def _registered(loop: VirtualLoop) -> Iterator[None]:
-    """While held, tasks that are made are put into a set of the loop's; asyncio's own refers weakly to them, and costs
-    more than a callback does. Whoever makes a task takes it out at its end. The loop need not be looked for either."""
-    every: Any = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+    """While held, tasks stand in a set of the loop's alone: asyncio's own refers weakly to them, and costs more than a
+    callback does (since Python 3.14 it is none that could be seen). The loop need not be looked for either."""
+    name = "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks"
+    every: Any = getattr(asyncio.tasks, name)
     every.add = loop.living.add
     asyncio.create_task = loop.create_task
     try:
