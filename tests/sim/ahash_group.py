@@ -90,7 +90,7 @@ class _Model(Engine):
     """The model, with the store's contents as state, and commits that the executor of the shell makes one by one, or
     the shell itself in the event loop, to be synced later: a role may change between the two."""
 
-    MARK, MEMBERS = layout.META_TERM, layout.META_MEMBERS
+    MARK, MEMBERS, STATE = layout.META_TERM, layout.META_MEMBERS, layout.META_STATE
 
     def __init__(self, process: Any, disk: Disk) -> None:
         self._untold: list[tuple[int, int, int]] = []

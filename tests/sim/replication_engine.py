@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, VouchedCommit
+from chelonia.ahash.store import layout
+from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import (
     Demoted,
     ElectionFailed,
@@ -114,6 +116,7 @@ class Engine:
 
     MARK: Any = "mark"
     MEMBERS: Any = "members"
+    STATE: Any = "state"
 
     def __init__(self, process: Process, disk: Disk) -> None:
         self._process = process
@@ -349,8 +352,9 @@ class Engine:
         self._disk.log.append(Record(self.gen, self.state.sequence))
         self._send(None, "NEWMASTER", len(self._disk.log))
         self._send(None, "LOG", len(self._disk.log) - 1, self._disk.log[-1])
-        mark = self.state.values.get(self.MARK)
-        self._post(MasterHere(self.gen, self.state.sequence, mark, self.members()))
+        found = self.state.values.get(self.STATE)
+        state = StoreState(self.state.sequence, 0) if found is None else layout.decode_state(found)
+        self._post(MasterHere(self.gen, state, self.state.values.get(self.MARK), self.members()))
 
     def _pump(self) -> None:
         """Carry out all that waits as one record, synced once; a request key applies once."""

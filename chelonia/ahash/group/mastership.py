@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
@@ -29,7 +29,7 @@ from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFra
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
-from chelonia.ahash.store.port import Executor, Reader, Store
+from chelonia.ahash.store.port import Executor
 from chelonia.ahash.store.replicated_port import (
     Demoted,
     Event,
@@ -146,6 +146,7 @@ class Mastership:
         self._sending = False
         self._waits: list[_DurabilityWait] = []
         self._in_log: bytes | None = None
+        self._objects = 0
         self._changed = asyncio.Event()
         self._followed: int | None = None
         self._known = NOWHERE
@@ -200,13 +201,15 @@ class Mastership:
 
     def _look(self) -> tuple[LogEnd, Membership | None, bool]:
         """Where the log ends, the newest membership record in it, and whether it may found a group."""
+        engine = self._engine
         try:
-            stored, end = read_members(self._engine), read_end(self._engine)
-            prepared = meta.is_prepared(self._engine)
+            members, prepared = engine.get(layout.META_MEMBERS), meta.is_prepared(engine)
+            end = _log_end(engine.get(layout.META_TERM), meta.read_state(engine).sequence)
             if prepared:
-                meta.check_format(self._engine)
+                meta.check_format(engine)
             anothers = end.mark is not None and end.mark.replica != self.own  # what another founded was copied here
-            return end, stored, stored is None and prepared and not anothers
+            founds = members is None and prepared and not anothers
+            return end, None if members is None else membership.decode(members), founds
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE:
                 raise
@@ -344,13 +347,9 @@ class Mastership:
     async def changed(self, patience_ms: int) -> None:
         """Return when a term or a master may have come or gone, or our next commit is told; at the latest after
         `patience_ms`."""
-        await self._sleep(self._changed, patience_ms)
-
-    async def _sleep(self, event: asyncio.Event, duration_ms: int) -> None:
-        """Until `event`, or for so long."""
-        waiting = asyncio.create_task(event.wait())
+        waiting = asyncio.create_task(self._changed.wait())
         try:
-            await done_within(self._clock, waiting, duration_ms)
+            await done_within(self._clock, waiting, patience_ms)
         finally:
             waiting.cancel()
 
@@ -439,7 +438,8 @@ class Mastership:
 
     def _told(self, event: Event, now: Ms) -> Effects:
         if isinstance(event, MasterHere):
-            return self.replica.mastered(event.term, _log_end(event.mark, event.sequence), now)
+            self._objects = event.state.objects
+            return self.replica.mastered(event.term, _log_end(event.mark, event.state.sequence), now)
         return self.replica.event(event, now)
 
     # --- effects ----------------------------------------------------------------------------------------------------
@@ -509,8 +509,7 @@ class Mastership:
                 self._engine.step_down()
             case effects.OpenTerm(mark):
                 self.members_at = mark.first
-                puts = {layout.META_TERM: log_vouching.encode_mark(mark)}
-                self._spawn(self._begin(mark.term, mark.first, puts))
+                self._spawn(self._begin(mark.term, mark.first, {layout.META_TERM: log_vouching.encode_mark(mark)}))
             case effects.ProveTerm(term, sequence):
                 self._spawn(self._begin(term, sequence, {}))
             case effects.TermOpened(term):
@@ -528,10 +527,11 @@ class Mastership:
             case _:
                 assert_never(effect)
 
-    async def _begin(self, term: int, sequence: int, puts: Mapping[bytes, bytes]) -> None:
-        """Make one of the commits that open our term: `puts` and nothing else."""
+    async def _begin(self, term: int, sequence: int, puts: dict[bytes, bytes]) -> None:
+        """Make one of the commits that open our term: nothing else was committed since it began."""
+        state = {layout.META_STATE: layout.encode_state(StoreState(sequence, self._objects))}
         try:
-            await self._executor.run_write(lambda: commit_next(self._engine, term, sequence, puts))
+            await self._executor.run_write(lambda: self._engine.commit(puts | state, (), term))
         except CheloniaError as error:
             _LOG.info("replica %d cannot open term %d: %s", self.own, term, error)
             if self.replica.term == term:
@@ -620,23 +620,5 @@ class Mastership:
             self.fail(f"an internal failure: {error!r}")
 
 
-def read_end(store: Reader) -> LogEnd:
-    """Where a log ends. Raises: UNAVAILABLE, INTERNAL (damaged)."""
-    return _log_end(store.get(layout.META_TERM), meta.read_state(store).sequence)
-
-
 def _log_end(mark: bytes | None, sequence: int) -> LogEnd:
     return LogEnd(None if mark is None else log_vouching.decode_mark(mark), sequence)
-
-
-def read_members(store: Reader) -> Membership | None:
-    """The newest membership record in a log. Raises: UNAVAILABLE, INTERNAL (damaged)."""
-    data = store.get(layout.META_MEMBERS)
-    return None if data is None else membership.decode(data)
-
-
-def commit_next(store: Store, term: int, sequence: int, puts: Mapping[bytes, bytes]) -> None:
-    """Commit what comes next in a log, in this term alone."""
-    state = meta.read_state(store)
-    assert state.sequence + 1 == sequence, f"the log ends at {state.sequence}, the next commit is {sequence}"
-    store.commit({layout.META_STATE: layout.encode_state(StoreState(sequence, state.objects)), **puts}, (), term)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Store
 
 
@@ -47,11 +48,11 @@ class Flushed(msgspec.Struct, frozen=True):
 
 
 class MasterHere(msgspec.Struct, frozen=True):
-    """We are master: commits are taken. Until the first one our log ends with `sequence`, and its newest mark is `mark`
-    (as it is stored; None: there is none)."""
+    """We are master: commits are taken. Until the first one `state` is what stands here, and `mark` the newest mark in
+    our log (as it is stored; None: there is none)."""
 
     term: int
-    sequence: int
+    state: StoreState
     mark: bytes | None = None
     members: bytes | None = None
 

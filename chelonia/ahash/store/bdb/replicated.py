@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 
 from berkeleydb import db as bdb
 
-from chelonia.ahash.store import layout
+from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store.bdb.commits import Commits
@@ -50,6 +50,7 @@ from chelonia.ahash.store.bdb.kept_logs import KeptLogs
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.bdb.sync_progress import ANNOUNCE_MS, Announcements, SyncProgress
 from chelonia.ahash.store.bdb.work import Briefness, WorkQueue
+from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
@@ -346,7 +347,7 @@ class ReplicatedStore:
         self._open_tree(create=False)
         environment.clear_suspicion(self._directory, self._tree, killed=self._killed)
         self._killed = False
-        self._applied = self._sequence(self._tree)
+        self._applied = self._stands(self._tree).sequence
         if self._applied < self.notes.acked.value[1]:
             _LOG.warning(
                 "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
@@ -442,12 +443,11 @@ class ReplicatedStore:
         return self._env
 
     @staticmethod
-    def _sequence(tree: Any) -> int:
-        data = None if tree is None else tree.get(layout.META_STATE)
-        return 0 if data is None else layout.decode_state(data).sequence
+    def _stands(tree: Any) -> StoreState:
+        return StoreState(0, 0) if tree is None else meta.read_state(tree)
 
     def _end(self, tree: Any) -> tuple[int, bytes | None]:
-        return self._sequence(tree), tree.get(layout.META_MEMBERS)
+        return self._stands(tree).sequence, tree.get(layout.META_MEMBERS)
 
     def _visible(self) -> tuple[int, bytes | None] | None:
         """The sequence and membership record that readers see, from the tree; None: they cannot be read now."""
@@ -672,8 +672,9 @@ class ReplicatedStore:
                 return
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
-            self._applied, members = self._end(self._tree)
-            here = MasterHere(self._term, self._applied, self._tree.get(layout.META_TERM), members)
+            state, tree = self._stands(self._tree), self._tree
+            self._applied = state.sequence
+            here = MasterHere(self._term, state, tree.get(layout.META_TERM), tree.get(layout.META_MEMBERS))
         self._initialising, self._readable = False, True
         self._elections.retire(retiring=False)
         self._vouch(self._applied)

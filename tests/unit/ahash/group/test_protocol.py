@@ -31,6 +31,7 @@ from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
 from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
     Demoted,
@@ -226,7 +227,7 @@ def test_a_group_of_one_starts_at_once() -> None:
 
 def test_the_engine_s_word_that_we_are_master_needs_the_end_of_the_log() -> None:
     with pytest.raises(AssertionError):
-        replica().event(MasterHere(5, 41), OPEN)
+        replica().event(MasterHere(5, StoreState(41, 0)), OPEN)
 
 
 def test_a_commit_before_the_term_is_open_is_a_bug() -> None:

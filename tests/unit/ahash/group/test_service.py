@@ -16,12 +16,14 @@ from msgspec import structs
 from chelonia.ahash.group import following, forwarding, membership, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.effects import ReplicaRole
+from chelonia.ahash.group.effects import OpenTerm, ReplicaRole
 from chelonia.ahash.group.forwarding import ForwardedCall
+from chelonia.ahash.group.log_vouching import TermMark, Vouched
 from chelonia.ahash.group.peer_messages import Beat, CallFrame
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
+from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import Demoted, Event, Flushed, LogPosition, MasterHere, Ready
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -455,7 +457,7 @@ async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) 
         lambda members: Flushed(LogPosition(1, 1, 1), 1, members),
         Ready,
         Demoted,
-        lambda members: MasterHere(replica.term + 1, 1, None, members),
+        lambda members: MasterHere(replica.term + 1, StoreState(1, 0), None, members),
     )
     for tell in telling:
         record = membership.add(replica.membership, Dn(f"/CN={replica.membership.next_replica}"), f"h{tell}:1")
@@ -472,6 +474,18 @@ async def test_a_record_that_a_master_never_wrote_is_forgotten_with_its_term(gro
         replica.propose(membership.add(in_log, Dn("/CN=4"), "h4:1"))
         group.switch.isolate(master)
         await poll_async(lambda: replica.membership == in_log, 20, what="the record in its log is gone by")
+
+
+async def test_a_first_commit_that_comes_when_the_term_is_over_is_refused_and_no_more(group: Group) -> None:
+    """Its writer was held up by a disk, and the replica follows another master by now. It looked where the log ends,
+    found it elsewhere, and its process ended."""
+    follower = group.followers()[0]
+    mastership = group.masterships[follower]
+    before = group.engines[follower].applied()
+    mastership._carry_out(OpenTerm(TermMark(99, follower, before + 7, Vouched(0, 0, 0))))
+    await asyncio.gather(*mastership._tasks)
+    assert mastership.may_read()
+    assert group.engines[follower].applied() == before
 
 
 async def test_the_master_itself_may_be_removed(group: Group) -> None:

@@ -234,7 +234,7 @@ def test_the_membership_record_comes_with_what_is_told(group: Wired) -> None:
     group.engines[1].step_down()
     assert group.wait(1, Demoted) == Demoted(b"another")
     group.engines[2].found()
-    assert group.wait(2, MasterHere) == MasterHere(2, 2, b"mark", b"another")
+    assert group.wait(2, MasterHere) == MasterHere(2, StoreState(2, 0), b"mark", b"another")
     assert group.wait(1, Ready) == Ready(b"another")
 
 
