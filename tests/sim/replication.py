@@ -141,7 +141,7 @@ class Process:
                 case Durable(_, sequence):
                     self.world.decided(self, sequence)
                     self._wake_waiters()
-                case FollowerSees(_, _, sequence):
+                case FollowerSees(_, sequence):
                     self._owe(sequence)
                     self._wake_waiters()
                 case Promises(lease_ms):

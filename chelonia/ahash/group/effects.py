@@ -105,7 +105,6 @@ class Durable(msgspec.Struct, frozen=True):
 class FollowerSees(msgspec.Struct, frozen=True):
     """The master we follow told how far its open term is durable (0: it is not open)."""
 
-    master: int
     term: int
     sequence: int
 
@@ -132,10 +131,9 @@ Effects = tuple[Effect, ...]
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """A member as this replica sees it. `acked`: as master, the last sequence it told to hold in our term."""
+    """A member that this replica is connected to. `acked`: as master, the last sequence it told to hold in our term."""
 
     replica: int
-    connected: bool
     acked: int
 
 

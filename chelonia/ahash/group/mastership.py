@@ -261,7 +261,7 @@ class Mastership:
 
     def _others_hold_all(self) -> bool:
         status = self.replica.status(self._clock.monotonic_ms())
-        return all(peer.acked >= status.head for peer in status.peers if peer.connected)
+        return all(peer.acked >= status.head for peer in status.peers)
 
     def stop(self) -> None:
         """Give up our term, if we have one, and end `run`."""
@@ -312,7 +312,7 @@ class Mastership:
     def holds_all(self, peer: int) -> bool:
         """Whether a replica has told, in our term, that it holds what the group had when the term began."""
         status = self.replica.status(self._clock.monotonic_ms())
-        return any(each.replica == peer and each.connected and each.acked for each in status.peers)
+        return any(each.replica == peer and each.acked for each in status.peers)
 
     async def covered(self, term: int, sequence: int, patience_ms: int = 0) -> None:
         """Return once what was read or committed here at `sequence`, in `term`, is durable.

@@ -215,7 +215,7 @@ class GroupReplica:
         """All this at a glance."""
         reign, found = self._reign, self._following
         acked = reign.acked if reign else {}
-        peers = (PeerStatus(each, each in self._connected, acked.get(each, 0)) for each in self._others())
+        peers = (PeerStatus(each, acked.get(each, 0)) for each in self._others())
         return ReplicaStatus(
             role=self.role,
             master=self.master,
@@ -537,7 +537,7 @@ class GroupReplica:
         found.head = max(found.head, beat.head)
         if beat.durable > found.durable:
             found.durable, self._turn.failures = beat.durable, 0
-            self._effects.append(FollowerSees(peer, beat.term, beat.durable))
+            self._effects.append(FollowerSees(beat.term, beat.durable))
             self._learn(found)
         self._regain(found, now_ms)
         if beat.sent_ms:
@@ -577,7 +577,7 @@ class GroupReplica:
         assert self._seen == found.key, "nobody older is followed than who was seen"
         self._turn.over()
         if not beat.durable:
-            self._effects.append(FollowerSees(peer, beat.term, 0))
+            self._effects.append(FollowerSees(beat.term, 0))
         self._effects += [Process(peer, each.control, each.record) for each in self._held.release(peer, beat.term)]
         return found
 

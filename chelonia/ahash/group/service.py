@@ -242,7 +242,7 @@ class ReplicatedAHash:
                 role, lag = "master", 0
             elif member.replica == own:
                 lag = max(0, found.head - found.durable) if found.master else -1
-            elif peer is None or not peer.connected:
+            elif peer is None:
                 role = "away"
             elif is_master and peer.acked:
                 lag = max(0, found.head - peer.acked)
