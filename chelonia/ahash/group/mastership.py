@@ -141,7 +141,6 @@ class Mastership:
         self._pace = pace
         self._links: ReplicaLinks | None = None
         self._listener: MastershipListener | None = None
-        self._up: set[int] = set()
         self._frames: deque[tuple[int | None, bytes]] = deque()
         self._sending = False
         self._waits: list[_DurabilityWait] = []
@@ -283,7 +282,7 @@ class Mastership:
     def master(self) -> int | None:
         """The master of an open term that can be reached now, ourselves included."""
         master = self.replica.master
-        return master if master == self.own or master in self._up else None
+        return master if master == self.own or master in self.replica.linked else None
 
     def may_answer(self) -> bool:
         """Whether what was read here, and covered, may be told as the newest."""
@@ -360,12 +359,10 @@ class Mastership:
         return self._links.round_trip_ms(peer)
 
     def up(self, peer: int) -> None:
-        self._up.add(peer)
         self._do(self.replica.connected, peer, self._clock.monotonic_ms())
         self.pulse()
 
     def down(self, peer: int) -> None:
-        self._up.discard(peer)
         self._do(self.replica.disconnected, peer, self._clock.monotonic_ms())
         assert self._listener is not None
         self._listener.lost(peer)
@@ -408,7 +405,7 @@ class Mastership:
             if not self._frames:
                 return
             peer, data = self._frames.popleft()
-            for each in sorted(self._up) if peer is None else (peer,):
+            for each in sorted(self.replica.linked) if peer is None else (peer,):
                 self._links.send(each, data)
         if self._frames:  # beats and answers have their turn first
             self._sending = True

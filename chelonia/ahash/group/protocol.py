@@ -97,7 +97,8 @@ class GroupReplica:
         self._unproven = end.unproven
         self._newest = end.newest
         self.histories = Histories(own, remembers.run, end, remembers.known)
-        self._connected: set[int] = set()
+        self.linked: set[int] = set()
+        """Whom a connection stands to, member or not."""
         self._reign: Reign | None = None
         self._engine_master = False
         self._engine_term = remembers.engine_term
@@ -239,7 +240,7 @@ class GroupReplica:
     def connected(self, peer: int, now_ms: int) -> Effects:
         """A connection to `peer` stands, its HELLO checked. What it acknowledged over another one is asked for anew."""
         self._lapse(now_ms)
-        self._connected.add(peer)
+        self.linked.add(peer)
         self._held.drop(peer)
         self._effects.append(Announce(peer))
         self.histories.connected(peer)
@@ -255,7 +256,7 @@ class GroupReplica:
     def disconnected(self, peer: int, now_ms: int) -> Effects:
         """The connection to `peer` is gone."""
         self._lapse(now_ms)
-        self._connected.discard(peer)
+        self.linked.discard(peer)
         self._stood.drop(peer)
         self._held.drop(peer)
         return self._done(now_ms)
@@ -407,7 +408,7 @@ class GroupReplica:
 
     def would_answer(self, membership: Membership, now_ms: int) -> bool:
         """Whether as many answer us of those who would decide as it takes. Raises: UNAVAILABLE (no open term here)."""
-        here = {self._own, *self._connected}
+        here = {self._own, *self.linked}
         return self._need_open_term().lease.would_hold(membership.quorum, here, now_ms)
 
     def _set_membership(self, membership: Membership) -> None:
@@ -744,10 +745,10 @@ class GroupReplica:
 
     def _others(self) -> tuple[int, ...]:
         """Members whom we are connected to, in order."""
-        return tuple(sorted(self._members & self._connected))
+        return tuple(sorted(self._members & self.linked))
 
     def _send(self, peer: int, message: Message) -> None:
-        if peer in self._connected:
+        if peer in self.linked:
             self._effects.append(Send(peer, message))
 
     def _due_ms(self, now_ms: int) -> int:
