@@ -28,7 +28,10 @@ _LOG = logging.getLogger(__name__)
 PAGE_BYTES: Final = 4096
 """Of a new tree: what a disk writes wholly or not at all. Of a larger page a power cut may leave a half, which no
 recovery mends. Older trees have 8 KiB."""
-ENGINE_CONFIG: Final = "mutex_set_init 1000\n"
+CACHE_MUTEXES: Final = 1000
+"""For the table of cached pages: each guards some of its lists. Where `mutex_set_init` is set the library counts none
+by itself, and threads change these lists together."""
+ENGINE_CONFIG: Final = f"set_mp_mtxcount {CACHE_MUTEXES}\nmutex_set_init {2 * CACHE_MUTEXES}\n"
 """Of the file DB_CONFIG, as no call of the binding says it: mutexes made at the start, 136 bytes each, more when these
 are taken. Else the library makes one for each page that the cache may ever hold: a twentieth of it."""
 RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024

@@ -102,6 +102,7 @@ def test_the_engine_takes_memory_as_it_is_needed(tmp_path: Path) -> None:
     tree = environment.new_tree(env)
     tree.open(environment.TREE, dbtype=bdb.DB_BTREE, flags=bdb.DB_CREATE | bdb.DB_AUTO_COMMIT)
     assert env.mutex_stat()["regsize"] + env.lock_stat()["regsize"] < 8 << 20
+    assert env.mutex_stat()["mutex_inuse"] > environment.CACHE_MUTEXES, "the lists of cached pages are guarded"
     for _ in range(2):  # what changes a page that is there locks it until the end
         txn = env.txn_begin()
         environment.write(tree, txn, {b"%05d" % number: bytes(900) for number in range(10_000)}, ())
