@@ -136,7 +136,7 @@ class Rebuilding:
         self._changing = set[str]()
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
-        self._naming = Naming(context, tools.names, self._attempt, self._made)
+        self._naming = Naming(context, tools.names, self._attempt, self._told)
         self._recounts = Recounts(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
@@ -144,8 +144,8 @@ class Rebuilding:
     def _note(self, text: str) -> None:
         self._progress.note(text)
 
-    def _made(self, text: str) -> None:
-        self._progress.count("collections made")
+    def _told(self, what: str, text: str) -> None:
+        self._progress.count(what)
         self._progress.note(text)
 
     async def status(self) -> RebuildStatus:

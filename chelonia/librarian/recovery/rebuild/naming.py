@@ -2,7 +2,9 @@
 
 A version of an object is written among the versions of its key first, and so its record names it. Then it exchanges
 names with what has the key (`hosting/doors/s3/versions.py`), and so it does here, whichever record comes first.
-Invariant: what is not known to be committed, or comes late, takes no key from anything.
+Invariants: what is not known to be committed, or comes late, takes no key from anything; nor does what somebody wrote
+who may not replace that, as far as its policy says so of him by name or of all: whoever may add entries can put one
+among the versions by another door. A group that he is in is not known here.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from typing import Final, NamedTuple
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, ObjectId, blob_object
+from chelonia.core.ids import Dn, Guid, ObjectId, blob_object
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.files import Over
 from chelonia.core.ports.librarian import MakeEntry, MoveEntry
+from chelonia.core.rights.policy import Action
+from chelonia.core.rights.policy import decide as policy
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.tree import blobs_of, type_of
@@ -27,6 +31,7 @@ from chelonia.wire.s3 import facts as s3
 from chelonia.wire.s3 import keys, versions
 
 _COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"))
+_RIGHTS: Final = (Needed("entry"), Needed("policy"))
 _STAYS: Final = (Kind.EXISTS, Kind.NOT_FOUND, Kind.CONFLICT, Kind.NOT_A_COLLECTION, Kind.BAD_NAME, Kind.TOO_LARGE)
 """Why a version keeps the name that its record says."""
 
@@ -60,19 +65,20 @@ def staged_version(name: str) -> StagedVersion | None:
 
 
 class Naming:
-    """Gives files their names. `attempt`: applies, False when it does not apply; `made`: told of each collection."""
+    """Gives files their names. `attempt`: applies, False when it does not apply; `tell`: counts something, and tells a
+    person of it."""
 
     def __init__(
         self,
         context: LibrarianContext,
         names: Names,
         attempt: Callable[[Sequence[Element]], Awaitable[bool]],
-        made: Callable[[str], None],
+        tell: Callable[[str, str], None],
     ) -> None:
         self._on = context
         self._names = names
         self._attempt = attempt
-        self._made = made
+        self._tell = tell
 
     async def file(self, facts: ReplicaFacts, at: Location, *, surely: bool) -> bool:
         """A file since the snapshot, under its name; False where it has lost that to another. `surely`: it was
@@ -88,7 +94,7 @@ class Naming:
         if parent is None or not await self._attempt(new_file(facts, at, parent, name, user)):
             return False
         if staged is not None and surely:
-            await self._in_order(staged, Guid(facts.guid), Guid(parent.id), name)
+            await self._in_order(staged, facts, Guid(parent.id), name)
         return True
 
     # --- collections ------------------------------------------------------------------------------------------------
@@ -111,7 +117,8 @@ class Naming:
         owner = self._on.settings.root_owner
         made = await self._names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
         assert not isinstance(made, StoredObject), "it is told only when asked for"
-        self._made(f"the collection {name!r} above {ln} was made anew: its owner and policy are not known")
+        told = f"the collection {name!r} above {ln} was made anew: its owner and policy are not known"
+        self._tell("collections made", told)
         return made
 
     # --- versions of objects ----------------------------------------------------------------------------------------
@@ -122,35 +129,53 @@ class Naming:
         told = s3.facts_of(walk.last.sections.get("metadata", {})).versioning if walk.complete else ""
         return s3.stored(s3.Facts(version=staged.order)) if told == versions.ENABLED else {}
 
-    async def _in_order(self, staged: StagedVersion, guid: Guid, parent: Guid, name: str) -> None:
+    async def _in_order(self, staged: StagedVersion, facts: ReplicaFacts, parent: Guid, name: str) -> None:
         """Give a version the name that it had: its key, or that of the order in which the next one came."""
-        now = await self._newer(parent, name) or await self._has_key(staged)
+        now = await self._newer(parent, name, staged) or await self._has_key(staged)
         order = await self._order(now.entry, staged) if now is not None else ""
         if order and order < staged.order:
             now = _KeyPlace(parent, name[: -versions.ORDER] + order, NOTHING)
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
             return  # a delete marker came after it, or another door has put something there
+        if not await self._may_replace(facts.owner, now):
+            told = f"{facts.name} stays there: whether {facts.owner} may replace what has its key is not known"
+            self._tell("versions behind their key", told)
+            return
         there = Guid(now.entry.id if now.entry.exists else "")
         over = (Over.EXCHANGE if there else Over.REFUSE).value
-        move = MoveEntry(guid, parent, name, now.parent, now.name, keep=False, over=over, there=there)
+        move = MoveEntry(Guid(facts.guid), parent, name, now.parent, now.name, keep=False, over=over, there=there)
         try:
             await self._names.move(self._on.call, move)
         except CheloniaError as error:
             if error.kind not in _STAYS:
                 raise
 
-    async def _newer(self, parent: Guid, name: str) -> _KeyPlace | None:
-        """The place of the next newer version of a key among those that do not have it."""
-        found, prefix = ("", ""), name[: -versions.ORDER]
+    async def _may_replace(self, dn: Dn, now: _KeyPlace) -> bool:
+        """Whether somebody may take a name from what has it, as the Bartender judges a move."""
+        if not now.entry.exists:
+            return True
+        within = await self._on.records.one(self._on.call, ObjectId(now.parent), _RIGHTS)
+        choices = (Action.REMOVE_ENTRY, within), (Action.DELETE, now.entry)
+        return any(
+            policy(action, dn, (), owner=of.value("entry", "owner"), policy=of.sections.get("policy", {})).allowed
+            for action, of in choices
+        )
+
+    async def _newer(self, parent: Guid, name: str, staged: StagedVersion) -> _KeyPlace | None:
+        """The place of the next newer version of a key among those that have had it."""
+        found, prefix = list[tuple[str, str]](), name[: -versions.ORDER]
         pages = self._on.records.pages(
             self._on.call, ObjectId(parent), "entries", bounds.PAGE_ENTRIES_MAX, after=prefix
         )
         async for items in pages:
-            found = next((item for item in reversed(items) if item[0] < name and not item[0].endswith("/")), found)
+            found += [item for item in items if item[0] < name and not item[0].endswith("/")]
             if items[-1][0] >= name:
                 break
-        entry = await self._on.records.one(self._on.call, ObjectId(found[1])) if found[1] else None
-        return _KeyPlace(parent, found[0], entry) if entry is not None else None
+        for place, guid in reversed(found):
+            entry = await self._on.records.one(self._on.call, ObjectId(guid))
+            if await self._order(entry, staged) != place[len(prefix) :]:  # else it stays where it was staged
+                return _KeyPlace(parent, place, entry)
+        return None
 
     async def _has_key(self, staged: StagedVersion) -> _KeyPlace | None:
         """The place of the key itself, by its own name or apart, and what has it."""

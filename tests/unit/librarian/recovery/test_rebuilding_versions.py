@@ -14,7 +14,7 @@ from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry
 from chelonia.wire.s3 import apart, versions
 from chelonia.wire.s3 import facts as s3
 from tests.sim.virtual_loop import virtual
-from tests.support.librarian import BARTENDER, JOE
+from tests.support.librarian import BARTENDER, EVE, JOE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
 
@@ -140,3 +140,25 @@ async def test_a_version_of_a_bucket_that_keeps_none_any_more_has_no_id() -> Non
     async with rebuilt(k) as (k, _):
         assert (await k.paths())["/b/key"] == guid
         assert not (await k.bench.stored(guid)).sections.get("metadata")
+
+
+@pytest.mark.parametrize(("rights", "takes"), [("", False), ("+addEntry", False), ("+delete", True)])
+@virtual
+async def test_a_version_takes_its_key_from_a_file_only_if_its_writer_may_replace_that(
+    rights: str, takes: bool
+) -> None:
+    """Whoever may add entries can put one among the versions by another door."""
+    k = keepers()
+    async with k.running(BEFORE):
+        bucket = await made(k)
+        order = versions.order_of(1_800_000_000 * 10**9, "12345678")
+        mine, _ = await k.upload("/b/key", sections={"policy": {EVE: rights} if rights else {}})
+        await next_snapshot(k)
+        planted, _ = await k.upload("/b/" + "/".join(versions.path_of("key", order)), owner=EVE)
+        later = (await bucket.put("key"))[0] if not takes else mine
+    async with rebuilt(k) as (k, status):
+        paths = await k.paths()
+        assert paths["/b/key"] == (planted if takes else later)
+        if not takes:
+            assert paths["/b/" + "/".join(versions.path_of("key", order))] == planted
+            assert status.counts["versions behind their key"] == 1
