@@ -20,11 +20,12 @@ from unittest.mock import patch
 from chelonia.ahash.committer import _Batch
 from chelonia.ahash.group.mastership import Mastership, TermDurability
 from chelonia.ahash.group.service import ReplicatedAHash
+from chelonia.bartender import names
 from chelonia.bartender.files import writing
 from chelonia.bartender.rights import Judge
 from chelonia.core.caller import Call
 from chelonia.core.cluster import placement
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import SHEPHERD_PREFIX, RequestKey, ServiceId, shepherd_object
 from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.files import ANY, Move, Over
@@ -48,6 +49,7 @@ from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.parts import decide as parts_found
 from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
 from chelonia.librarian.recovery.removal.act import NodeLife
+from chelonia.librarian.repair.guard import Slots
 from chelonia.librarian.repair.plan import act as repairing
 from chelonia.librarian.repair.plan import decide as repair
 from chelonia.librarian.repair.proofs import decide as proofs
@@ -430,6 +432,35 @@ def _refuse_a_first_name() -> Patches:
     return (patch.object(identity, "judge", judged),)
 
 
+def _refuse_a_nameless() -> Patches:
+    judge = identity.judge
+
+    def judged(beat: Any, recorded: Any, living: Any, *, settled: bool, insists: bool = False) -> Any:
+        if not beat.store:
+            return identity.Judgement(REFUSED_STORE, "it names no store", alarm=True)
+        return judge(beat, recorded, living, settled=settled, insists=insists)
+
+    return (patch.object(identity, "judge", judged),)
+
+
+def _take_unknown_for_none() -> Patches:
+    return (patch.object(Slots, "most", lambda self, shepherd: min(self.per_node_max, self._own(shepherd))),)
+
+
+def _take_not_supported_for_done() -> Patches:
+    together = names._gone_together
+
+    async def gone(ports: Any, service: Any, orders: Any) -> Any:
+        try:
+            return await together(ports, service, orders)
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_SUPPORTED:
+                raise
+            return tuple(range(len(orders)))
+
+    return (patch.object(names, "_gone_together", gone),)
+
+
 BUGS: dict[str, Bug] = {
     "wrong-domain": Bug("the site is left out when failure domains are compared", _wrong_domain),
     "trim-short": Bug("damaged and surplus copies go as soon as one good copy is left", _trim_while_short),
@@ -471,6 +502,13 @@ BUGS: dict[str, Bug] = {
     "reads-nothing": Bug("what is in a damaged page reads as absent", _read_nothing, rotting_swarm),
     "opens-again": Bug("damaged files are opened again and again", _open_again, rotting_swarm),
     "first-name": Bug("a Shepherd that names its store at last is refused", _refuse_a_first_name, skewed_swarm),
+    "nameless": Bug("a Shepherd that names no store is refused", _refuse_a_nameless, skewed_swarm),
+    "no-slots": Bug("who does not say how many copies it bears bears none", _take_unknown_for_none, skewed_swarm),
+    "together-done": Bug(
+        "removals together that a Librarian does not know are taken for done",
+        _take_not_supported_for_done,
+        skewed_swarm,
+    ),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }
 """What can be planted, by name."""
