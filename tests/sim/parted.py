@@ -221,7 +221,7 @@ def blobs_in(seen: NamespaceSnapshot, file: StoredObject) -> tuple[BlobId, ...]:
 
 class PartsJudging:
     """A rebuild, held against the metadata `then`, and what a snapshot knew. `reach`: whether good bytes of a blob were
-    at hand; `written`: the records beside all replicas."""
+    at hand; `written`: the records beside all replicas; `harmed`: blobs of which copies were damaged."""
 
     def __init__(
         self,
@@ -229,10 +229,13 @@ class PartsJudging:
         now: NamespaceSnapshot,
         knew: Callable[[ObjectId], StoredObject],
         reach: Callable[[BlobId], bool],
-        written: Iterable[ReplicaFacts],
+        written: Sequence[ReplicaFacts],
+        harmed: Collection[BlobId] = (),
     ) -> None:
         self._then, self._now, self._knew, self._reach = then, now, knew, reach
-        self._written = {facts.blob: facts for facts in written if parse_part_name(facts.name) is not None}
+        self._places = {facts.blob: place for facts in written if (place := parse_part_name(facts.name)) is not None}
+        self._placeless = {facts.blob for facts in written if parse_part_name(facts.name) is None}
+        self._written = {facts.blob: facts for facts in written if facts.blob in self._places.keys() - {*harmed}}
         files = [file for file in now.entries() if type_of(file) == TYPE_FILE]
         self._found = {file.id: blobs_in(now, file) or tuple(blobs_of(file)) for file in files}
 
@@ -263,10 +266,10 @@ class PartsJudging:
             yield f"{file.id}, sealed since the snapshot of {blobs}, is no file in /lost+found"
 
     def _is_anew(self, blobs: Iterable[BlobId]) -> bool:
-        """Whether another blob has the place of one of these: its Shepherds may have heard first that it is named."""
-        places = [parse_part_name(facts.name) for facts in self._written.values()]
-        mine = [parse_part_name(self._written[blob].name) for blob in blobs if blob in self._written]
-        return any(places.count(place) > 1 for place in mine)
+        """Whether another blob has the place of one of these: its Shepherds may have heard first that it is named; or a
+        record of one says no place, as those of older software do."""
+        places = list(self._places.values())
+        return any(blob in self._placeless or places.count(self._places.get(blob)) > 1 for blob in blobs)
 
     def _in_order(self) -> Iterator[str]:
         """Parts that are put together are of one upload, and in order."""

@@ -281,8 +281,10 @@ class Judging:
         def knew(obj: ObjectId) -> StoredObject:
             return used.objects.get(obj, _NOTHING)
 
-        written = [facts for facts in self._was.written if facts.blob not in self._world.harmed]
-        judging = PartsJudging(self._was.then, self._now, knew, lambda blob: bool(self._within_reach(blob)), written)
+        was, harmed = self._was, self._world.harmed
+        judging = PartsJudging(
+            was.then, self._now, knew, lambda blob: bool(self._within_reach(blob)), was.written, harmed
+        )
         yield from (*judging.findings(), *judging.gone(used.begun_ms))
 
     def _in_lost_found(self, entry: StoredObject) -> bool:
