@@ -16,6 +16,7 @@ from unittest.mock import patch
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import BlobId, ReferenceId, ServiceId, blob_object
 from chelonia.core.values import replace
+from chelonia.librarian.recovery import snapshots
 from chelonia.librarian.recovery.rebuild import decide
 from tests.sim import skew
 from tests.sim.acts import Acts, forget
@@ -113,6 +114,8 @@ in the middle of trouble."""
 PARTED = 0.7
 """Of the seeds that lose all metadata, the share in which users upload files in parts."""
 PART_ROUNDS = 6
+SNAPSHOT_PAGE = 8
+"""Objects that a snapshot reads at once: what there is here would all be in one page, and nothing change in between."""
 LOSS_LOOK = 4
 """After so many looks at the earliest, and when there is a snapshot."""
 ASIDE_MS = 150_000
@@ -180,7 +183,12 @@ async def swarm(
     is_dated = run.parted is not None and run.chaos.mix.steady_clocks
     try:
         dates = {"UPLOAD_MS": LONG_MS, "COMMIT_SLACK_MS": SLACK_MS}
-        with slower(), doors, patch.multiple(decide, **dates) if is_dated else nullcontext():
+        with (
+            slower(),
+            doors,
+            patch.multiple(decide, **dates) if is_dated else nullcontext(),
+            patch.object(snapshots, "PAGE", SNAPSHOT_PAGE),
+        ):
             await run.prepare()
             await run.trouble()
             return await run.recovery()
