@@ -2,9 +2,8 @@
 
 A version of an object is written among the versions of its key first, and so its record names it. Then it exchanges
 names with what has the key (`hosting/doors/s3/versions.py`), and so it does here, whichever record comes first.
-Invariants: what is not known to be committed, or comes late, takes no key from anything; nor does what somebody wrote
-who may not replace that, as far as its policy says so of him by name or of all: whoever may add entries can put one
-among the versions by another door. A group that he is in is not known here.
+Invariants: what is not known to be committed, or comes late, takes no key from anything. Nor does what somebody wrote
+who may not replace that, by rules for him or for all: whoever may add entries can put a file among the versions.
 """
 
 from __future__ import annotations
