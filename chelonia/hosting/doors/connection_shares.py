@@ -97,11 +97,6 @@ class ConnectionTable:
             return TAKEN
         return _instead(self._idle[Rank.STRANGER] or (self._idle[Rank.USER] if rank else {}), "connections")
 
-    def owner(self, connection: Hashable) -> tuple[str, Rank]:
-        """Whose a connection is that was taken."""
-        name = self._owner_of[connection]
-        return name, self._owners[name].rank
-
     def busy(self, connection: Hashable) -> None:
         """A request of it is being answered: it is not cut."""
         owner = self._owners.get(self._owner_of.get(connection, ""))

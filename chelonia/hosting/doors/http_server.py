@@ -14,7 +14,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -145,7 +145,6 @@ class HttpServer:
         self._acceptor = _Acceptor(
             self._serve,
             _Newcomers(self._parts, limits),
-            self._parts.guarded,
             keepalive_timeout=limits.keepalive_ms / 1000,
             lingering_time=0,  # `_leave_out` does it
             max_line_size=limits.header_bytes_max,
@@ -161,7 +160,7 @@ class HttpServer:
         """Take no new connection, finish what has begun within `deadline_ms`, then close everything."""
         if self._acceptor is None:
             return
-        self._stopping = self._acceptor.stopping = True
+        self._stopping = self._acceptor.newcomers.stopping = True
         self._listening.stop()
         busy = {id(request.protocol) for request in self._active.values()}
         for connection in self._acceptor.connections:
@@ -213,8 +212,7 @@ class HttpServer:
         except TimeoutError:
             if come:
                 self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
-            if isinstance(raw.protocol, _HttpConnection):
-                raw.protocol.cut()
+            _connection(raw).cut()
         except (*_BREAKS, RuntimeError) as error:
             if isinstance(error, RuntimeError) and raw.transport is not None:
                 raise  # not aiohttp's way to say that the connection is closed
@@ -238,22 +236,13 @@ class HttpServer:
         return _Greeter(http, lambda transport: self._agreed(door, transport))
 
     def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
-        """A new connection in the compact encoding; it is cut as those of HTTP are when this process stands still."""
+        """A new connection in the compact encoding."""
         assert self._acceptor is not None
-        guarded = self._parts.guarded
-        number = guarded.hold(transport.get_extra_info("socket")) if guarded is not None else 0
-
-        def lost(connection: CompactConnection) -> None:
-            if guarded is not None:
-                guarded.release(number)
-            self._forget(connection)
-
-        connection = CompactConnection(door, self._parts.identify, lost)
+        connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
         newcomers = self._acceptor.newcomers
-        if newcomers.take(connection, transport, connection.cut, stopping=self._stopping):
+        if newcomers.take(connection, transport):
             connection.at_work = lambda on: (newcomers.table.busy if on else newcomers.table.idle)(connection)
-            newcomers.mind_silence(connection)
         else:
             asyncio.get_running_loop().call_soon(connection.cut)
         return connection
@@ -315,11 +304,11 @@ class HttpServer:
 
     def _when_closed(self, raw: BaseRequest) -> WhenClosed:
         """Lets a door be told of the end of a connection that is open now."""
-        acceptor, connection = self._acceptor, raw.protocol
+        acceptor, connection = self._acceptor, _connection(raw)
 
         def when_closed(key: Hashable, told: Callable[[], None]) -> None:
             if acceptor is not None and connection in acceptor.connections:
-                acceptor.closing.setdefault(id(connection), {})[key] = told
+                connection.closing[key] = told
 
         return when_closed
 
@@ -327,18 +316,17 @@ class HttpServer:
         address = raw.remote or ""
         if self._listener.tls is None:
             return Peer(ANONYMOUS, address)
-        transport = raw.transport
-        if transport is None or self._acceptor is None:
+        transport, connection = raw.transport, _connection(raw)
+        if transport is None:
             raise ConnectionResetError("the client went away")
         now = self._parts.clock.monotonic_ms()
-        known = self._acceptor.identities.get(id(raw.protocol))
-        if known is not None and now - known[1] < self._limits.identity_ms:
-            return known[0]
+        if connection.peer is not None and now - connection.peer_ms < self._limits.identity_ms:
+            return connection.peer
         identity = self._parts.identify(transport.get_extra_info("ssl_object"))
         if identity.anonymous and self._listener.certificate_required:
             raise CheloniaError(Kind.UNTRUSTED, cause="this listener demands a client certificate")
         peer = Peer(identity.dn, address, identity.issuer, identity.serial, identity.attributes, identity.host)
-        self._acceptor.identities[id(raw.protocol)] = (peer, now)
+        connection.peer, connection.peer_ms = peer, now
         return peer
 
     # --- the answer ---
@@ -438,19 +426,21 @@ class _Greeter(asyncio.BufferedProtocol):
 
 
 class _Newcomers:
-    """Looks who has come, and cuts who has to go for him."""
+    """Looks who has come, cuts who has to go for him, and has all guarded."""
 
     def __init__(self, parts: ServerParts, limits: HttpLimits) -> None:
         self.table = ConnectionTable(limits.shares)
+        self.stopping = False
         self._parts = parts
         self._first_request_ms = limits.first_request_ms
-        self._cuts: dict[Hashable, Callable[[], None]] = {}
+        self._guarded: dict[_Connection, int] = {}
+        """All that are open, with their numbers there."""
 
-    def take(
-        self, connection: Hashable, transport: asyncio.BaseTransport, cut: Callable[[], None], *, stopping: bool
-    ) -> bool:
-        """Whether a new connection is taken; `cut` ends it when it has to go for another."""
-        if stopping:
+    def take(self, connection: _Connection, transport: asyncio.BaseTransport) -> bool:
+        """Whether a new connection is taken; unless it is a known service's, it ends when nothing is asked in time."""
+        guarded = self._parts.guarded
+        self._guarded[connection] = guarded.hold(transport.get_extra_info("socket")) if guarded is not None else 0
+        if self.stopping:
             log.info("connection refused: this stops")
             return False
         dn, rank = self._who(transport)
@@ -460,25 +450,21 @@ class _Newcomers:
             done = "its oldest idle one, or a stranger's, was cut" if verdict.taken else "the new one was refused"
             self._parts.notes.met(verdict.limit, owner, done)
         if verdict.cut is not None:
-            self._cuts.pop(verdict.cut)()
-        if verdict.taken:
-            self._cuts[connection] = cut
+            cast("_Connection", verdict.cut).cut()
+        if verdict.taken and rank is not Rank.KNOWN:
+            asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, owner)
         return verdict.taken
 
-    def mind_silence(self, connection: _HttpConnection | CompactConnection) -> None:
-        """End a connection that has not asked anything in time, unless it is a known service's."""
-        name, rank = self.table.owner(connection)
-        if rank is not Rank.KNOWN:
-            asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, name)
-
-    def _look(self, connection: _HttpConnection | CompactConnection, name: str) -> None:
-        if connection in self._cuts and connection.silent:
-            self._parts.notes.met("time to the first request", name, "the connection was closed")
+    def _look(self, connection: _Connection, owner: str) -> None:
+        if connection in self._guarded and connection.silent:
+            self._parts.notes.met("time to the first request", owner, "the connection was closed")
             connection.cut()
 
-    def forget(self, connection: Hashable) -> None:
+    def forget(self, connection: _Connection) -> None:
         self.table.gone(connection)
-        self._cuts.pop(connection, None)
+        number = self._guarded.pop(connection, 0)
+        if self._parts.guarded is not None:
+            self._parts.guarded.release(number)
 
     def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, Rank]:
         """DN and rank of the other end; whoever is not to be trusted is told so at his request."""
@@ -491,16 +477,11 @@ class _Newcomers:
 
 
 class _Acceptor(Server):
-    """aiohttp's server with shares of its connections, and who is at the other end of each."""
+    """aiohttp's server with shares of its connections."""
 
-    def __init__(self, handler: Any, newcomers: _Newcomers, guarded: Guarded | None, **options: Any) -> None:
+    def __init__(self, handler: Any, newcomers: _Newcomers, **options: Any) -> None:
         super().__init__(handler, **options)
-        self.identities: dict[int, tuple[Peer, int]] = {}
-        self.closing: dict[int, dict[Hashable, Callable[[], None]]] = {}
-        self.stopping = False
         self.newcomers = newcomers
-        self._guarded = guarded
-        self._numbers: dict[int, int] = {}
         self._options = options
         self._buffer = bytearray(SLICE_BYTES)
 
@@ -513,33 +494,32 @@ class _Acceptor(Server):
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        if self._guarded is not None:
-            self._numbers[id(handler)] = self._guarded.hold(transport.get_extra_info("socket"))
         assert isinstance(handler, _HttpConnection)
-        if self.newcomers.take(handler, transport, handler.cut, stopping=self.stopping):
-            self.newcomers.mind_silence(handler)
-        else:
+        if not self.newcomers.take(handler, transport):
             handler.refused = True
             self._loop.call_later(0.01, transport.abort)  # not at once: the handler is not on its feet yet
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        self.identities.pop(id(handler), None)
+        assert isinstance(handler, _HttpConnection)
         self.newcomers.forget(handler)
-        if self._guarded is not None:
-            self._guarded.release(self._numbers.pop(id(handler), 0))
         super().connection_lost(handler, exc)
-        for told in self.closing.pop(id(handler), {}).values():
+        for told in handler.closing.values():
             told()
 
 
 class _HttpConnection(RequestHandler):
     """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
 
-    __slots__ = ("_head_bytes", "refused")
+    __slots__ = ("_head_bytes", "closing", "peer", "peer_ms", "refused")
 
     def __init__(self, manager: Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_bytes = 0
+        self.closing: dict[Hashable, Callable[[], None]] = {}
+        """Who is told of its end."""
+        self.peer: Peer | None = None
+        self.peer_ms = 0
+        """Who is at the other end, and when that was looked at."""
         self.refused = False
         """Whether nothing is read of it. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
 
@@ -582,6 +562,14 @@ class _HttpConnection(RequestHandler):
             cause = f"there are more than {self.max_headers} header fields; send fewer"
             status, message = 431, f"too-large: {cause}\n"
         return super().handle_error(request, status, exc, message)
+
+
+_Connection = _HttpConnection | CompactConnection
+
+
+def _connection(raw: BaseRequest) -> _HttpConnection:
+    assert isinstance(raw.protocol, _HttpConnection)
+    return raw.protocol
 
 
 _TOO_MANY: Final = "Too many headers received"
