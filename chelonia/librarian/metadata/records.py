@@ -273,7 +273,7 @@ class Records:
 
     def _saw(self, position: Position) -> None:
         known = self.position
-        if position.cluster == known.cluster and position.generation > known.generation:
+        if position.cluster == known.cluster and position.generation > known.generation > 0:  # 0: it was empty
             self.restored.set()
         self.position = max(known, position) if position.cluster == known.cluster else position
 

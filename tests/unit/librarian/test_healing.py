@@ -11,6 +11,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import is_whole
+from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
@@ -30,7 +31,7 @@ from chelonia.core.ports.librarian import Delete, Heartbeat, SetWanted
 from chelonia.core.ports.shepherd import DeleteOutcome
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
-from chelonia.librarian.metadata.records import LibrarianIdentity
+from chelonia.librarian.metadata.records import LibrarianIdentity, Records
 from chelonia.librarian.repair.erase import sorted_out
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.service import LibrarianService
@@ -355,6 +356,24 @@ async def test_metadata_that_were_put_back_are_gone_through_anew_by_the_leader_t
         assert await p.until(lambda: p.settled(blob, copies=2)) < 10_000
         health = await p.b.service.health(ADMIN)
         assert (health.is_leader, health.position.generation) == (True, 2)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_replica_that_was_empty_at_first_has_not_been_restored(before: int) -> None:
+    """Each node of a new group said that it was, when its own replica was filled: until then it tells generation 0."""
+
+    class Filled:
+        generation = before
+
+        async def status(self, _: Call) -> AHashStatus:
+            return AHashStatus(Position("c", self.generation, 0), "client", False, 0, 0)
+
+    ahash = Filled()
+    records = Records(ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("l")))  # type: ignore[arg-type]
+    await records.refresh_position(Call())
+    ahash.generation += 1
+    await records.refresh_position(Call())
+    assert records.restored.is_set() is (before > 0)
 
 
 @virtual
