@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -114,6 +115,13 @@ class Shepherds:
             raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
         return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))
 
+    async def others(self, call: Call, demand: Demand, asked: Sequence[ServiceId]) -> tuple[NodeView, ...]:
+        """More Shepherds for a demand, when too few of those `asked` do it: a host that is cut off counts as there
+        until the Librarians have noticed."""
+        with suppress(CheloniaError):
+            return await self.candidates(call, replace(demand, holders=tuple(asked)), 0)
+        return ()
+
     async def _chosen(self, call: Call, demand: Demand) -> tuple[NodeView, ...]:
         by_id = {node.shepherd: node for node in await self.nodes(call)}
         return tuple(by_id[shepherd] for shepherd in self._fleet.choose(demand, self._ids.uniform))
@@ -126,21 +134,27 @@ class Shepherds:
         """Whether a Shepherd has lately let somebody wait in vain."""
         return self._clock.monotonic_ms() < self._silent.get(shepherd, 0)
 
-    async def upload_turl(self, call: Call, plan: UploadPlan, candidates: Sequence[NodeView]) -> str:
+    async def upload_turl(self, call: Call, plan: UploadPlan, demand: Demand, candidates: Sequence[NodeView]) -> str:
         """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.
 
-        First with little patience for each, then, without those that refused, with all there is.
+        First with little patience for each of the `candidates` for a demand; then, without those that refused and with
+        `others`, with all there is.
         Returns: the TURL for the user. Raises: NO_SHEPHERD when too few Shepherds give tickets.
         """
         kinds: list[str] = []
-        for patience_ms in (2 * self._settings.hedge_ms, self._settings.shepherd_timeout_ms):
-            refused: list[NodeView] = []
-            candidates = sorted(candidates, key=lambda node: self.is_silent(node.shepherd))
-            turl = await self._upload_turl(call, plan, _Pool(list(candidates), refused, patience_ms, kinds))
-            if turl:
-                return turl
-            candidates = [node for node in candidates if node not in refused]
-        raise too_few(kinds)
+
+        async def tried(nodes: Sequence[NodeView], patience_ms: int) -> tuple[str, list[NodeView]]:
+            refused, by_silence = list[NodeView](), sorted(nodes, key=lambda node: self.is_silent(node.shepherd))
+            turl = await self._upload_turl(call, plan, _Pool(by_silence, refused, patience_ms, kinds))
+            return turl, [node for node in nodes if node not in refused]
+
+        turl, left = await tried(candidates, 2 * self._settings.hedge_ms)
+        if not turl:
+            left += await self.others(call, demand, [node.shepherd for node in candidates])
+            turl, _ = await tried(left, self._settings.shepherd_timeout_ms)
+        if not turl:
+            raise too_few(kinds)
+        return turl
 
     async def _upload_turl(self, call: Call, plan: UploadPlan, pool: _Pool) -> str:
         while len(pool.nodes) >= plan.durable:

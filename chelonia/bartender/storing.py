@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from chelonia.bartender.settings import BartenderSettings
@@ -180,14 +179,6 @@ class Storing:
         await self._shepherds.candidates(together.call, demand, together.durable)
         return ()
 
-    async def _others(self, together: _Together, asked: Sequence[ServiceId]) -> tuple[NodeView, ...]:
-        """More Shepherds, once, when of those that were chosen too few have stored it: a host that is cut off counts as
-        there until the Librarians have noticed. Not for silence: where all are slow, all would store it."""
-        demand = Demand(count=together.wanted, size=together.size, holders=tuple(asked))
-        with suppress(CheloniaError):
-            return await self._shepherds.candidates(together.call, demand, 0)
-        return ()
-
     async def _store(self, together: _Together, waiting: list[NodeView]) -> None:
         wanted, durable, settings, shepherds = together.wanted, together.durable, self._settings, self._shepherds
         more = max(durable, min(wanted, sum(not shepherds.is_silent(node.shepherd) for node in waiting)))
@@ -206,8 +197,9 @@ class Storing:
                 short, silent = together.lacking(durable), ended is None and now_ms >= silent_ms
                 which = [each for each in short if silent or each in refused]
                 more = 1 if which else 0
-                if refused and which and not waiting and len(asked) <= chosen:
-                    waiting += await self._others(together, asked)
+                if refused and which and not waiting and len(asked) <= chosen:  # where all are slow, all would store it
+                    demand = Demand(count=wanted, size=together.size)
+                    waiting += await shepherds.others(together.call, demand, asked)
                 silent_ms = now_ms + settings.hedge_ms if ended or silent else silent_ms
         for each in together.blobs:
             each.tell()

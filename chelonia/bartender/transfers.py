@@ -178,7 +178,7 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
     bearer = turn.user.carrier or turn.user.dn
     plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, turn.user.until_ms)
     try:
-        return await ports.shepherds.upload_turl(turn.service, plan, candidates), begun
+        return await ports.shepherds.upload_turl(turn.service, plan, demand, candidates), begun
     except CheloniaError:
         if begin.named:
             await _give_back(ports, turn, begin)
