@@ -128,6 +128,17 @@ async def test_a_lock_is_its_owner_s(world: World) -> None:
 
 
 @played
+async def test_who_may_write_about_a_file_may_lock_it_however_deep(world: World) -> None:
+    """Clients that say no depth ask for a deep one: of a file that is no other."""
+    await write(world, "/f")
+    await done(world, Make(at("/d"), "collection"))
+    for path, answers in (("/f", Done), ("/d", Failure)):
+        await done(world, Set(at(path), policy={EVE.dn: "+read +modifyMetadata"}))
+        (answer,) = await world.files.apply(EVE, (Set(at(path), locks=(lock(deep=True),)),))
+        assert isinstance(answer, answers), answer
+
+
+@played
 async def test_locks_are_bounded_and_go_with_the_name(world: World) -> None:
     await write(world, "/f")
     assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=bounds.LOCK_MS_MAX + 1),))) is Kind.BAD_REQUEST

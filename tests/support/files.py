@@ -680,7 +680,8 @@ class MemoryFiles:
         known = node.locks.get(lock.token)
         if known and known.owner != call.dn and (lock.lasts_ms or node.attributes.owner != call.dn):
             raise CheloniaError(Kind.DENIED)
-        if known and call.scopes:
+        writes = node.type == TYPE_FILE and _may(call, Action.MODIFY_METADATA, node, change.place)
+        if known and call.scopes and not writes:
             _require(call, Action.DELETE, node, change.place)
         if not lock.lasts_ms:
             if known is None:
@@ -689,10 +690,10 @@ class MemoryFiles:
             return
         check_new(lock)
         check_beside(lock, self._covering(change.place))
-        if known is None:
+        if known is None and not writes:
             _require(call, Action.DELETE, node, change.place)
-            if len(node.locks) >= bounds.LOCKS_PER_ENTRY_MAX:
-                raise CheloniaError(Kind.TOO_LARGE)
+        if known is None and len(node.locks) >= bounds.LOCKS_PER_ENTRY_MAX:
+            raise CheloniaError(Kind.TOO_LARGE)
         node.locks[lock.token] = replace(lock, owner=call.dn, root=change.place)
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -776,10 +777,9 @@ def _settle(node: Node, setting: Setting) -> None:
 
 
 def _may(call: Call, action: Action, node: Node, place: LogicalName) -> bool:
-    if call.scopes and not any(scope.covers(action, place) for scope in call.scopes):
-        return False
+    within = not call.scopes or any(scope.covers(action, place) for scope in call.scopes)
     decision = decide(action, call.dn, call.attributes, owner=node.attributes.owner, policy=node.policy)
-    return call.has(Role.ADMINISTRATOR) or decision.allowed
+    return within and (call.has(Role.ADMINISTRATOR) or decision.allowed)
 
 
 def _inside(place: LogicalName, path: str) -> LogicalName:

@@ -86,14 +86,14 @@ async def changed(
             cause = "there is no lock of this token here: it may have ended"
             raise CheloniaError(Kind.PRECONDITION, subject=str(change.place), cause=cause)
         if known is not None and turn.user.scopes:  # a token that may not take a lock cannot end one
-            expect += _may_take(judge, found, known)
+            expect += _may_take(judge, found)
         if not lock.lasts_ms:
             del here[lock.token]
             continue
         check_new(lock)
         check_beside(lock, (*here.values(), *deep))
         if known is None:
-            expect += _may_take(judge, found, lock)
+            expect += _may_take(judge, found)
         here[lock.token] = replace(lock, owner=turn.user.dn)
         put.append(Triple("locks", lock.token, to_text(here[lock.token], now)))
     if len(here) > bounds.LOCKS_PER_ENTRY_MAX:
@@ -103,8 +103,9 @@ async def changed(
     return put, [("locks", token) for token in found.section("locks") if token not in here], (*expect, *versions(found))
 
 
-def _may_take(judge: Judge, found: FoundEntry, lock: Lock) -> Expect:
-    if lock.deep or found.type == TYPE_COLLECTION:
+def _may_take(judge: Judge, found: FoundEntry) -> Expect:
+    """Whether the caller may lock an entry; below one that is no collection there is nothing, however deep it goes."""
+    if found.type == TYPE_COLLECTION:
         return judge.require(Action.DELETE, found)
     return judge.require_one(((Action.DELETE, found), (Action.MODIFY_METADATA, found)))
 

@@ -70,12 +70,13 @@ def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
     assert bench.ask("GET", "/new").status == 404
     assert bench.ask("LOCK", "/new", INFO % b"exclusive", dn=EVE).status == 201
 
-    for actions, status in (((*READING, *ADDING), 403), ((*READING, *ADDING, Action.DELETE), 201)):
+    for right, status in ((Action.READ, 403), (Action.MODIFY_METADATA, 201), (Action.DELETE, 201)):
+        actions, name = (*READING, *ADDING, right), f"/{right.value}"
         now = bench.clock.now_ms()
         token = issue(SHARE_KEY, ShareToken("id", JOE, "", Scope(actions, ()), Ms(now), Ms(now + 60_000)))
-        answer = bench.ask("LOCK", "/other", INFO % b"exclusive", dn=ANONYMOUS, Authorization=f"Bearer {token}")
+        answer = bench.ask("LOCK", name, INFO % b"exclusive", dn=ANONYMOUS, Authorization=f"Bearer {token}")
         assert answer.status == status, answer
-        assert bench.ask("GET", "/other").status == (404 if status == 403 else 200)
+        assert bench.ask("GET", name).status == (404 if status == 403 else 200)
 
 
 def test_a_lock_of_a_tree(bench: Bench) -> None:
