@@ -37,7 +37,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
-from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash, remote_bartender
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, open_link, remote_ahash, remote_bartender
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
 from chelonia.wire.operations.ahash import AHASH
@@ -166,6 +166,14 @@ async def test_the_port_behaves_as_if_it_were_local(grid: Grid, tmp_path: Path) 
         with pytest.raises(CheloniaError) as caught:
             await ahash.get(Call(), (ObjectId("\0"),))
         assert caught.value.kind is Kind.BAD_REQUEST
+
+
+async def test_how_far_a_service_is_is_known_to_whoever_sends_bytes_there(grid: Grid) -> None:
+    async with door(grid, Port(answered)) as server:
+        link, url = open_link(grid.client(grid.user(LIBRARIAN))), f"https://localhost:{server.port}/AHash"
+        await remote_ahash(link, (url,)).status(Call())
+        assert link.client.round_trips.to(url) > 0
+        await link.client.close()
 
 
 async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:

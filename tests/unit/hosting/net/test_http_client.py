@@ -345,7 +345,7 @@ def test_the_round_trip_stands_where_the_kernel_has_it() -> None:
     assert known.to("https://there:1/turl/x") == 16
 
 
-def test_it_is_known_of_so_many_targets_at_most() -> None:
+def test_how_far_they_are_is_known_of_so_many_targets_at_most() -> None:
     known = RoundTrips()
     for number in range(TARGETS_MAX + 1):
         known.keep(f"https://n{number}:1", number)
