@@ -35,6 +35,8 @@ LATER: dict[str, tuple[str, ...]] = {
     "Clone": ("policy",),
     "Seal": ("policy",),
     "QuotaUse": ("implied",),
+    "Placing": ("when",),
+    "Placed": ("note",),
 }
 """Fields that came last, by the type that has them."""
 MUCH_LATER: dict[str, tuple[str, ...]] = {

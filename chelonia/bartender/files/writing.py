@@ -60,8 +60,7 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
     begin = replace(begin, replaces=replaces, piece=ask.piece, part=ask.part)
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
-    note = "" if ask.piece else await ports.shepherds.shortage(turn.service, ask.wanted)
-    return Placed(turl, put, begun.blob, note)
+    return Placed(turl, put, begun.blob, await ports.shepherds.shortage(turn.service, ask.wanted))
 
 
 async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Reserving) -> Placed:

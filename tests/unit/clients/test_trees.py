@@ -12,7 +12,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.metadata import Triple
 from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.removal import remove_tree
-from chelonia_clients.transfers import BRANCHES_AHEAD, TreeOptions, put_tree
+from chelonia_clients.transfers import TreeOptions, put_tree
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import client_on
 from tests.unit.clients.test_transfers import DATA, make_tree
@@ -55,6 +55,7 @@ async def test_of_a_tree_that_would_be_new_nothing_is_made_by_who_only_asks(
     done = [each async for each in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True))]
     assert [each.error for each in done] == [None] * 7
     assert fake.names() == []
+    assert "makeCollection" not in [op for op, _ in fake.calls]
 
 
 async def test_below_what_may_not_be_looked_into_it_is_asked_what_is_there(fake: FakeBartender, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ async def test_below_what_may_not_be_looked_into_it_is_asked_what_is_there(fake:
 async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none(
     fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2 * BRANCHES_AHEAD):
+    for number in range(12):
         (tmp_path / "t" / str(number)).mkdir(parents=True)
     client = client_on(fake)
     async for done in put_tree(client, tmp_path / "t", "/t"):
@@ -81,7 +82,7 @@ async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none
 
     async def never(ln: str, *, recursive: bool = False) -> AsyncIterator[DirectoryEntry]:
         asked.append(ln)
-        if len(asked) > BRANCHES_AHEAD:
+        if len(asked) == 1 + 6:
             all_asked.set()
         if ln != "/t":
             await asyncio.Event().wait()
@@ -94,7 +95,7 @@ async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none
         await all_asked.wait()
         walking.cancel()
         await asyncio.wait((walking,))
-    assert len(asked) == 1 + BRANCHES_AHEAD
+    assert len(asked) == 1 + 6
 
 
 async def test_of_a_tree_no_collection_goes_before_those_in_it_have_gone(
