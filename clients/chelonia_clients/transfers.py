@@ -78,6 +78,8 @@ Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
 """Where a file of so many bytes waits for its turn."""
 BRANCHES_AHEAD: Final = 6
 """So many directories of a tree are asked for, or made, at a time: each is a round trip or two."""
+LISTED_MS: Final = 30_000
+"""What was asked for ahead so long ago is asked for again: others may have changed it."""
 PLAIN: Final = TreeOptions()
 """Everything of a tree, with the defaults."""
 _CURE: Final = "a tree goes below a collection: name another one, or remove it first"
@@ -209,13 +211,15 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int
 
 
 class _WalkedDirectory(msgspec.Struct, eq=False):
-    """A directory to be walked. `is_new`: nothing was where its collection lies; `there`: what is in that one."""
+    """A directory to be walked. `is_new`: nothing was where its collection lies; `there`: what is in that one, as asked
+    for at `asked_ms`."""
 
     directory: Path
     collection: str
     names: tuple[str, ...] = ()
     is_new: bool = False
     there: asyncio.Task[dict[str, DirectoryEntry] | None] | None = None
+    asked_ms: int = 0
 
 
 async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) -> AsyncGenerator[Job, None]:
@@ -234,13 +238,17 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
 async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenerator[Job, None]:
     client, options = tree.client, tree.options
     while waiting:
+        now_ms = client.clock.monotonic_ms()
         for branch in waiting[-BRANCHES_AHEAD:]:
-            branch.there = branch.there or asyncio.create_task(_entries(client, branch, options))
+            if branch.there is None:
+                branch.there, branch.asked_ms = asyncio.create_task(_entries(client, branch, options)), now_ms
         branch = waiting.pop()
         directory, collection = branch.directory, branch.collection
         try:
             assert branch.there is not None, "it is the last, and so was asked for"
             there = await branch.there
+            if now_ms - branch.asked_ms >= LISTED_MS:
+                there = await _entries(client, branch, options)
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
             if options.listed and isinstance(error, CheloniaError) and error.kind is Kind.DENIED:

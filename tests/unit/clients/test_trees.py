@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.metadata import Triple
 from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.removal import remove_tree
-from chelonia_clients.transfers import TreeOptions, put_tree
+from chelonia_clients.transfers import LISTED_MS, TreeOptions, put_tree
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import client_on
 from tests.unit.clients.test_transfers import DATA, make_tree
@@ -29,6 +30,34 @@ async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_p
     async for done in put_tree(client_on(fake), tmp_path / "t", "/t", TreeOptions(dry_run=True)):
         assert done.same or done.type == "collection"
     assert len(fake.names()) == made
+
+
+async def test_what_was_asked_for_long_before_is_asked_for_again(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile others may have put something there: what lies before it takes hours, perhaps."""
+    for name in ("a", "b"):
+        (tmp_path / "t" / name).mkdir(parents=True)
+    (tmp_path / "t" / "b" / "f").write_bytes(b"bytes")
+    os.utime(tmp_path / "t" / "b" / "f", (1_000_000_000.25, 1_000_000_000.25))
+    for ln in ("/t", "/t/a", "/t/b"):
+        fake.add_collection(ln)
+    client, told = client_on(fake), list[str]()
+    names = client.names
+
+    async def slow(ln: str, *, recursive: bool = False) -> AsyncIterator[DirectoryEntry]:
+        async for entry in names(ln):
+            yield entry
+        told.append(ln)
+        if ln == "/t/a":
+            while "/t/b" not in told:
+                await asyncio.sleep(0)
+            fake.add_file("/t/b/f", b"bytes", "1000000000.250")
+            await client.clock.sleep(LISTED_MS)
+
+    monkeypatch.setattr(client, "names", slow)
+    done = [each async for each in put_tree(client, tmp_path / "t", "/t")]
+    assert [(each.error, each.same) for each in done] == [(None, False)] * 3 + [(None, True)]
 
 
 async def test_a_collection_that_somebody_makes_meanwhile_is_put_into(
