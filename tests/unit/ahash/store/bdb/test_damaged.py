@@ -251,6 +251,7 @@ def test_one_that_was_killed_before_its_pages_were_written_is_whole(with_old_key
     assert again.trusted()
     assert not (tmp_path / "3" / "suspect").exists()
     again.close()
+    assert not (tmp_path / "3" / "lock").read_text(), "the next start reads no pages first"
 
 
 def nobody_else(directory: Path) -> bool:
