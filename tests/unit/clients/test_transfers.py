@@ -336,6 +336,14 @@ def test_patience_with_an_upload_goes_with_the_link_and_with_each_start() -> Non
     assert (patience(0, 0, 0), patience(1, 0, 0)) == (650, 2600)
 
 
+async def test_for_a_name_that_is_taken_no_bytes_are_sent(fake: FakeBartender) -> None:
+    fake.add_file("/f", b"theirs")
+    with pytest.raises(CheloniaError) as caught:
+        await upload(client_on(fake), bytes_source(DATA), "/f")
+    assert caught.value.kind is Kind.EXISTS
+    assert fake.store.asked == []
+
+
 async def test_too_few_shepherds_for_a_moment_are_waited_for(fake: FakeBartender) -> None:
     fake.failures = [Kind.NO_SHEPHERD] * 3
     await upload(client_on(fake), bytes_source(DATA), "/f")

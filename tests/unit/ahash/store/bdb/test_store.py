@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -227,13 +228,15 @@ def test_a_damaged_page_panics_and_whoever_hosts_it_is_told_once(tmp_path: Path)
     store.close()
 
 
-def empty_a_page(directory: Path, marker: bytes) -> None:
-    """The leaf that holds `marker` is all zero, as what a disk has lost may read."""
+def empty_a_page(directory: Path, marker: bytes) -> bytes:
+    """The leaf that holds `marker` is all zero, as what a disk has lost may read. Returns what was in it."""
     with (directory / "db" / "store.db").open("r+b") as file:
         data, kind_at, leaf = file.read(), 25, 5
         pages = [at for at in range(0, len(data), PAGE_BYTES) if data[at + kind_at] == leaf]
-        file.seek(next(at for at in pages if marker in data[at : at + PAGE_BYTES]))
+        lost = next(at for at in pages if marker in data[at : at + PAGE_BYTES])
+        file.seek(lost)
         file.write(bytes(PAGE_BYTES))
+        return data[lost : lost + PAGE_BYTES]
 
 
 def test_a_store_with_an_empty_page_does_not_open(tmp_path: Path) -> None:
@@ -255,15 +258,17 @@ def test_an_empty_page_that_the_tree_does_not_have_is_no_damage(tmp_path: Path) 
     store.close()
 
 
-def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", ["far before", "at its end"])
+def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path, begins: str) -> None:
     """Berkeley DB takes it for a hole in the file: the rest of the tree would be missing, unsaid."""
     filled_and_closed(tmp_path / "a")
     reasons: list[str] = []
     store = BdbStore(tmp_path / "a", SMALL, reasons.append)
-    empty_a_page(tmp_path / "a", b"k04000")
+    first = min(int(key) for key in re.findall(rb"k([0-9]{5})", empty_a_page(tmp_path / "a", b"k04000")))
+    start = b"k" if begins == "far before" else b"k%05d\0" % (first - 1)
     assert len(store.scan(b"k", b"k03000", 5000)) == 3000
     with fails(Kind.UNAVAILABLE):
-        store.scan(b"k", b"z", 6000)
+        store.scan(start, b"z", 6000)
     assert "a page of it is empty" in reasons[0]
     store.close()
 
