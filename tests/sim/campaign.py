@@ -23,8 +23,6 @@ from typing import Any
 
 from tests.sim import large_pages
 from tests.sim.replication_scenario import replication
-from tests.sim.scenario import crashes_and_loss
-from tests.sim.scenario_churn import churn
 from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import slow_copy
 from tests.sim.scenario_swarm import copying_swarm, rotting_swarm, skewed_swarm, swarm, versioned_swarm
@@ -35,8 +33,6 @@ LEDGER = ROOT / "build" / "sim" / "ledger.jsonl"
 PASSED = "passed"
 
 SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
-    "crashes": crashes_and_loss,
-    "churn": churn,
     "swarm": swarm,
     "copies": copying_swarm,
     "versions": versioned_swarm,

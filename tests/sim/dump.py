@@ -52,8 +52,3 @@ def _wide(store: MemoryStore) -> dict[ObjectId, dict[str, dict[str, str]]]:
         ObjectId(object_id.decode()): {section.decode(): properties for section, properties in sections.items()}
         for object_id, sections in found.items()
     }
-
-
-def snapshot(store: MemoryStore) -> NamespaceSnapshot:
-    """The objects of a store, wide sections included."""
-    return Dump().snapshot(store)

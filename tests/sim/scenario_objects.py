@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import random
 
+from tests.sim.chaos import CALM
 from tests.sim.front_ends import front_ends
 from tests.sim.model import Violation
 from tests.sim.network import Faults
 from tests.sim.objects import Objects
-from tests.sim.scenario import CALM, Outcome
-from tests.sim.scenario_swarm import SETTINGS
+from tests.sim.scenario_swarm import SETTINGS, Outcome
 from tests.sim.users import User, Users
 from tests.sim.world import PAIRED, World
 

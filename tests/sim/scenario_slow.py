@@ -22,8 +22,8 @@ from chelonia.core.ports.files import Arrived, Done, Placing, Write
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import locations_of
 from chelonia.wire import receipts
+from tests.sim.chaos import CALM
 from tests.sim.model import Violation
-from tests.sim.scenario import CALM
 from tests.sim.virtual_loop import this_loop
 from tests.sim.watch import Watch
 from tests.sim.world import ADMIN, LIBRARIAN_SETTINGS, USER, Shape, SimShepherd, World

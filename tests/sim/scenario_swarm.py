@@ -1,4 +1,4 @@
-"""The third scenario: everything at once. Two Librarians, two Bartenders, an A-Hash, nine Shepherds at three sites,
+"""Everything at once. Two Librarians, two Bartenders, an A-Hash, nine Shepherds at three sites,
 users who work on the same names, and a mix of misfortunes that the seed draws.
 
 Phase 1: misfortunes and load; the invariants are looked at throughout, and every answer is held against what users were
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import nullcontext
+from dataclasses import dataclass
 from unittest.mock import patch
 
 from chelonia.core.errors import CheloniaError
@@ -41,7 +42,6 @@ from tests.sim.parted import LONG_MS, SLACK_MS, Parted
 from tests.sim.quotas import Quotas
 from tests.sim.rebuilding import RECORD_KEY, SNAPSHOT_MS, rebuild, rebuild_in_trouble
 from tests.sim.rebuilt import story_of
-from tests.sim.scenario import Outcome
 from tests.sim.users import KINDS, NAMES_EACH, REGRET, Group, User, Users, colleagues, dn_of
 from tests.sim.versioned import Versioned
 from tests.sim.watch import Watch
@@ -152,6 +152,15 @@ async def rotting_swarm(seed: int) -> Outcome:
 async def skewed_swarm(seed: int) -> Outcome:
     """The same, where nodes are of two versions. Raises: Violation."""
     return await swarm(seed, copies=random.Random(f"skew {seed}").random() < SKEWED_COPIES, skewed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run showed: files acknowledged, virtual time to heal, and the trace's digest."""
+
+    acknowledged: int
+    healed_after_ms: int
+    digest: str
 
 
 async def swarm(

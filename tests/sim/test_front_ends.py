@@ -12,8 +12,8 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest
 from chelonia.core.ports.files import Arrived, Placing, Write
 from chelonia.wire import receipts
+from tests.sim.chaos import CALM
 from tests.sim.front_ends import BytesFrom
-from tests.sim.scenario import CALM
 from tests.sim.users import User
 from tests.sim.virtual_loop import run_virtual
 from tests.sim.world import USER, World

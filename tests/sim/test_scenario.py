@@ -20,8 +20,6 @@ from chelonia.shepherd.transfers import forwarding
 from tests.sim import campaign
 from tests.sim.model import Violation
 from tests.sim.regressions import REGRESSIONS
-from tests.sim.scenario import FILES, crashes_and_loss
-from tests.sim.scenario_churn import churn
 from tests.sim.scenario_objects import objects_storm
 from tests.sim.scenario_slow import AT_FIRST_BYTES_PER_S, SIZE, slow_copy
 from tests.sim.scenario_swarm import copying_swarm, rotting_swarm, skewed_swarm, swarm, versioned_swarm
@@ -39,17 +37,6 @@ def _no_logs() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-
-
-def test_every_file_is_whole_after_crashes_and_loss(seed: int) -> None:
-    """Replay one seed: `make sim SEEDS=<seed>..<seed>`."""
-    outcome = run_virtual(crashes_and_loss(seed))
-    assert outcome.acknowledged >= FILES * 3 // 4, "the storm was so bad that too little was tested"
-
-
-def test_nothing_acknowledged_is_lost_or_comes_back_while_everything_breaks(seed: int) -> None:
-    """Replay one seed: `make sim SEEDS=<seed>..<seed>`."""
-    assert run_virtual(churn(seed)).acknowledged >= 4, "the storm was so bad that too little was tested"
 
 
 @pytest.mark.parametrize("seed", range(1, 19))
@@ -117,17 +104,19 @@ def test_a_campaign_goes_on_where_it_was(
     """What has passed with this code is not run again, unless it is asked for."""
     ledger = tmp_path / "sim" / "ledger.jsonl"
     common = ["--jobs", "1", "--ledger", str(ledger)]
-    assert campaign.main(["1", "churn", *common]) == 0
+    assert campaign.main(["1", "replication", *common]) == 0
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     with ledger.open("a") as file:
-        file.write('{"scenario": "churn", "se')  # the process was killed here
+        file.write('{"scenario": "replication", "se')  # the process was killed here
     monkeypatch.setattr(campaign, "ProcessPoolExecutor", _Here)  # one real one is enough
-    assert campaign.main(["1..2", "churn", *common]) == 0
+    assert campaign.main(["1..2", "replication", *common]) == 0
     assert "1 passed, 0 failed, 1 skipped" in capsys.readouterr().out
-    assert campaign.main(["1", "churn", "--again", *common]) == 0
+    assert campaign.main(["1", "replication", "--again", *common]) == 0
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     runs = campaign.read(ledger)
-    assert [(run.scenario, run.seed, run.result) for run in runs] == [("churn", 1, "passed")] * 2  # one was cut off
+    assert [(run.scenario, run.seed, run.result) for run in runs] == [
+        ("replication", 1, "passed")
+    ] * 2  # one was cut off
     assert all(run.seconds > 0 and run.revision == campaign.revision() for run in runs)
 
 
@@ -165,15 +154,10 @@ class _Here:
 
 
 def test_a_seed_is_one_history_whatever_the_hash_seed() -> None:
-    """Two interpreters that order their sets differently must live through the same events."""
+    """Two interpreters that order their sets differently must live through the same events; another seed has others."""
     first, second = (_digest_under(hash_seed) for hash_seed in ("1", "4711"))
     assert first == second
-    assert len(first.split()) == 3
-
-
-def test_seeds_differ() -> None:
-    """The seed really draws the faults."""
-    assert run_virtual(churn(1)).digest != run_virtual(churn(2)).digest
+    assert len({*first.split()}) == 2
 
 
 def test_the_loop_reports_a_world_that_stands_still() -> None:
@@ -210,11 +194,9 @@ def test_a_run_in_which_everybody_waits_for_ever_ends() -> None:
 def _digest_under(hash_seed: str) -> str:
     program = (
         "import logging; logging.disable(logging.CRITICAL)\n"
-        "from tests.sim.scenario import crashes_and_loss\n"
-        "from tests.sim.scenario_churn import churn\n"
         "from tests.sim.scenario_swarm import swarm\n"
         "from tests.sim.virtual_loop import run_virtual\n"
-        "runs = (crashes_and_loss(7), churn(7), swarm(7))\n"
+        "runs = (swarm(7), swarm(8))\n"
         "print(*(run_virtual(run).digest for run in runs))\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

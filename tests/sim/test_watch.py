@@ -9,7 +9,7 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest
 from chelonia.core.ports.files import Arrived, Done, Placing, Write
 from chelonia.wire import receipts
-from tests.sim.scenario import CALM
+from tests.sim.chaos import CALM
 from tests.sim.virtual_loop import run_virtual
 from tests.sim.watch import Watch
 from tests.sim.world import USER, World

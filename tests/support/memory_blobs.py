@@ -137,12 +137,6 @@ class MemoryBlobs:
         """Interrupted uploads kept by `suspend`, in order."""
         return tuple(sorted(self._suspended))
 
-    def leftover(self) -> int:
-        """How many kept uploads, open writers and set-aside replicas there are; those whose record is damaged are not
-        counted, for they stay until a person decides."""
-        aside = [kept for kept in self._set_aside.values() if kept.facts is not None]
-        return len(self._suspended) + len(aside) + len(self._writers)
-
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def identity(self) -> StoreIdentity | None:
