@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
@@ -126,6 +126,7 @@ class Machine:
         assert not self.staged.changed
 
 
+@settings(max_examples=500)  # of a hundred one in ten missed that a cut was forgotten
 @given(st.binary(max_size=SPAN), st.lists(STEP, max_size=12), st.booleans(), st.booleans())
 def test_what_is_committed_is_what_was_written(
     base: bytes, steps: list[tuple[str, int, bytes]], anew: bool, large: bool
@@ -161,6 +162,37 @@ def test_a_new_file_with_holes_sends_what_was_written_and_not_the_holes() -> Non
     staged = Staged.of("e", 0)
     staged.wrote(1 << 30, (1 << 30) + 5, append=False)
     assert staged.plan() == Plan((1 << 30) + 5, ((1 << 30, (1 << 30) + 5),), whole=True)
+    staged.committed(staged.plan(), "f")
+    assert staged.laid == 1, "it is of pieces, as if that had been laid over it"
+
+
+@pytest.mark.parametrize(("written", "whole"), [(500_000, True), (499_999, False)])
+def test_a_file_of_which_half_was_written_goes_anew_if_all_of_it_is_here(written: int, whole: bool) -> None:
+    staged = Staged.of("e", 1_000_000)
+    staged.wrote(0, written, append=False)
+    assert not staged.plan().whole
+    assert list(staged.fetched(0, 1_000_000)) == [(written, 1_000_000)]
+    assert staged.plan().whole is whole
+
+
+def test_of_bytes_that_were_on_their_way_when_a_file_was_cut_none_beyond_the_cut_are_kept() -> None:
+    staged = Staged.of("e", 100)
+    staged.resize(50)
+    staged.resize(80)
+    assert list(staged.fetched(0, 100)) == [(0, 50)]
+
+
+def test_a_last_piece_that_is_not_here_any_more_is_not_fetched_to_be_written_anew() -> None:
+    staged = Staged.of("e", 1 << 20)
+    for here in (True, False):
+        start = staged.size
+        staged.wrote(start, start + 100, append=True)
+        staged.committed(staged.plan(), "f")
+        staged.wrote(start + 100, start + 200, append=True)
+        if not here:
+            staged.valid.remove(0, start + 100)
+        assert staged.plan().ranges == ((start if here else start + 100, start + 200),)
+        staged.committed(staged.plan(), "g")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +212,7 @@ def test_appends_leave_few_pieces_and_send_few_bytes_again(sizes: list[int]) -> 
         pieces = laid(pieces, [Extent(start, end - start, BlobId(str(n)))], size)
         assert len(pieces) <= size / WHOLE_BYTES_MAX + 16
         long += end - start > bounds.INLINE_BYTES_MAX
+    assert min(staged.tails) >= size - 2 * MERGED_BYTES_MAX, "others are never written anew"
     assert sent <= 5 * (size - base) + 2000 * MERGED_BYTES_MIN
     assert long <= 2 * (size - base) / MERGED_BYTES_MAX or sizes[0] > bounds.INLINE_BYTES_MAX
 
@@ -206,10 +239,14 @@ def test_a_commit_never_has_more_pieces_than_one_change_takes() -> None:
 
 
 def test_appends_move_behind_what_somebody_else_appended() -> None:
-    staged = Staged.of("e", 100)
+    staged = Staged.of("d", 90)
+    staged.wrote(90, 100, append=True)
+    staged.committed(staged.plan(), "e")
     staged.wrote(100, 110, append=True)
     assert staged.appended
+    assert staged.tails == [90]
     assert staged.moved_on("f", 130) == 30
+    assert staged.tails == [], "its last pieces are others'"
     assert (staged.size, list(staged.dirty), staged.missing(0, 200)) == (140, [(130, 140)], [(0, 130)])
     staged.wrote(3, 4, append=True)
     assert not staged.appended

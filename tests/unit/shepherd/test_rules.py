@@ -14,6 +14,7 @@ from chelonia.core.ports.shepherd import Authority, Scanned, ShepherdState, Stor
 from chelonia.core.values import replace
 from chelonia.shepherd.rules import authority, scrub
 from chelonia.shepherd.rules.journal import Describe, Journal
+from chelonia.shepherd.rules.reconciling import Reconciling
 from chelonia.shepherd.rules.scrub import RoundPace, ScrubRound
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import lifecycle
@@ -410,6 +411,17 @@ def test_pages_of_blobs_that_are_there_once_or_twice_are_found_by_blob() -> None
         assert after.live_copy(kept.blob) is not None
         after.remove(reference)
     assert after.live_copy(BlobId("00000000-0000-4000-8000-000000000001")) is None
+
+
+# --- reconciling ---------------------------------------------------------------------------------------------------
+
+
+def test_where_differences_are_enough_the_next_start_may_rely_on_the_notes_from_the_first_answer_on() -> None:
+    start = Reconciling()
+    assert start.begin("", 3)
+    assert (start.settled(3), start.proven(3)) == (True, False)
+    assert start.looked_at(9)
+    assert (start.settled(3), start.proven(3), start.settled(4)) == (True, True, False)
 
 
 # --- authority -----------------------------------------------------------------------------------------------------

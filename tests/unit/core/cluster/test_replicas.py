@@ -84,6 +84,10 @@ def test_nothing_known_is_neither_agreement_nor_conflict() -> None:
     assert Checksums(sha256="bb", md5="aa").conflicts(Checksums(sha256="bb", md5="ab"))
 
 
+def test_what_is_known_of_checksums_is_added_to_and_not_replaced() -> None:
+    assert Checksums("a", crc32c="d").with_more(Checksums("b", "c")) == Checksums("a", "c", crc32c="d")
+
+
 def test_locations_have_one_blank() -> None:
     location = Location(ServiceId("https://a:1/Shepherd"), ReferenceId("r1"))
     assert str(location) == "https://a:1/Shepherd r1"

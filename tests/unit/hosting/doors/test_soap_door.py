@@ -414,6 +414,7 @@ async def test_a_caller_without_a_role_sends_little_and_is_denied_before_his_arg
         for body in (torn, large):
             answer = await client.request(Sending("POST", url, body=body))
             assert b"<c:kind>denied</c:kind>" in answer.body
+            assert (b"what it sends has at most" in answer.body) is (body is large)
     async with ahash_at(grid, tmp_path) as url, client_of(grid.client(grid.user(SERVICE))) as client:
         answer = await client.request(Sending("POST", url, body=torn))
         assert b"<c:kind>bad-xml</c:kind>" in answer.body

@@ -191,6 +191,7 @@ def test_each_look_that_differs_is_kept_for_the_curve() -> None:
         drill = replace(drill, looks=looked(drill, {2: number}, Ms(5_000 + number)))
     assert len(looks_at(drill)) <= bounds.DRILL_LOOKS_MAX
     assert looks_at(drill)[-1] == (4_999, {2: 999})
+    assert looks_at(drill)[0][0] < 4_999 - 2 * bounds.DRILL_LOOKS_MAX, "of earlier looks fewer are kept, and not none"
 
 
 def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:

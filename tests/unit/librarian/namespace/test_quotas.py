@@ -471,4 +471,5 @@ def test_the_narrowest_is_the_one_with_least_left() -> None:
     assert narrowest((wide, close)) == close
     assert narrowest((wide, close, full)) == full
     assert narrowest((replace(full, files=0),)) is None
+    assert narrowest((replace(full, counted=False),)) is None, "it refuses nothing yet"
     assert ObjectId("sys:quotas") == QUOTAS_OBJECT

@@ -1,4 +1,4 @@
-"""Who is there, who leads, and the brakes: state machines with time passed in."""
+"""Who is there, and who leads: state machines with time passed in."""
 
 import pytest
 
@@ -16,7 +16,6 @@ from chelonia.librarian.presence.health import (
     steady_from,
     unsteady,
 )
-from chelonia.librarian.repair.guard import RateGuard, Slots, Sparing, Throttle
 
 A, B = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
 LEASE = 1_000
@@ -405,64 +404,3 @@ def test_seeing_another_holder_or_term_ends_leading_at_once() -> None:
         me.won(bid)
         me.observe(other, Ms(1))
         assert not me.leading(Ms(1))
-
-
-# --- brakes -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_rate_guard_lets_so_many_through_in_any_minute() -> None:
-    guard = RateGuard(10)
-    assert guard.take(6, Ms(0))
-    assert not guard.take(5, Ms(59_999))
-    assert guard.take(4, Ms(59_999))
-    assert guard.take(6, Ms(60_000))
-    assert not guard.take(1, Ms(60_000))
-
-
-def test_slots_are_bounded_per_shepherd_and_in_all() -> None:
-    slots = Slots(2, 3)
-    slots.take((A, B))
-    slots.take((A,))
-    assert (slots.free(A), slots.free(B)) == (False, True)
-    slots.take((B,))
-    assert not slots.free(ServiceId("x"))
-    slots.release((A,))
-    assert slots.free(A)
-    assert slots.used() == {A: 1, B: 2}
-
-
-def test_slots_keep_to_what_a_shepherd_bears_itself() -> None:
-    own = {A: 1, B: 9}
-    slots = Slots(2, 8, lambda shepherd: own.get(shepherd, 0))
-    assert [slots.most(shepherd) for shepherd in (A, B, ServiceId("x"))] == [1, 2, 2]
-    slots.take((A, B))
-    assert (slots.free(A), slots.free(B), slots.copy().free(A)) == (False, True, False)
-    slots.per_node_max = 1
-    assert not slots.free(B)
-
-
-def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
-    backoff = Sparing(100, 350)
-    now, pauses = Ms(0), []
-    for _ in range(4):
-        until = backoff.failed(A, now)
-        pauses.append(until - now)
-        assert backoff.spared(A, Ms(until - 1))
-        assert not backoff.spared(A, until)
-        now = until
-    assert pauses == [100, 200, 350, 350]
-    assert not backoff.spared(B, now)
-    backoff.worked(A)
-    assert backoff.failed(A, now) - now == 100
-
-
-def test_a_throttle_halves_when_the_process_runs_late_and_never_stops_healing() -> None:
-    throttle, now = Throttle(2, 16), 0
-    seen = []
-    for late in (0, 50, 50, 50, 50, 50, 3, 0, 0, 0):
-        now += 100
-        throttle.look(late, Ms(now))
-        seen.append(throttle.allowed)
-    assert seen == [16, 8, 4, 2, 2, 2, 2, 3, 4, 5]
-    throttle.look(50, Ms(now + 50))
-    assert throttle.allowed == 5, "the last change has not shown its effect yet"

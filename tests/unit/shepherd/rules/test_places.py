@@ -316,5 +316,7 @@ async def test_places_go_to_who_came_first_and_those_who_gave_up_take_none() -> 
     held = [await late(name) for name in "efghij"]
     outcome = await asyncio.gather(*held, return_exceptions=True)
     assert [isinstance(each, CheloniaError) for each in outcome] == [False] * 4 + [True] * 2
+    tasks = [await late(name) for name in "kl"]
     places.limit(2)
-    assert places.taken == 0
+    assert places.taken == 2, "who waits has the place that there is now"
+    await asyncio.gather(*tasks)
