@@ -184,15 +184,14 @@ def test_two_that_create_one_name_at_once_and_one_wins(cluster: Cluster, place: 
     assert asyncio.run(race()) == [201, 412, 412, 412, 412, 412]
 
 
-def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster]) -> None:
-    cluster = own_cluster(shepherds=3)
-    url = f"{cluster.files_url}/large"
+def test_a_get_goes_on_when_its_shepherd_dies(cluster: Cluster, place: str) -> None:
+    url = f"{place}/large"
     data = os.urandom(24_000_000)
     assert cluster.request("PUT", url, body=data).status == 201
 
     async def whole() -> None:
         async with cluster.client("user") as client:
-            await until_live(client, "/large", bounds.REPLICAS_DEFAULT)
+            await until_live(client, urlsplit(url).path, bounds.REPLICAS_DEFAULT)
 
     asyncio.run(whole())
     parts = urlsplit(url)
@@ -211,6 +210,7 @@ def test_a_get_goes_on_when_its_shepherd_dies(own_cluster: Callable[..., Cluster
     assert got == data
     for name, old in olds.items():
         cluster.wait_restarted(name, old)
+    asyncio.run(cluster.until_serving(*olds))
 
 
 async def test_a_file_of_several_blobs_is_appended_to_patched_and_healed(
