@@ -146,6 +146,8 @@ async def test_a_move_needs_both_ends(world: World) -> None:
     await filled(world)
     changer = narrowed(JOE, (CHANGING, "/a"))
     assert await applied(world, Move(at("/a/f"), at("/c/f")), changer) is Kind.DENIED
+    taker = narrowed(JOE, ((Action.READ, Action.REMOVE_ENTRY), "/a"), (CHANGING, "/ab"))
+    assert await applied(world, Move(at("/a/f"), at("/ab/f"), Over.EXCHANGE), taker) is Kind.DENIED, "one comes to /a"
     assert await applied(world, Move(at("/ab/f"), at("/a/g")), changer) is Kind.DENIED
     assert isinstance(await applied(world, Move(at("/a/f"), at("/a/b/f")), changer), Done)
     both = narrowed(JOE, (CHANGING, "/a"), (ADDING, "/c"))

@@ -372,6 +372,9 @@ async def test_parts_are_listed_by_number_in_pages(world: World) -> None:
     assert ([each.number for each in second.parts], second.after) == ([30], 0)
     with fails(Kind.NOT_FOUND):
         await world.files.parts(JOE, UploadParts(at("/g"), upload))
+    for wrong in ({"limit": -1}, {"after": -1}):
+        with fails(Kind.BAD_REQUEST):
+            await world.files.parts(JOE, UploadParts(at("/f"), upload, **wrong))
 
 
 @played

@@ -598,8 +598,8 @@ class MemoryFiles:
             del source.inside[change.source.name]
             node.locks = {}
         if there is not None and change.over is Over.EXCHANGE:
-            source.inside[change.source.name] = there.attributes.guid
-            there.locks = {}
+            _require(call, Action.ADD_ENTRY, source, change.source)
+            source.inside[change.source.name], there.locks = there.attributes.guid, {}
         target.inside[check_name(change.target.name)] = node.attributes.guid
         return Done(self._bumped(node), made=there is None)
 

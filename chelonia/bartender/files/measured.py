@@ -45,7 +45,7 @@ async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded
     ends = [0, *(extent.end for extent in extents)]
     if [extent.at for extent in extents] + [size] != ends or not extents:
         return recorded
-    if any(extent.skip or extent.length != one.size for extent, one in zip(extents, known, strict=True)):
+    if any(extent.length != one.size for extent, one in zip(extents, known, strict=True)):
         return recorded
     sums = {kind: combined(kind, [(getattr(one.checksums, kind), one.size) for one in known]) for kind in COMBINING}
     return recorded.with_more(Checksums(**sums))

@@ -7,8 +7,10 @@ from chelonia.core import bounds
 from chelonia.core.errors import Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.bartender import ModifyRequest
-from chelonia.core.ports.files import Failure, Inline, Write
+from chelonia.core.ports.files import Done, Failure, Inline, Set, Write
+from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import CHANGING, READING, Scope
+from chelonia.core.values import replace
 from tests.support.files_worlds import at
 from tests.unit.bartender.stage import EVE, JOE, Stage, scene
 
@@ -226,3 +228,24 @@ async def test_a_new_file_with_fewer_rules_than_it_would_have_needs_no_right_to_
     assert await written("/a/more", {"ALL": "+read +delete"}) is Kind.DENIED
     assert await stage.modify("/a", "set", "defaultPolicy", EVE.dn, "-read") == "set"
     assert await written("/a/allowed", {"ALL": "+read"}) is Kind.DENIED, "what denies goes"
+
+
+@scene
+async def test_a_lock_that_was_ended_meanwhile_is_not_refreshed_beside_the_one_that_was_taken_since(
+    stage: Stage,
+) -> None:
+    await stage.put_file("/f", needed=0)
+
+    async def locked(*locks: Lock) -> Done | Failure:
+        (answer,) = await stage.bartender.files.apply(JOE, (Set(at("/f"), locks=locks),))
+        return answer
+
+    async def another() -> None:
+        assert isinstance(await locked(replace(mine, lasts_ms=0), replace(mine, token="urn:b")), Done)
+
+    mine = Lock("urn:a", shared=False, deep=False, note="", lasts_ms=60_000)
+    assert isinstance(await locked(mine), Done)
+    stage.between.before["change_entry"] = another
+    refused = await locked(mine)
+    assert isinstance(refused, Failure)
+    assert refused.kind is Kind.LOCKED

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from chelonia.bartender.files.writing import record_type
 from chelonia.bartender.shepherds import AWAY_MS, LOOK_MS, UNHEARD_MS
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_OFFLINE, Demand
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import PartPlace, UploadId
 from chelonia.core.contents.uploads import PIECE_OF, parse_part_name
@@ -271,8 +273,9 @@ async def test_what_does_not_fit_together_is_stored_apart(stage: Stage, monkeypa
 @scene
 async def test_shepherds_hear_once_what_was_named_of_what_they_stored(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
-    for name in ("/f", "/g", "/h"):
-        assert isinstance((await stage.bartender.files.apply(JOE, (Write(at(name), inline=Inline(DATA, 2)),)))[0], Done)
+    write, piece = Write(at("/f"), inline=Inline(DATA, 2)), replace(PIECE, inline=Inline(DATA, 2))
+    for change in (write, Splice(at("/f"), piece), replace(write, place=at("/h"))):
+        assert isinstance((await stage.bartender.files.apply(JOE, (change,)))[0], Done)
     for each in stage.shepherds.values():
         first, second, _ = each.small
         assert [blob.named for blob in each.small.values()] == [(), (first,), (second,)]
@@ -377,6 +380,25 @@ async def test_bytes_are_read_from_whoever_has_them(stage: Stage) -> None:
     failed = await read(stage, Want.BYTES | Want.SOURCES)
     assert isinstance(failed, Failure)
     assert failed.kind is Kind.NO_REPLICA
+
+
+@pytest.mark.parametrize(
+    ("sums", "kind"),
+    [(Checksums(), "sha256"), (Checksums("a", "b"), "sha256"), (Checksums(md5="b", adler32="c"), "md5"),
+     (Checksums(adler32="c"), "adler32")],
+)  # fmt: skip
+def test_the_strongest_checksum_that_was_declared_is_on_record(sums: Checksums, kind: str) -> None:
+    assert record_type(sums) == kind
+
+
+@pytest.mark.parametrize(("want", "strong"), [(Want.NOTHING, False), (Want.SOURCES, True), (Want.BYTES, True)])
+@scene
+async def test_what_lasts_is_not_given_on_rights_of_before(stage: Stage, want: Want, strong: bool) -> None:
+    await stage.add_shepherds("s1")
+    await write(stage, 1)
+    stage.between.calls.clear()
+    await read(stage, want)
+    assert {args[0].strong for args in stage.between.named("traverse")} == {strong}
 
 
 @scene

@@ -8,7 +8,7 @@ import pytest
 from chelonia.core.cluster.healing import Endangered, HeldDrain
 from chelonia.core.ids import BlobId, Ms, ServiceId
 from chelonia.core.ports.librarian import SetWanted
-from chelonia_clients.verbs import removing
+from chelonia_clients.verbs import nodes, removing
 from chelonia_clients.verbs.heal import held_drain
 from tests.sim.virtual_loop import run_virtual
 from tests.support.admin_cli import run_admin
@@ -101,12 +101,14 @@ def test_of_a_lost_file_that_stays_on_a_drained_shepherd_there_is_another_cure()
 
 
 def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_STILL_MS", 60_000)
+
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
             await p.upload("f", copies=2)
             one = p.b.shepherds[0]
             waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
-            await asyncio.sleep(1250)
+            await asyncio.sleep(125)
             assert not waiting.done()
             await p.b.service.drain(ADMIN, one, False)
             said = await waiting
@@ -120,6 +122,8 @@ def test_waiting_says_when_nothing_leaves_and_ends_when_a_drain_is_called_off(mo
 
 
 def test_waiting_for_a_drain_names_the_node_that_went_away_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_STILL_MS", 60_000)
+
     async def scenario() -> None:
         async with paper(shepherds=2) as p:
             await p.upload("f", copies=2)
@@ -127,7 +131,7 @@ def test_waiting_for_a_drain_names_the_node_that_went_away_meanwhile(monkeypatch
             waiting = asyncio.ensure_future(run_admin(p.b, monkeypatch, "node", "drain", one, "--wait"))
             await asyncio.sleep(5)
             await down(p, one)
-            await asyncio.sleep(1250)
+            await asyncio.sleep(125)
             await p.b.service.drain(ADMIN, one, False)
             said = (await waiting).stderr.splitlines()
             still = [line for line in said if "nothing has left it" in line]

@@ -306,17 +306,17 @@ async def test_a_body_that_stops_coming_is_408() -> None:
 
 
 async def test_a_body_that_trickles_is_408() -> None:
-    limits = HttpLimits(body_idle_ms=100, body_rate_bytes_per_s_min=1000, linger_ms=50)
+    limits = HttpLimits(body_idle_ms=500, body_rate_bytes_per_s_min=1000, linger_ms=50)
     async with plain(echo, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n")
-        status = asyncio.ensure_future(reader.readuntil(b"\r\n"))
-        for _ in range(100):
-            if status.done():
-                break
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n")
+        answer = asyncio.ensure_future(reader.readuntil(b"B/s"))
+        while not answer.done():
             writer.write(b"x")
             await asyncio.sleep(0.02)
-        assert b" 408 " in await status
+        told = await answer
+        assert told.startswith(b"HTTP/1.1 408")
+        assert b"the body came at less than 1000 B/s" in told, "it never stopped"
         writer.close()
 
 

@@ -56,6 +56,12 @@ def test_what_is_asked_for_is_there_and_bounded(size: int, draws: list[float]) -
     assert all(span.offset >= 0 and span.offset + span.length <= size for span in asked)
 
 
+def test_every_byte_may_be_asked_for() -> None:
+    for draw, end in ((0.0, 0), (1 - 2**-53, 10**9)):
+        span = proofs.spans(10**9, lambda draw=draw: draw)[0]  # type: ignore[misc]
+        assert end in (span.offset, span.offset + span.length)
+
+
 def test_only_good_copies_that_go_need_proofs() -> None:
     plan = BlobPlan(BlobId("b"), 1, 3, 2, Ms(0), witnesses=(place(1), place(2)))
     damaged, surplus = Removal(place(3), "invalid"), Removal(place(4), "surplus")
