@@ -8,24 +8,16 @@ record by record, with what the writers were told. What a scenario does to one r
 import asyncio
 import os
 import shutil
-import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from chelonia.ahash.group import peer_messages
-from chelonia.ahash.group.log_vouching import Vouched
-from chelonia.ahash.group.peer_messages import Ack, Beat, CallFrame, EngineFrame, Hello, Message, Resign, Stand
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES
-from chelonia.ahash.store.replicated_port import LogPosition
-from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
@@ -45,7 +37,6 @@ ROOMY_DISK = "512m"
 OLD = "old"
 HELD_MS = 10_000
 """Longer than a replica holds a request for want of a master."""
-OTHER = peer_messages.VERSION + 1
 
 
 @dataclass
@@ -512,21 +503,6 @@ def _flip(path: Path, offsets: Iterable[int]) -> None:
         os.close(handle)
 
 
-async def expire_a_certificate(trial: Trial) -> None:
-    """The certificate of one expires while it is linked: it is cut off, and back with a new one, without a restart."""
-    group, victim = trial.group, await trial.follower()
-    group.kill(victim)
-    group.certify(victim, lifetime_s=25)
-    group.launch(victim)
-    await group.settled()
-    async with undisturbed(trial):
-        for replica in group.replicas:
-            if replica != victim:
-                await group.logged(replica, "expired", 60)
-        group.certify(victim)
-        await group.settled()
-
-
 # --- directories and identities that are not one's own ---------------------------------------------------------------
 
 
@@ -579,201 +555,10 @@ async def double_an_identity(trial: Trial) -> None:
     shutil.rmtree(group.data(twin))
 
 
-# --- peers that misbehave --------------------------------------------------------------------------------------------
-
-
-class Impostor:
-    """A connection to the replication port of one replica, with whatever certificate."""
-
-    def __init__(self, group: AHashDaemons, at: int, who: str | None) -> None:
-        self._group, self._at, self._who = group, at, who
-
-    async def __aenter__(self) -> "Impostor":
-        files = self._group.files(self._who or "user")
-        context = ssl.create_default_context(capath=str(files.ca_dir))
-        if self._who is not None:
-            assert files.cert is not None
-            context.load_cert_chain(files.cert, files.key)
-        host, _, port = self._group.address(self._at).rpartition(":")
-        self.reader, self.writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=host)
-        own = self.writer.get_extra_info("sockname")
-        self.address = f"{own[0]}:{own[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.transport.abort()
-
-    def say(self, *messages: Message | bytes) -> None:
-        """Send messages behind their lengths, and bytes as they are."""
-        for message in messages:
-            data = message if isinstance(message, bytes) else peer_messages.encode(message)
-            self.writer.write(data if isinstance(message, bytes) else len(data).to_bytes(4, "big") + data)
-
-    async def frames(self, count: int, deadline: float = 15) -> None:
-        """Read so many messages."""
-        async with asyncio.timeout(deadline * patience()):
-            for _ in range(count):
-                await self.reader.readexactly(int.from_bytes(await self.reader.readexactly(4)))
-
-    async def heard(self, deadline: float = 15) -> bytes:
-        """All until the other end closes."""
-        async with asyncio.timeout(deadline * patience()):
-            try:
-                return await self.reader.read()
-            except ConnectionError:
-                return b""
-
-
-async def knock_as_a_stranger(trial: Trial) -> None:
-    """Whoever is no member gets nothing from the port: without a certificate, as a user, as a host of the grid, as a
-    Librarian, who may ask the A-Hash anything."""
-    group, master = trial.group, await trial.group.master()
-    async with undisturbed(trial):
-        for who in ("user", "stranger", "librarian", "admin", None):
-            try:
-                async with Impostor(group, master, who) as caller:
-                    caller.say(Hello(peer_messages.VERSION, group.cluster, 2, bytes(16), 1))
-                    assert await caller.heard() == b"", f"{who} was answered"
-            except (ssl.SSLError, ConnectionError):
-                assert who is None, f"{who} has a good certificate"
-            if who is not None:
-                dn = f"/DC=org/O=Grid/CN={'host/' if who in ('stranger', 'librarian') else ''}{who}"
-                await group.logged(master, f"is refused: replication: {dn}: untrusted: this certificate is not that of")
-
-
-def hello_of(group: AHashDaemons, own: int, **changes: object) -> Hello:
-    """What a replica says first."""
-    return replace(Hello(peer_messages.VERSION, group.cluster, own, os.urandom(16), 1), **changes)
-
-
-def bad_talk(group: AHashDaemons, own: int) -> list[tuple[str, list[Message | bytes]]]:
-    """What a member may say and must not, and how it is told so."""
-    good = hello_of(group, own)
-    body = peer_messages.encode(CallFrame(1, b"x"))
-    return [
-        (f"it speaks version {OTHER}", [hello_of(group, own, version=OTHER)]),
-        ("it belongs to cluster other", [hello_of(group, own, cluster="other")]),
-        (f"it says to be replica {own + 9}", [hello_of(group, own, replica=own + 9)]),
-        ("its first message is no HELLO", [CallFrame(1, b"x")]),
-        ("it said HELLO twice", [good, good]),
-        ("it announces a message of", [good, (bounds.PEER_MESSAGE_BYTES_MAX + 1).to_bytes(4, "big")]),
-        ("it announces a message of", [(bounds.PEER_HELLO_BYTES_MAX + 1).to_bytes(4, "big")]),
-        ("no message begins with", [good, b"\0\0\0\1\xff"]),
-        ("not a message", [good, (1).to_bytes(4, "big") + peer_messages.encode(Resign(1))[:1]]),
-        ("it said no HELLO", []),
-        ("was cut off within a message", [good, len(body).to_bytes(4, "big") + body[:-1]]),
-    ]
-
-
-async def talk_badly(trial: Trial) -> None:
-    """Who has a member's certificate and breaks the rules of the port is closed, with one line in the log."""
-    group, victim = trial.group, await trial.follower()
-    master = await group.master()
-    group.kill(victim)
-    name = f"replica-{victim}"
-    async with undisturbed(trial):
-        for said, messages in bad_talk(group, victim):
-            before = group.log(master).count(said)
-            async with Impostor(group, master, name) as caller:
-                caller.say(*messages)
-                if "cut off" in said:
-                    await caller.writer.drain()
-                    await caller.frames(4)  # its HELLO, and beats of the master: it has read what was said by then
-                else:
-                    await caller.heard()
-            if before == 0:
-                await group.logged(master, said)
-    group.launch(victim)
-    await group.settled()
-
-
-async def replay(trial: Trial) -> None:
-    """A member's old words are said again: beats and acknowledgements of former terms, and of what it does not hold."""
-    group, victim = trial.group, await trial.follower()
-    master = await group.master()
-    status = await group.status(master)
-    group.kill(victim)
-    old, far = status.term, status.position.sequence + 1_000_000
-    words: list[Message] = []
-    for term in range(1, old + 1):
-        words += [
-            Beat(1, term, 1, Vouched(0, 0, 0), far, far),
-            Resign(term),
-            Ack(LogPosition(max(0, term - 1), 9, 9), far),
-        ]
-        words += [Stand(Vouched(term, master, 1), (term, master), unproven=False, voter=True)]
-        words += [EngineFrame(True, term, bytes(60), bytes(60))] if term < old else []
-    async with undisturbed(trial), Impostor(group, master, f"replica-{victim}") as caller:
-        for _ in range(20):
-            caller.say(*([hello_of(group, victim)] if not _ else []), *words)
-            await asyncio.sleep(0.05)
-    group.launch(victim)
-    await group.settled()
-
-
-async def flood(trial: Trial) -> None:
-    """A member sends as fast as it can what is taken and what is held back; strangers open hundreds of connections."""
-    group, victim = trial.group, await trial.follower()
-    master = await group.master()
-    group.kill(victim)
-    calls = b"".join(_framed(CallFrame(number, bytes(200))) for number in range(500))
-    frames = b"".join(_framed(EngineFrame(True, 1 << 30, bytes(60), bytes(60_000))) for _ in range(10))
-    before = _resident_bytes(group, master)
-    async with undisturbed(trial):
-        async with Impostor(group, master, f"replica-{victim}") as caller:
-            caller.say(hello_of(group, victim))
-            swallowing = asyncio.create_task(caller.heard(60))
-            end = time.monotonic() + 3
-            while time.monotonic() < end and not swallowing.done():
-                caller.say(calls, frames)
-                with suppress(ConnectionError):
-                    await caller.writer.drain()
-            swallowing.cancel()
-            await asyncio.gather(swallowing, return_exceptions=True)
-        await group.logged(master, f"a call of replica {victim} is refused: it asks what cannot be read")
-        host, _, port = group.address(master).rpartition(":")
-        silent = [await asyncio.open_connection(host, int(port)) for _ in range(400)]
-        await trial.writers.more(30)
-        for _, writer in silent:
-            writer.transport.abort()
-    grown = _resident_bytes(group, master) - before
-    assert grown < 400 << 20, f"the master grew by {grown >> 20} MiB"
-    group.launch(victim)
-    await group.settled()
-
-
-async def stall(trial: Trial) -> None:
-    """A member takes nothing; it stops in the midst of a message: it is cut off, and its replica is let in again."""
-    group, victim = trial.group, await trial.follower()
-    master, name = await group.master(), f"replica-{victim}"
-    group.kill(victim)
-    async with undisturbed(trial):
-        async with Impostor(group, master, name) as caller:
-            caller.say(hello_of(group, victim))
-            await group.logged(master, f"replica {victim} at {caller.address} was cut off: ", 60)
-        async with Impostor(group, master, name) as caller:
-            caller.say(hello_of(group, victim), (1_000_000).to_bytes(4, "big") + bytes(1000))
-            heard = await caller.heard(60)
-            assert b"it stopped within a message" in heard
-            await group.logged(master, "is refused: it stopped within a message")
-        group.launch(victim)
-        await group.settled()
-
-
-def _framed(message: Message) -> bytes:
-    data = peer_messages.encode(message)
-    return len(data).to_bytes(4, "big") + data
-
-
-def _resident_bytes(group: AHashDaemons, replica: int) -> int:
-    pages = int(Path(f"/proc/{group.processes[replica].pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 SCENARIOS: tuple[Scenario, ...] = (
     lose_a_disk, replace_by_another_host, back_up_and_restore, lose_the_majority, flip_bits, flip_pages_at_work,
-    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock,
-    expire_a_certificate, take_a_directory, double_an_identity, knock_as_a_stranger, talk_badly, replay, flood, stall,
+    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, take_a_directory,
+    double_an_identity,
 )  # fmt: skip
 
 

@@ -423,7 +423,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--daemons",
         nargs="*",
         metavar="SCENARIO",
-        help="whole daemons: growing, disks, clocks, certificates, bad peers",
+        help="whole daemons: growing, disks, clocks, identities",
     )
     parser.add_argument("--judge-every", type=int, default=1, help="scenarios after which all is compared")
     parser.add_argument("--no-others", dest="others", action="store_false", help="leave the other scenarios out")

@@ -85,11 +85,9 @@ class AHashDaemons:
         self.ca = CertificateAuthority.create(self.root / "certs", CA, now, kind=KeyKind.P256)
         for replica in self.ports:
             self.certify(replica)
-        for name in ("librarian", "stranger"):
-            key = make_key(KeyKind.P256)
-            self.ca.issue_host(f"{BASE}/CN=host/{name}", ("localhost", HOST), now, key=key).write(*self._pair(name))
-        for name in ("admin", "user"):
-            self.ca.issue_user(f"{BASE}/CN={name}", now).write(*self._pair(name))
+        names, key = ("localhost", HOST), make_key(KeyKind.P256)
+        self.ca.issue_host(f"{BASE}/CN=host/librarian", names, now, key=key).write(*self._pair("librarian"))
+        self.ca.issue_user(f"{BASE}/CN=admin", now).write(*self._pair("admin"))
         self._asking = _Asking(self.files("librarian"))
 
     # --- files ------------------------------------------------------------------------------------------------------
@@ -98,18 +96,15 @@ class AHashDaemons:
         return self.root / "certs" / f"{name}.pem", self.root / "certs" / f"{name}.key"
 
     def files(self, name: str) -> TlsSettings:
-        """Certificate, key and CAs of `replica-<n>`, `librarian`, `stranger`, `admin` or `user`."""
+        """Certificate, key and CAs of `replica-<n>`, `librarian` or `admin`."""
         cert, key = self._pair(name)
         return TlsSettings(cert=cert, key=key, ca_dir=self.ca.trust_dir)
 
-    def certify(self, replica: int, lifetime_s: int = 86_400) -> None:
-        """Give a replica a certificate, in the place of the one it has."""
+    def certify(self, replica: int) -> None:
+        """Give a replica a certificate."""
         names, key = ("localhost", HOST), make_key(KeyKind.P256)
-        issued = self.ca.issue_host(self.dn(replica), names, SystemClock().now_ms(), key=key, lifetime_s=lifetime_s)
-        cert, keyfile = self._pair(f"replica-{replica}")
-        for path in (cert, keyfile):
-            path.unlink(missing_ok=True)
-        issued.write(cert, keyfile)
+        issued = self.ca.issue_host(self.dn(replica), names, SystemClock().now_ms(), key=key)
+        issued.write(*self._pair(f"replica-{replica}"))
 
     def dn(self, replica: int) -> Dn:
         """The name in a replica's certificate."""
