@@ -87,22 +87,6 @@ async def test_kept_stat_of_nothing_and_of_the_forbidden(stage: Stage) -> None:
 
 
 @scene
-async def test_kept_closing_is_one_way(stage: Stage) -> None:
-    await stage.make("/a")
-    assert await stage.modify("/a", "set", "states", "closed", "yes") == "set"
-    assert await stage.modify("/a", "set", "states", "closed", "no") == "denied"
-
-
-@scene
-async def test_kept_a_closed_collection_is_broken_by_a_new_file(stage: Stage) -> None:
-    await stage.make("/a")
-    await stage.modify("/a", "set", "states", "closed", "yes")
-    assert (await stage.put_file("/a/n", needed=0)).status == "done"
-    assert (await stage.stat("/a"))["states"]["closed"] == "broken"
-    assert await stage.modify("/a", "set", "states", "closed", "yes") == "denied"
-
-
-@scene
 async def test_kept_move(stage: Stage) -> None:
     await stage.make("/a")
     await stage.put_file("/f", needed=0)
@@ -112,18 +96,6 @@ async def test_kept_move(stage: Stage) -> None:
     assert await stage.move("/q", "/r") == "nosuchLN"
     assert await stage.move("/a/f", "/no/such") == "invalidtarget"
     assert await stage.list("/a") == ("found", ["f"])
-    assert await stage.list("/") == ("found", ["a"])
-
-
-@scene
-async def test_kept_hard_link_and_delete(stage: Stage) -> None:
-    await stage.make("/a")
-    await stage.put_file("/a/f", needed=0)
-    assert await stage.move("/a/f", "/lnk", link=True) == "moved"
-    assert len((await stage.stat("/lnk"))["parents"]) == 2
-    assert await stage.guid("/lnk") == await stage.guid("/a/f")
-    assert await stage.name_op("delFile", "/lnk") == "deleted"
-    assert await stage.list("/a") == ("found", [])
     assert await stage.list("/") == ("found", ["a"])
 
 
