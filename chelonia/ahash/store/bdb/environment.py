@@ -20,6 +20,7 @@ from berkeleydb import db as bdb
 
 from chelonia.ahash.store.bdb import read_ahead
 from chelonia.ahash.store.bdb.files import make_private, sync_path
+from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, page_size
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -280,11 +281,13 @@ def is_damage(error: BaseException) -> bool:
 
 def _has_empty_page(path: Path) -> bool:
     """Whether a page is all zero, never written, or lost; or cannot be read."""
-    empty = bytes(PAGE_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
+            size = page_size(file.read(DESCRIPTION_BYTES)) or PAGE_BYTES
+            file.seek(0)
+            empty = bytes(size)
             while data := file.read(LOOK_BYTES):
-                if any(data[at : at + PAGE_BYTES] == empty for at in range(0, len(data), PAGE_BYTES)):
+                if any(data[at : at + size] == empty for at in range(0, len(data), size)):
                     return True
     except OSError as error:
         if error.errno not in UNREADABLE:

@@ -156,9 +156,8 @@ class BdbStore(NeverLate):
         with self._errors():
             environment.open_environment(env, self._directory / "db", recovery)
             self._open_tree(env)
-            environment.clear_suspicion(
-                self._directory, self._db, killed=True
-            )  # however it ended: nobody would fill it
+            # however it ended: nobody would fill it
+            environment.clear_suspicion(self._directory, self._db, killed=True)
         if restored:
             mark = self._directory / "restored"
             word = mark.read_text("utf-8")
