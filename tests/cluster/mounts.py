@@ -23,6 +23,8 @@ class Mount:
     path: Path
     cache: Path
     options: str = ""
+    terminal: int | None = None
+    """Where it writes what it would write to the person's terminal; None: to the log."""
     process: subprocess.Popen[str] | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -35,7 +37,8 @@ class Mount:
         with (self.path.parent / f"{self.path.name}.log").open("ab") as log:
             argv = self.chelonia("mount", "-o", options, self.place, str(self.path))
             stacks = os.environ | {"PYTHONFAULTHANDLER": "1"}  # told when it is aborted
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True, env=stacks)
+            errors = log if self.terminal is None else self.terminal
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=stacks)
         assert self.process.stdout is not None
         with self.process.stdout as out:
             assert out.readline().startswith("mounted"), self.log()

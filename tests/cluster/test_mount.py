@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -336,6 +337,30 @@ def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Moun
         reader.terminate()  # Ctrl-C would not do: what a shell starts in the background ignores it
         assert reader.wait(READ_MS / 2000) == -signal.SIGTERM
     poll(lambda: (mount.path / "cold").read_bytes() == b"x", what="the cluster is back")
+
+
+def test_a_mount_in_the_foreground_shows_what_goes_on(
+    two: tuple[Mount, Mount], cluster: Cluster, tmp_path: Path
+) -> None:
+    screen, terminal = os.openpty()
+    os.set_blocking(screen, False)
+    mount = Mount(cluster, "/mounted", tmp_path / "m", tmp_path / "cache", terminal=terminal)
+    shown = bytearray()
+
+    def shows() -> bool:
+        (mount.path / "shown").write_bytes(bytes(50_000))
+        with contextlib.suppress(BlockingIOError):
+            shown.extend(os.read(screen, 4096))
+        return re.search(rb"[1-9][0-9]*/s, [0-9.]+ MB/s read, [0-9.]+ MB/s written, [0-9]+ waiting", shown) is not None
+
+    try:
+        mount.start()
+        poll(shows, what="a line of activity")
+        mount.end()
+    finally:
+        mount.abandon()
+        os.close(screen)
+        os.close(terminal)
 
 
 @contextlib.contextmanager
