@@ -198,14 +198,15 @@ class Judging:
         for blob in self._now.blobs():
             if not locations_of(blob) and not any(blob.id in note for note in self._notes):
                 yield f"{blob.id} has come back without bytes, and the report does not say so"
+        for file in without_bytes(self._now):
+            if not any(file.id in note for note in self._notes):
+                yield f"{file.id} has come back, its blob or content has not, and the report does not say so"
 
     def _as_in(self, used: Taken) -> Iterator[str]:
         """Entries are what they were in the snapshot, under the names they had."""
         claimed = [(parent, name) for obj in used.objects.values() for parent, name in _names(obj)]
         for obj in used.objects.values():
             now = self._now.get(obj.id)
-            if not now.exists and self._was_removed(obj, used):
-                continue
             if type_of(obj) == TYPE_TRASHED:
                 if type_of(now) not in ("", TYPE_TRASHED):
                     yield f"{obj.id} was deleted, and is a {type_of(now)} now"
@@ -217,11 +218,6 @@ class Judging:
                     yield f"{name!r} in {parent} was {obj.id} in the snapshot, and is not"
             if type_of(obj) == TYPE_FILE and type_of(now) == TYPE_FILE and self._newest(obj.id) < _dated(obj, used):
                 yield f"{obj.id} has older bytes than it had in the snapshot"
-
-    def _was_removed(self, obj: StoredObject, used: Taken) -> bool:
-        """Whether a file was removed while the snapshot was taken, which has its entry, and nothing of its bytes."""
-        had = [*map(blob_object, blobs_of(obj)), content_object(content_of(obj))]
-        return type_of(obj) == TYPE_FILE and not self._was.then.get(obj.id).exists and not used.objects.keys() & {*had}
 
     def _is_version(self, guid: str, used: Taken) -> bool:
         """Whether this is a version of an object that the snapshot does not know: it takes the name of what it does."""
@@ -298,6 +294,15 @@ class Judging:
 
     def _about(self, word: str) -> list[str]:
         return [note for note in self._notes if word in note]
+
+
+def without_bytes(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
+    """Files whose blob or content the metadata lack: nothing tells whether they were removed, or overwritten twice,
+    while the snapshot was taken by which they came back."""
+    for file in seen.entries():
+        named = [*map(blob_object, blobs_of(file)), *([content_object(own)] if (own := content_of(file)) else ())]
+        if type_of(file) == TYPE_FILE and any(not seen.get(each).exists for each in named):
+            yield file
 
 
 def facts_held(world: World) -> Iterator[ReplicaFacts]:

@@ -18,8 +18,6 @@ DISCARDED: Final = "discarded"
 COPYING: Final = "copying"
 """States of a content: an upload in parts; the bytes of a file; nobody's, to be let go of page by page; those of a file
 to be, which come page by page from another."""
-CHANGING: Final = "changing"
-"""The state of a content in a snapshot that could not read it, nor has been removed."""
 LEFT: Final = "left_ms"
 """Of a file: with what time its content stood in `sys:pending` when it was sealed, for what is left of its parts."""
 

@@ -38,7 +38,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, discard_blob, facts_of, locations_of, make_blob
-from chelonia.librarian.metadata.contents import CHANGING, SEALED
+from chelonia.librarian.metadata.contents import SEALED
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.quotas.decide import bounds_alone
 from chelonia.librarian.namespace.tree import type_of
@@ -84,7 +84,7 @@ def kept(obj: StoredObject) -> StoredObject | None:
     if is_guid(obj.id):
         sections = ENTRY_KEPT if type_of(obj) not in ("", TYPE_PENDING) else ()
     elif obj.id.startswith(CONTENT_PREFIX):
-        sections = CONTENT_KEPT if obj.value("content", "state") in (SEALED, CHANGING) else ()
+        sections = CONTENT_KEPT if obj.value("content", "state") == SEALED else ()
     elif obj.id.startswith(BLOB_PREFIX):
         sections = BLOB_KEPT if obj.value("blob", "file") not in ("", SNAPSHOTS_OBJECT) else ()
     else:
@@ -172,7 +172,7 @@ class Snapshotting:
         return await self._content(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,)
 
     async def _content(self, content: StoredObject) -> Sequence[StoredObject]:
-        """A content in parts, all of one state of it. Of what changes all the time: that it is there."""
+        """A content in parts, all of one state of it. What changes all the time is left to the next snapshot."""
         records, call = self._on.records, self._on.call
         for _ in range(CONTENT_TRIES):
             parts = [msgspec.structs.replace(content, sections={"content": content.sections.get("content", {})})]
@@ -185,8 +185,7 @@ class Snapshotting:
                 return parts
             content = now
         _LOG.info("%s changes too often to be in this snapshot", content.id)
-        told = {"state": CHANGING, "file": content.value("content", "file")}
-        return (msgspec.structs.replace(content, sections={"content": told}),)
+        return ()
 
     @property
     def _goes_on(self) -> bool:

@@ -44,7 +44,6 @@ from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
-from chelonia.librarian.metadata.contents import CHANGING
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.namespace.names import Names
@@ -133,7 +132,6 @@ class Rebuilding:
         self._beginning = asyncio.Lock()
         self._total = 0
         self._holes = False
-        self._changing = set[str]()
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
         self._naming = Naming(context, tools.names, self._attempt, self._told)
@@ -202,7 +200,6 @@ class Rebuilding:
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         self._holes = False
-        self._changing.clear()
         self._recounts.begin()
         self._readmitted.clear()
         self._aside.clear()
@@ -510,9 +507,6 @@ class Rebuilding:
         await self._restore_batch(batch)
 
     async def _restore_content(self, obj: StoredObject) -> None:
-        if obj.value("content", "state") == CHANGING:
-            self._changing.add(obj.value("content", "file"))
-            return
         header, records = rebuild.restore_content(obj)
         await self._attempt(header)
         restored = await self._attempt(records)
@@ -693,12 +687,6 @@ class Rebuilding:
         return sum(answer.done for answer in answers)
 
     async def _tell_lost(self, finding: Finding) -> None:
-        lacks = finding.rule in (invariants.BLOB_MISSING, invariants.CONTENT_MISSING)
-        surely = lacks and not self._holes and finding.object not in self._changing
-        if surely and (gone := await changed.has_gone(self._on, finding.object)) and await self._attempt(gone):
-            self._progress.count("files removed while the snapshot was taken")
-            self._progress.note(f"{finding}: it was removed while the snapshot was taken")
-            return
         if finding.rule != invariants.BLOB_LOST:
             self._progress.count(f"left: {finding.rule}")
             self._progress.note(str(finding))

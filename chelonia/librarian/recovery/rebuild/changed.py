@@ -2,7 +2,7 @@
 
 A snapshot reads entries first, then blobs, then contents. So of a file that was overwritten in between it has the entry
 of before and the bytes of after, which name the file; what the entry names may be gone. What is read later is newer:
-the file gets it. Of one that was removed in between, nothing is left that names it: it goes.
+the file gets it. A file of whose bytes nothing is known keeps its name: it was removed in between, or overwritten.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from chelonia.librarian.metadata.blobs import (
     owners_of,
 )
 from chelonia.librarian.metadata.contents import SEALED, content_of
-from chelonia.librarian.metadata.elements import check, drop, erase, is_, put_all, version
+from chelonia.librarian.metadata.elements import check, drop, put_all, version
 from chelonia.librarian.namespace.summaries import dropped
-from chelonia.librarian.namespace.tree import blobs_of, names_of, type_of
+from chelonia.librarian.namespace.tree import blobs_of, type_of
 from chelonia.librarian.recovery.rebuild.decide import blobs_known
 
 _CLAIMS: Final = (Needed("blob"), Needed(OWNERS), Needed("content"))
@@ -49,13 +49,6 @@ async def settle(on: LibrarianContext, attempt: Callable[[Sequence[Element]], Aw
                     elements = newer(file, new, had)
                     changed += bool(elements) and await attempt(elements)
     return changed
-
-
-async def has_gone(on: LibrarianContext, entry: ObjectId) -> list[Element]:
-    """What takes an entry away if it is a file of which nothing is left; nothing while it has anything."""
-    file = await on.records.one(on.call, entry, _FILE)
-    had = await on.records.get(on.call, [*blobs_known(file), content_object(content_of(file))])
-    return removed(file) if type_of(file) == TYPE_FILE and not any(each.exists for each in had) else []
 
 
 def claimed(stored: StoredObject) -> list[ObjectId]:
@@ -89,12 +82,6 @@ def newer(file: StoredObject, new: StoredObject, had: Sequence[StoredObject]) ->
     states = file_states({"checksumType": known_checksum_type(facts.checksums)}, NewBlob(facts, ()))
     elements += [drop(file.id, "content", fact) for fact in file.sections.get("content", {})]
     return [*elements, *put_all(file.id, {"states": states, "blobs": {FIRST_ORDINAL: facts.blob}})]
-
-
-def removed(file: StoredObject) -> list[Element]:
-    """Take a file away that was removed in between: it has a name, and neither blob nor content."""
-    names = (drop(ObjectId(parent), "entries", name, is_("entries", name, file.id)) for parent, name in names_of(file))
-    return [erase(file.id, version(file.version)), *names, *dropped(file)]
 
 
 def _later(blob: StoredObject, other: StoredObject) -> bool:

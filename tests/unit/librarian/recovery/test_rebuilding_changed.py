@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from chelonia.core.ids import Guid
+from chelonia.core.ids import Guid, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Unlink
 from chelonia.core.values import replace
@@ -15,24 +15,26 @@ from chelonia.librarian.recovery.snapshots import Snapshotting
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, EVE
 from tests.unit.librarian.keepers import Keepers, keepers
-from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot, rebuilt
+from tests.unit.librarian.recovery.test_rebuilding import BEFORE, held, next_snapshot, rebuilt
+from tests.unit.librarian.recovery.test_rebuilding_late import late, without
 from tests.unit.librarian.recovery.test_snapshots import taken, times
 
 Change = Callable[[Keepers, Guid], Awaitable[object]]
 
 
 @pytest.fixture
-def snapshot_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Keepers, Guid, Change], Awaitable[None]]:
-    """Waits for a snapshot in which something happens when the entry of a file has been read, and no blob yet."""
+def snapshot_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[None]]:
+    """Waits for a snapshot in which something happens when the entry of a file has been read, and no blob yet; or when
+    another object has."""
     monkeypatch.setattr(snapshots, "PAGE", 1)
 
-    async def wait(k: Keepers, file: Guid, change: Change) -> None:
+    async def wait(k: Keepers, file: Guid, change: Change, at: str = "") -> None:
         read, before = Snapshotting._parts, await times(k, 1) or await taken(k)
         changed: list[StoredObject] = []
 
         async def parts(taking: Snapshotting, obj: StoredObject) -> Sequence[StoredObject]:
             found = await read(taking, obj)
-            if obj.id == file and not changed:
+            if obj.id == (at or file) and not changed:
                 changed.append(obj)
                 await change(k, file)
             return found
@@ -63,7 +65,7 @@ async def overwrite_twice(k: Keepers, file: Guid) -> None:
 @pytest.mark.parametrize("change", [overwrite, lay_over, overwrite_twice])
 @virtual
 async def test_a_file_that_was_overwritten_meanwhile_has_its_newer_bytes(
-    before: bool, change: Change, snapshot_with: Callable[[Keepers, Guid, Change], Awaitable[None]]
+    before: bool, change: Change, snapshot_with: Callable[..., Awaitable[None]]
 ) -> None:
     """Also where the bytes that it had then are still on disks."""
     k = keepers()
@@ -86,15 +88,56 @@ async def test_a_file_that_was_overwritten_meanwhile_has_its_newer_bytes(
         assert (await k.paths())["/f"] == file
 
 
+@virtual
+async def test_a_file_of_whose_bytes_the_snapshot_knows_none_keeps_its_name(
+    snapshot_with: Callable[..., Awaitable[None]],
+) -> None:
+    """The bytes that it had were erased before the snapshot came to them; the others came where it had been already,
+    and who has them is away. It comes to them when that is back."""
+    k = keepers()
+    async with k.running(BEFORE):
+        first, k.ids._count = k.ids._count, 1_000_000
+        _, passed = await k.upload("/other")
+        file, former = await k.upload("/f", b"0123456789", sections={"policy": {EVE: "+read"}})
+
+        async def overwritten(k: Keepers, file: Guid) -> None:
+            k.ids._count, last = first, k.ids._count
+            _, blob = await k.upload("/f", b"newer", copies=1, replaces=file)
+            assert blob < passed
+            k.ids._count = last
+
+        async def erased() -> bool:
+            return not held(k, former)
+
+        await snapshot_with(k, file, overwritten, blob_object(passed))
+        await k.until(erased)
+        away = next(iter(k.shepherds.values()))
+        now = await k.bench.stored(file)
+    async with without(k, away, settings=BEFORE) as status:
+        assert status.counts["left: blob-missing"] == 1
+        assert any(file in note for note in status.notes)
+        assert (await k.paths())["/f"] == file
+        await late(k, away)
+        found = await k.bench.stored(file)
+        assert (await k.paths())["/f"] == file
+        for section in ("blobs", "policy"):
+            assert found.sections.get(section) == now.sections.get(section), section
+
+
 async def remove(k: Keepers, file: Guid) -> None:
     await k.bench.service.unlink(BARTENDER, Unlink(Guid("0"), "f", file))
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["a blob", "a content"])
+@pytest.mark.parametrize(
+    ("before", "rule"),
+    [(False, invariants.BLOB_MISSING), (True, invariants.CONTENT_MISSING)],
+    ids=["a blob", "a content"],
+)
 @virtual
-async def test_a_file_that_was_removed_meanwhile_stays_removed(
-    before: bool, snapshot_with: Callable[[Keepers, Guid, Change], Awaitable[None]]
+async def test_a_file_that_was_removed_meanwhile_is_told_as_lost_and_can_be_removed(
+    before: bool, rule: str, snapshot_with: Callable[..., Awaitable[None]]
 ) -> None:
+    """It cannot be told from one that was overwritten by bytes which only a Shepherd that is away knows."""
     k = keepers()
     async with k.running(replace(BEFORE, trash_keep_ms=0)):
         file, _ = await k.upload("/f", b"0123456789")
@@ -102,9 +145,16 @@ async def test_a_file_that_was_removed_meanwhile_stays_removed(
             await lay_over(k, file)
         await snapshot_with(k, file, remove)
         await k.until(lambda: none_left(k, file))
-    async with rebuilt(k) as (k, status):
-        assert status.counts["files removed while the snapshot was taken"] == 1
-        assert set(await k.paths()) == set()
+    async with rebuilt(k, BEFORE, rule) as (k, status):
+        assert status.counts[f"left: {rule}"] == 1
+        assert any(file in note for note in status.notes)
+        assert (await k.paths())["/f"] == file
+        await remove(k, file)
+        await k.until(lambda: without_file(k))
+
+
+async def without_file(k: Keepers) -> bool:
+    return "/f" not in await k.paths()
 
 
 async def none_left(k: Keepers, file: Guid) -> bool:
