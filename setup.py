@@ -138,6 +138,7 @@ setup(
         "Intended Audience :: System Administrators",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.13",
         "Topic :: System :: Distributed Computing",
         "Topic :: System :: Filesystems",
         "Typing :: Typed",

@@ -33,7 +33,8 @@ async def everything(b: Bench) -> NamespaceSnapshot:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The store, for the Librarians that a test makes."""
     with tarfile.open(MADE) as packed:
-        packed.extractall(tmp_path)  # ours
+        packed.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # ours; Python 3.11.2 has none
+        packed.extractall(tmp_path)
     monkeypatch.setattr(librarian, "MemoryStore", lambda: open_store("bdb", tmp_path))
     later = SequentialIds(7)
     later._count = 1000  # ids that the store does not have yet

@@ -113,7 +113,12 @@ async def test_a_line_says_whom_a_token_speaks_for(lines: Path) -> None:
 
 async def test_a_reader_who_goes_away_has_a_line_too(lines: Path) -> None:
     files = MemoryFiles(JOE)
-    async with served(door_of(files).serve) as server:
+    await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, ("lab",)), TYPE_COLLECTION),))
+
+    async def joe(request: HttpRequest) -> Call:
+        return Call(dn=JOE)
+
+    async with served(PlainDoor(DoorParts(files, MemoryBytes(files), EVE, 2), joe, Metrics()).serve) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PUT /lab/k HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
         await writer.drain()

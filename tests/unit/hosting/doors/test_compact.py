@@ -236,7 +236,7 @@ class Slow:
     async def _last(self, what: str) -> None:
         self.asked += 1
         try:
-            await asyncio.wait_for(self.done.wait(), 60)
+            await self.done.wait()
         except asyncio.CancelledError:
             self.ended.append(f"{what} cancelled")
             raise
