@@ -17,8 +17,8 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, Sto
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Trashed
 from chelonia.librarian.metadata.blobs import blob_of, leave_blob
-from chelonia.librarian.metadata.contents import DISCARDED, LEFT, SEALED, content_of
-from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, put, version
+from chelonia.librarian.metadata.contents import DISCARDED, LEFT, content_of
+from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, isnot, put, version
 
 NAMES_FOUND: Final = 100
 """Former names of one file under which it is found in the trash; by its GUID it always is."""
@@ -120,7 +120,8 @@ def discard_content(file: StoredObject, now: Ms) -> list[Element]:
     if not content:
         return []
     obj = content_object(content)
-    given_up = put(obj, "content", "state", DISCARDED, is_("content", "state", SEALED))
+    # Not "is sealed": one that a rebuild did not find keeps no file from going, nor from other bytes.
+    given_up = put(obj, "content", "state", DISCARDED, isnot("content", "state", DISCARDED))
     since, left = put(obj, "content", "due_ms", str(now)), file.value("content", LEFT)
     before = [drop(PENDING_OBJECT, "due", due_key(int(left), obj))] if left not in ("", str(now)) else []
     return [given_up, since, *before, put(PENDING_OBJECT, "due", due_key(now, obj), file.id)]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from chelonia.core.ids import Guid, blob_object
+from chelonia.core.ids import CONTENT_PREFIX, Guid, blob_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.librarian import Unlink
 from chelonia.core.values import replace
@@ -14,7 +14,9 @@ from chelonia.librarian.recovery import invariants, snapshots
 from chelonia.librarian.recovery.snapshots import Snapshotting
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, EVE
+from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import Keepers, keepers
+from tests.unit.librarian.namespace.test_trash import snapshot
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, held, next_snapshot, rebuilt
 from tests.unit.librarian.recovery.test_rebuilding_late import late, without
 from tests.unit.librarian.recovery.test_snapshots import taken, times
@@ -145,16 +147,19 @@ async def test_a_file_that_was_removed_meanwhile_is_told_as_lost_and_can_be_remo
             await lay_over(k, file)
         await snapshot_with(k, file, remove)
         await k.until(lambda: none_left(k, file))
-    async with rebuilt(k, BEFORE, rule) as (k, status):
+    async with rebuilt(k, replace(BEFORE, trash_keep_ms=0), rule) as (k, status):
         assert status.counts[f"left: {rule}"] == 1
         assert any(file in note for note in status.notes)
         assert (await k.paths())["/f"] == file
         await remove(k, file)
-        await k.until(lambda: without_file(k))
+        assert "/f" not in await k.paths()
+        await k.until(lambda: whole(k))
 
 
-async def without_file(k: Keepers) -> bool:
-    return "/f" not in await k.paths()
+async def whole(k: Keepers) -> bool:
+    """Nothing is left of it: what would be let go of is swept."""
+    seen = await snapshot(k.bench)
+    return not broken(seen) and not any(obj.startswith(CONTENT_PREFIX) for obj in seen.objects)
 
 
 async def none_left(k: Keepers, file: Guid) -> bool:
