@@ -568,14 +568,16 @@ class SimGroup:
         return (len(self.parcels) - 1).to_bytes(8, "big")
 
     def may_lose(self, own: int) -> bool:
-        """Whether the disk of `own` may be lost: a majority of those who have a vote is whole without it."""
-        voters = self._members_decided.voters
-        whole = [
+        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by. While
+        a change of who has a vote is not at its end, that is one of those before, too."""
+        running = {other: place.mastership.replica for other, place in self.places.items() if place.mastership}
+        whole = {
             other
-            for other, place in self.places.items()
-            if other != own and place.mastership is not None and place.mastership.replica.trusted and _whole(place.disk)
-        ]
-        return len([other for other in whole if other in voters]) >= membership.majority(len(voters))
+            for other, replica in running.items()
+            if other != own and replica.trusted and _whole(self.places[other].disk)
+        }
+        held = [self._members_decided, *(replica.membership for replica in running.values())]
+        return all(record.quorum.reached(whole) for record in held)
 
     def may_rot(self, own: int) -> bool:
         """Whether pages of a replica may: it is whole, and so is a majority without it."""
