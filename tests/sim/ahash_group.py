@@ -255,6 +255,8 @@ class SimReplica:
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         """See `ReplicatedEngine`."""
         self._events, self._sends = events, send
+        if self.panicked:
+            self.on_event(Failed("the engine panicked at a damaged page"))
 
     def found(self) -> None:
         """See `ReplicatedEngine`."""
@@ -580,9 +582,10 @@ class SimGroup:
         return all(record.quorum.reached(whole) for record in held)
 
     def may_rot(self, own: int) -> bool:
-        """Whether pages of a replica may: it is whole, and so is a majority without it."""
-        engine = self.places[own].engine
-        return engine is not None and engine.disk.whole and engine.trusted() and self.may_lose(own)
+        """Whether pages of a replica may: it is whole, and so is a majority without it. One without a vote
+        would have it soon, and be lost then."""
+        engine, votes = self.places[own].engine, own in self._members_decided.voters
+        return votes and engine is not None and engine.disk.whole and engine.trusted() and self.may_lose(own)
 
     def spoil(self, own: int, rng: random.Random) -> str:
         """Damage a page of a replica that runs, or the end of its log. Returns: what."""

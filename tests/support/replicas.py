@@ -70,14 +70,15 @@ class Wired:
         for replica in range(1, count + 1):
             self.open(replica)
 
-    def open(self, replica: int) -> ReplicatedStore:
-        """Open and start one; it may vote."""
+    def open(self, replica: int, looked: Callable[[ReplicatedStore], None] = lambda engine: None) -> ReplicatedStore:
+        """Open and start one; it may vote. `looked`: what is done in between."""
         identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
 
         def pause() -> None:
             self.before_office()
 
         engine = ReplicatedStore(self._directory / str(replica), self._settings, identity, pause)
+        looked(engine)
         self.seen[replica] = []
         self.host.run(lambda: engine.start(self.seen[replica].append, self._sender(replica)))
         self.engines[replica] = engine

@@ -155,6 +155,8 @@ class ReplicatedStore:
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         self._post, self._send = events, send
+        if self._panicked:  # in a read before: nobody has heard of it
+            self._post(Failed(self._complaint))
         self._work.put(self._follow)
         self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
         self._thread.start()

@@ -297,3 +297,16 @@ def test_one_that_cannot_be_opened_for_another_reason_is_not_given_up(
     with pytest.raises(CheloniaError):
         reopen(tmp_path / "3")
     assert (tmp_path / "3" / "db" / "store.db").exists()
+
+
+def test_one_that_panics_before_it_takes_part_says_so_when_it_does(with_old_keys: Wired, tmp_path: Path) -> None:
+    """Where its log ends is read first. Nobody heard of a panic then, and the process stood still for good."""
+    with_old_keys.close(3)
+
+    def looked(engine: ReplicatedStore) -> None:
+        os.truncate(tmp_path / "3" / "db" / "store.db", leaf_of(tmp_path / "3" / "db", b"old0250"))
+        with pytest.raises(CheloniaError, match="panicked"):
+            engine.get(b"old0250")
+
+    with_old_keys.open(3, looked)
+    assert isinstance(with_old_keys.wait(3, Failed), Failed)
