@@ -650,11 +650,21 @@ class Swarm:
             await bucket.since(self.people[0])
         await self.world.clock.sleep(5_000)
 
+    def _starting(self) -> str:
+        hosts = [host for host in self.world.hosts if "b" in host.services and host.bartender is None]
+        return f"{hosts[0].node.name} is starting" if hosts else ""
+
     async def _until_whole(self, since_ms: int) -> None:
         while True:
             await self.world.clock.sleep(8_000)
             self._check()
-            left = await self._not_empty() or self.watch.named() or self.watch.left() or await self._unhealthy()
+            left = (
+                self._starting()
+                or await self._not_empty()
+                or self.watch.named()
+                or self.watch.left()
+                or await self._unhealthy()
+            )
             left = left or (self.quotas.left(self.watch.known()) if self.quotas is not None else "")
             if not left:
                 return
