@@ -570,8 +570,8 @@ class SimGroup:
         return (len(self.parcels) - 1).to_bytes(8, "big")
 
     def may_lose(self, own: int) -> bool:
-        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by. While
-        a change of who has a vote is not at its end, that is one of those before, too."""
+        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by.
+        While a change of who has a vote is not at its end, one of those before is, too."""
         running = {other: place.mastership.replica for other, place in self.places.items() if place.mastership}
         whole = {
             other
