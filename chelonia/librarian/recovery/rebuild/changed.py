@@ -1,8 +1,9 @@
 """Files that changed while the snapshot was taken by which a namespace comes back.
 
-A snapshot reads entries first, then blobs, then contents. So of a file that was overwritten in between it has the entry
-of before and the bytes of after, which name the file; what the entry names may be gone. What is read later is newer:
-the file gets it. A file of whose bytes nothing is known keeps its name: it was removed in between, or overwritten.
+A snapshot reads most entries first, then blobs, then contents (docs/design/013-rebuild.md). So of a file that was
+overwritten in between it has the entry of before and the bytes of after, which name the file; what the entry names may
+be gone. What is read later is newer: the file gets it. A file of whose bytes nothing is known keeps its name: it was
+removed in between, or overwritten.
 """
 
 from __future__ import annotations
