@@ -27,6 +27,9 @@ from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS,
 
 KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5
+REST_S = 7.0
+"""After a freeze, before the next is begun: who stood still three times in 20 s counts as late again and again, and
+asks for leases four times as long (docs/design/009-replication.md, *Strain*)."""
 WRITERS = 8
 ASK = RetryLimits(retry_ms=10_000, pause_ms=10, hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
 """As a Librarian asks, but that it begins the next round over the replicas sooner."""
@@ -91,6 +94,7 @@ async def _outages(setup: Setup) -> tuple[list[_Outage], list[_Outage]]:
             setup.say(f"  kill {number + 1}: writes {killed[-1].write_s:.2f} s, reads {killed[-1].read_s:.2f} s")
         for number in range(QUICK if setup.quick else FREEZES):
             frozen.append(await _freeze(running, door, victims))
+            await asyncio.sleep(REST_S)
             setup.say(f"  freeze {number + 1}: writes {frozen[-1].write_s:.2f} s, reads {frozen[-1].read_s:.2f} s")
         await roles(running, door)
     return killed, frozen
