@@ -1,9 +1,9 @@
 """Namespace snapshots: what the metadata say of names, as pages that change only where the namespace has changed.
 
-The objects, in order of id, are cut into pages after ids that a digest picks, so that one change touches one page and
-the same objects give the same bytes. A snapshot is a *manifest* that lists its pages; pages lie in *segments*, blobs of
-some MiB that later snapshots refer to again. The manifest is authenticated with the cluster's record key, pages by
-their digests in it.
+The objects, in an order that stays, are cut into pages after ids that a digest picks, so that one change touches one
+page and the same objects give the same bytes. A snapshot is a *manifest* that lists its pages; pages lie in *segments*,
+blobs of some MiB that later snapshots refer to again. The manifest is authenticated with the cluster's record key,
+pages by their digests in it.
 
 Page: `CHLP`, zlib of version byte (1) and msgpack `[[id, {section: {property: value}}], ...]`. Manifest: `CHLM`,
 32 bytes HMAC-SHA256 of the rest, zlib of version byte (1) and a msgpack map of `Manifest`. Layout and golden bytes:
@@ -70,7 +70,7 @@ class SnapshotPage:
 
 
 class Pager:
-    """Cuts a stream of objects, in order of id, into pages."""
+    """Cuts a stream of objects, in an order that stays, into pages."""
 
     def __init__(self) -> None:
         self._held: Objects = []

@@ -10,20 +10,19 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
-from chelonia.core.caller import Call, Role
+from chelonia.core.caller import Role
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import (
     REBUILD_OBJECT,
     SNAPSHOTS_OBJECT,
     ContentId,
-    Guid,
     ObjectId,
     ServiceId,
     blob_object,
     content_object,
 )
 from chelonia.core.metadata import TYPE_COLLECTION, StoredObject
-from chelonia.core.ports.librarian import Delete, RebuildStatus, ServiceRecord
+from chelonia.core.ports.librarian import RebuildStatus, ServiceRecord
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, blob_of, facts_of, owners_of
 from chelonia.librarian.metadata.contents import SEALED
@@ -34,9 +33,9 @@ from tests.sim.chaos import Chaos
 from tests.sim.model import Violation
 from tests.sim.network import Channel
 from tests.sim.parted import PartsJudging
-from tests.sim.rebuilt import Judging, facts_held, loss, without_bytes
+from tests.sim.rebuilt import Judging, facts_held, loss
 from tests.sim.watch import Watch
-from tests.sim.world import ADMIN, CORE_DN, Host, SimShepherd, World
+from tests.sim.world import ADMIN, Host, SimShepherd, World
 from tests.support.namespace_snapshot import NamespaceSnapshot
 
 SNAPSHOT_MS = 15_000
@@ -241,7 +240,6 @@ async def rebuild_in_trouble(world: World, watch: Watch, chaos: Chaos, rng: rand
     if found:
         raise Violation("; ".join(found[:4]))
     watch.rebuilt(was.then)
-    await command.delete_without_bytes(watch)
     await world.open_doors()
     chaos.resume()
     if late is not None and rng.random() < 0.7:
@@ -316,19 +314,6 @@ class _Command:
         await self._world.crash_host(host)
         await self._world.clock.sleep(self._rng.choice((200, 3_000)))
         await self._world.restart_host(host)
-
-    async def delete_without_bytes(self, watch: Watch) -> None:
-        """Delete files whose bytes nothing knows, as the report tells: they changed while the snapshot was taken."""
-        host = self._host
-        call = Call(dn=CORE_DN, roles=(Role.BARTENDER,), service_id=host.bartender_id)
-        librarian = Channel("librarian", self._world.librarians(call, self._at), self._at, self._world.ids)
-        while files := list(without_bytes(watch.known())):
-            try:
-                await librarian.delete(call, Delete(Guid(files[0].id)))
-                self._world.note(f"DELETED {files[0].id}, of which nothing is left")
-            except CheloniaError as error:
-                self._world.note(f"DELETE {files[0].id} {error}")
-                await self._world.clock.sleep(1_000)
 
     async def approve_again(self) -> None:
         """Let those in that were withdrawn."""

@@ -23,14 +23,12 @@ from chelonia.core.ids import (
     ReferenceId,
     ServiceId,
     blob_object,
-    content_object,
 )
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
-from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.naming import staged_version
@@ -198,9 +196,6 @@ class Judging:
         for blob in self._now.blobs():
             if not locations_of(blob) and not any(blob.id in note for note in self._notes):
                 yield f"{blob.id} has come back without bytes, and the report does not say so"
-        for file in without_bytes(self._now):
-            if not any(file.id in note for note in self._notes):
-                yield f"{file.id} has come back, its blob or content has not, and the report does not say so"
 
     def _as_in(self, used: Taken) -> Iterator[str]:
         """Entries are what they were in the snapshot, under the names they had."""
@@ -294,15 +289,6 @@ class Judging:
 
     def _about(self, word: str) -> list[str]:
         return [note for note in self._notes if word in note]
-
-
-def without_bytes(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
-    """Files whose blob or content the metadata lack: nothing tells whether they were removed, or overwritten twice,
-    while the snapshot was taken by which they came back."""
-    for file in seen.entries():
-        named = [*map(blob_object, blobs_of(file)), *([content_object(own)] if (own := content_of(file)) else ())]
-        if type_of(file) == TYPE_FILE and any(not seen.get(each).exists for each in named):
-            yield file
 
 
 def facts_held(world: World) -> Iterator[ReplicaFacts]:

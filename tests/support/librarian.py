@@ -39,10 +39,12 @@ class SequentialIds:
     def __init__(self, seed: int = 0) -> None:
         self._count = 0
         self._random = random.Random(seed)
+        self.first = "0"
+        """How ids begin from now on."""
 
     def uuid(self) -> str:
         self._count += 1
-        return f"00000000-0000-4000-8000-{self._count:012x}"
+        return f"{self.first}0000000-0000-4000-8000-{self._count:012x}"
 
     def token(self, n_bytes: int) -> bytes:
         return self._random.randbytes(n_bytes)

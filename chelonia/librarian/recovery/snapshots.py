@@ -5,13 +5,14 @@ earlier snapshot has are referred to, the others go into new segments. Segments 
 blobs of the object `sys:snapshots`. What is not in them: locations (Shepherds know), names in collections (entries know
 their parents), uploads under way, the record key. Reasoning: docs/design/013-rebuild.md.
 
-A snapshot is no instant: entries are read one after the other while changes go on. Each entry is whole.
+A snapshot is no instant: entries are read one after the other while changes go on. Each is whole: with its content and
+blobs, all as of one moment.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -31,17 +32,26 @@ from chelonia.core.ids import (
     Ms,
     ObjectId,
     blob_object,
+    content_object,
     is_guid,
 )
 from chelonia.core.metadata import TYPE_PENDING, Filter, Needed, Sections, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
-from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, discard_blob, facts_of, locations_of, make_blob
-from chelonia.librarian.metadata.contents import SEALED
+from chelonia.librarian.metadata.blobs import (
+    OWNERS,
+    NewBlob,
+    discard_blob,
+    facts_of,
+    locations_of,
+    make_blob,
+    owners_of,
+)
+from chelonia.librarian.metadata.contents import OPEN, SEALED, content_of
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.quotas.decide import bounds_alone
-from chelonia.librarian.namespace.tree import type_of
+from chelonia.librarian.namespace.tree import blobs_of, type_of
 from chelonia.librarian.recovery.internal_blobs import Keeping
 from chelonia.wire.snapshots import (
     Manifest,
@@ -71,8 +81,8 @@ _ROLES: Final = tuple(role.value for role in Role)
 _READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, *BLOB_KEPT, *_ROLES))
 PAGE: Final = 500
 """Objects read at once."""
-CONTENT_TRIES: Final = 3
-"""How often the extents of a file that changes are read for one snapshot."""
+TRIES: Final = 3
+"""How often a file that changes is read for one snapshot."""
 
 
 def kept(obj: StoredObject) -> StoredObject | None:
@@ -154,38 +164,74 @@ class Snapshotting:
     async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
         """Read everything and store what is new of it; None when it is not to go on."""
         await writing.start()
-        async for ids in self._on.records.object_pages(self._on.call, "", PAGE):
-            for obj in await self._on.records.get(self._on.call, ids, _READ):
-                for part in await self._parts(obj):
-                    await writing.take(part)
-            await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
-            if not self._goes_on:
-                return None
+        # Uploads come first: one that is sealed meanwhile has its blobs here, wherever its file is.
+        for prefix, read in ((CONTENT_PREFIX, self._uploads), ("", self._entries)):
+            async for ids in self._on.records.object_pages(self._on.call, prefix, PAGE):
+                async for obj in read(ids):
+                    await writing.take(obj)
+                await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
+                if not self._goes_on:
+                    return None
         position = self._on.records.position
         return await writing.finish(position.cluster, position.generation, begun)
 
-    async def _parts(self, obj: StoredObject) -> Sequence[StoredObject]:
-        """An object in as many parts as its wide sections are kept in."""
-        if obj.id == QUOTAS_OBJECT:
-            pages = self._on.records.pages(self._on.call, obj.id, "tally", PAGE)
-            return [msgspec.structs.replace(obj, sections={"tally": dict(items)}) async for items in pages]
-        return await self._content(obj) if obj.id.startswith(CONTENT_PREFIX) else (obj,)
+    async def _read(self, ids: Sequence[ObjectId]) -> Sequence[StoredObject]:
+        return await self._on.records.get(self._on.call, ids, _READ)
 
-    async def _content(self, content: StoredObject) -> Sequence[StoredObject]:
-        """A content in parts, all of one state of it. What changes all the time is left to the next snapshot."""
+    async def _uploads(self, ids: Sequence[ObjectId]) -> AsyncIterator[StoredObject]:
+        """The blobs of those contents that are uploads under way: no entry names them."""
         records, call = self._on.records, self._on.call
-        for _ in range(CONTENT_TRIES):
-            parts = [msgspec.structs.replace(content, sections={"content": content.sections.get("content", {})})]
-            for section in CONTENT_KEPT[1:]:
-                async for items in records.pages(call, content.id, section, PAGE):
-                    some = {**parts[0].sections, section: dict(items)}
-                    parts.append(msgspec.structs.replace(content, sections=some))
-            now = await records.one(call, content.id, (Needed("content"),))
-            if now.sections == parts[0].sections:
-                return parts
-            content = now
-        _LOG.info("%s changes too often to be in this snapshot", content.id)
-        return ()
+        for content in await records.get(call, ids, (Needed("content", "state"),)):
+            if content.value("content", "state") == OPEN:
+                async for items in records.pages(call, content.id, "named", PAGE):
+                    for blob in await self._read([blob_object(BlobId(blob)) for blob, _ in items]):
+                        yield blob
+
+    async def _entries(self, ids: Sequence[ObjectId]) -> AsyncIterator[StoredObject]:
+        """Entries, each followed by its content and blobs; and what the system keeps."""
+        entries = await self._read([each for each in ids if not each.startswith((BLOB_PREFIX, CONTENT_PREFIX))])
+        named = [blob_object(blob) for entry in entries for blob in blobs_of(entry)]
+        blobs = {blob.id: blob for blob in await self._read(named)}
+        for entry in entries:
+            if entry.id == QUOTAS_OBJECT:
+                async for items in self._on.records.pages(self._on.call, entry.id, "tally", PAGE):
+                    yield msgspec.structs.replace(entry, sections={"tally": dict(items)})
+                continue
+            for obj in await self._whole(entry, blobs):
+                yield obj
+
+    async def _whole(self, entry: StoredObject, known: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
+        """An entry, its content and their blobs. Who has other bytes leaves those he had, so a blob that still is its
+        owner's was so at every moment between. What changes all the time is left as it was read last."""
+        objects: Sequence[StoredObject] = (entry,)
+        for _ in range(TRIES):
+            content = await self._content(entry)
+            counts = [item for part in content for item in part.sections.get("named", {}).items()]
+            named = [BlobId(blob) for blob, count in counts if count != "0"] if content else blobs_of(entry)
+            ids = [blob_object(blob) for blob in named]
+            found = {blob.id: blob for blob in await self._read([each for each in ids if each not in known])}
+            blobs = [found.get(each) or known[each] for each in ids]
+            objects = (entry, *content, *blobs)
+            owner = content_of(entry) or entry.id
+            if _is_its_own(entry, content) and all(owner in owners_of(blob) for blob in blobs):
+                return objects
+            entry, known = await self._on.records.one(self._on.call, entry.id, _READ), {}
+        _LOG.info("%s changes too often to be whole in this snapshot", entry.id)
+        return objects
+
+    async def _content(self, file: StoredObject) -> Sequence[StoredObject]:
+        """The content of a file in parts, all of one state of it; none where that changes meanwhile."""
+        content = content_of(file)
+        if not content:
+            return ()
+        records, call, obj = self._on.records, self._on.call, content_object(content)
+        header = await records.one(call, obj, (Needed("content"),))
+        parts = [header]
+        for section in CONTENT_KEPT[1:]:
+            async for items in records.pages(call, obj, section, PAGE):
+                parts.append(msgspec.structs.replace(header, sections={**header.sections, section: dict(items)}))
+        now = await records.one(call, obj, (Needed("content"),))
+        return parts if now.sections == header.sections else ()
 
     @property
     def _goes_on(self) -> bool:
@@ -265,6 +311,15 @@ DISCARDED_MAX: Final = 50
 def _last(stored: StoredObject) -> int:
     """What the newest snapshot is called: when it was begun, but later than the one before; 0 when there is none."""
     return int(max(stored.sections.get("snapshot", {}), default="0"))
+
+
+def _is_its_own(file: StoredObject, content: Sequence[StoredObject]) -> bool:
+    """Whether a content that was read is what its file says, where that has one."""
+    if not content_of(file):
+        return True
+    header = content[0].sections.get("content", {}) if content else {}
+    said = SEALED, file.id, file.value("content", "splices")
+    return (header.get("state"), header.get("file"), header.get("splices")) == said
 
 
 def _copies(blob: StoredObject, states: Collection[ReplicaState]) -> int:

@@ -53,7 +53,6 @@ from chelonia.librarian.presence.reports import reached
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.fsck import Fsck
 from chelonia.librarian.recovery.internal_blobs import Keeping
-from chelonia.librarian.recovery.rebuild import changed
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
 from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
@@ -78,7 +77,6 @@ HEEDED_TICKS: Final = 2
 """After so many ticks every Librarian has read that a rebuild is under way, and lets no user at half a namespace."""
 CHECKS_MAX: Final = 6
 """Passes over the invariants at the end: each mends what the one before brought to light."""
-CHANGED: Final = "files that changed while the snapshot was taken"
 CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
 
 
@@ -322,7 +320,6 @@ class Rebuilding:
         begun = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
             await self._restore(manifest, found, known)
-            self._progress.count(CHANGED, await changed.settle(self._on, self._attempt))
         basis = Basis(self._record_key, begun, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))

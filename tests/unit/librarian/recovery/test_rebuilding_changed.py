@@ -1,50 +1,55 @@
-"""A rebuild by a snapshot that was taken while files changed: it has an entry of before, and bytes of after."""
+"""A rebuild by a snapshot that was taken while files changed: it has each as it was at one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from chelonia.core.ids import CONTENT_PREFIX, Guid, blob_object
-from chelonia.core.metadata import StoredObject
+from chelonia.core.caller import Call
+from chelonia.core.contents.uploads import CopyFile, SealUpload
+from chelonia.core.ids import Guid, ObjectId, blob_object
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.librarian import Unlink
 from chelonia.core.values import replace
+from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.recovery import invariants, snapshots
 from chelonia.librarian.recovery.snapshots import Snapshotting
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, EVE
-from tests.support.namespace_snapshot import broken
 from tests.unit.librarian.keepers import Keepers, keepers
-from tests.unit.librarian.namespace.test_trash import snapshot
-from tests.unit.librarian.recovery.test_rebuilding import BEFORE, held, next_snapshot, rebuilt
-from tests.unit.librarian.recovery.test_rebuilding_late import late, without
+from tests.unit.librarian.recovery.test_rebuilding import BEFORE, held, next_snapshot, rebuilt, short_uploads
+from tests.unit.librarian.recovery.test_rebuilding_contents import _upload
 from tests.unit.librarian.recovery.test_snapshots import taken, times
 
 Change = Callable[[Keepers, Guid], Awaitable[object]]
+Snapshot = Callable[[Keepers, str, Callable[[], Awaitable[object]]], Awaitable[None]]
+FOR_GOOD = replace(BEFORE, trash_keep_ms=0)
+"""Nothing is kept of what is deleted."""
 
 
 @pytest.fixture
-def snapshot_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[None]]:
-    """Waits for a snapshot in which something happens when the entry of a file has been read, and no blob yet; or when
-    another object has."""
+def snapshot_with(monkeypatch: pytest.MonkeyPatch) -> Snapshot:
+    """Waits for a snapshot in which something happens when an object has been read, and nothing that is behind it."""
     monkeypatch.setattr(snapshots, "PAGE", 1)
+    read = Records.get
 
-    async def wait(k: Keepers, file: Guid, change: Change, at: str = "") -> None:
-        read, before = Snapshotting._parts, await times(k, 1) or await taken(k)
-        changed: list[StoredObject] = []
+    async def wait(k: Keepers, at: str, change: Callable[[], Awaitable[object]]) -> None:
+        before, changed = await times(k, 1) or await taken(k), list[str]()
 
-        async def parts(taking: Snapshotting, obj: StoredObject) -> Sequence[StoredObject]:
-            found = await read(taking, obj)
-            if obj.id == (at or file) and not changed:
-                changed.append(obj)
-                await change(k, file)
+        async def get(
+            records: Records, call: Call, ids: Sequence[ObjectId], needed: Filter = ()
+        ) -> tuple[StoredObject, ...]:
+            found = await read(records, call, ids, needed)
+            if at in ids and needed == snapshots._READ and not changed:
+                changed.append(at)
+                await change()
             return found
 
         async def done() -> bool:
             return bool(changed) and await taken(k) > before
 
-        monkeypatch.setattr(Snapshotting, "_parts", parts)
+        monkeypatch.setattr(Records, "get", get)
         await k.until(done)
 
     return wait
@@ -63,103 +68,102 @@ async def overwrite_twice(k: Keepers, file: Guid) -> None:
     await overwrite(k, file)
 
 
+@pytest.mark.parametrize("first", ["0", "d"], ids=["before blobs", "after blobs and contents"])
 @pytest.mark.parametrize("before", [False, True], ids=["a blob", "a content"])
 @pytest.mark.parametrize("change", [overwrite, lay_over, overwrite_twice])
 @virtual
 async def test_a_file_that_was_overwritten_meanwhile_has_its_newer_bytes(
-    before: bool, change: Change, snapshot_with: Callable[..., Awaitable[None]]
+    change: Change, before: bool, first: str, snapshot_with: Snapshot
 ) -> None:
-    """Also where the bytes that it had then are still on disks."""
+    """Wherever its id stands, also where the bytes that it had then are still on disks, and where no Shepherd that has
+    the newer ones had heard yet that they were committed."""
     k = keepers()
     async with k.running(BEFORE):
+        k.ids.first = first
         file, _ = await k.upload("/f", b"0123456789", sections={"policy": {EVE: "+read"}})
+        k.ids.first = "0"
         if before:
             await lay_over(k, file)
         away = next(iter(k.shepherds.values()))
         kept = dict(away.disk)
-        await snapshot_with(k, file, change)
+        await snapshot_with(k, file, lambda: change(k, file))
         now = await k.bench.stored(file)
         away.disk.update(kept)
-    async with rebuilt(k) as (k, status):
+        for keeper in k.shepherds.values():
+            for each in keeper.disk.values():
+                each.committed = each.committed and (each.facts.guid != file or each in kept.values())
+    async with rebuilt(k) as (k, _):
         found = await k.bench.stored(file)
         for section in ("blobs", "content", "policy"):
             assert found.sections.get(section) == now.sections.get(section), section
         assert found.value("states", "size") == now.value("states", "size")
-        same = before and change is lay_over  # its content has changed, and knows its size
-        assert status.counts.get("files that changed while the snapshot was taken", 0) == (not same)
         assert (await k.paths())["/f"] == file
 
 
 @virtual
-async def test_a_file_of_whose_bytes_the_snapshot_knows_none_keeps_its_name(
-    snapshot_with: Callable[..., Awaitable[None]],
+async def test_a_file_that_was_made_behind_what_was_read_has_its_name(snapshot_with: Snapshot) -> None:
+    """The snapshot does not know it; nor, then, its bytes, that their record may name it."""
+    k, made = keepers(), list[str]()
+    async with k.running(BEFORE):
+        passed, k.ids._count = k.ids._count, 1_000_000
+        file, _ = await k.upload("/f")
+
+        async def make() -> None:
+            k.ids._count, last = passed, k.ids._count
+            made.append((await k.upload("/made"))[0])
+            k.ids._count = last
+
+        await snapshot_with(k, file, make)
+        assert made[0] < file
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == {"/f": file, "/made": made[0]}
+
+
+@virtual
+async def test_a_file_that_was_overwritten_where_the_snapshot_has_been_has_its_newer_bytes(
+    snapshot_with: Snapshot,
 ) -> None:
-    """The bytes that it had were erased before the snapshot came to them; the others came where it had been already,
-    and who has them is away. It comes to them when that is back."""
+    """Those that it had are gone by then, and the ids of the others have been passed."""
     k = keepers()
     async with k.running(BEFORE):
         first, k.ids._count = k.ids._count, 1_000_000
-        _, passed = await k.upload("/other")
         file, former = await k.upload("/f", b"0123456789", sections={"policy": {EVE: "+read"}})
 
-        async def overwritten(k: Keepers, file: Guid) -> None:
+        async def overwritten() -> None:
             k.ids._count, last = first, k.ids._count
-            _, blob = await k.upload("/f", b"newer", copies=1, replaces=file)
-            assert blob < passed
+            _, blob = await k.upload("/f", b"newer", replaces=file)
+            assert blob < former
             k.ids._count = last
 
         async def erased() -> bool:
             return not held(k, former)
 
-        await snapshot_with(k, file, overwritten, blob_object(passed))
+        await snapshot_with(k, file, overwritten)
         await k.until(erased)
-        away = next(iter(k.shepherds.values()))
         now = await k.bench.stored(file)
-    async with without(k, away, settings=BEFORE) as status:
-        assert status.counts["left: blob-missing"] == 1
-        assert any(file in note for note in status.notes)
-        assert (await k.paths())["/f"] == file
-        await late(k, away)
-        found = await k.bench.stored(file)
-        assert (await k.paths())["/f"] == file
-        for section in ("blobs", "policy"):
-            assert found.sections.get(section) == now.sections.get(section), section
+        for each in held(k, now.sections["blobs"]["00000000"]):
+            each.committed = False  # no Shepherd has heard of it
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == {"/f": file}
+        assert (await k.bench.stored(file)).sections["blobs"] == now.sections["blobs"]
 
 
 async def remove(k: Keepers, file: Guid) -> None:
     await k.bench.service.unlink(BARTENDER, Unlink(Guid("0"), "f", file))
 
 
-@pytest.mark.parametrize(
-    ("before", "rule"),
-    [(False, invariants.BLOB_MISSING), (True, invariants.CONTENT_MISSING)],
-    ids=["a blob", "a content"],
-)
+@pytest.mark.parametrize("before", [False, True], ids=["a blob", "a content"])
 @virtual
-async def test_a_file_that_was_removed_meanwhile_is_told_as_lost_and_can_be_removed(
-    before: bool, rule: str, snapshot_with: Callable[..., Awaitable[None]]
-) -> None:
-    """It cannot be told from one that was overwritten by bytes which only a Shepherd that is away knows."""
+async def test_a_file_that_was_removed_meanwhile_stays_so(before: bool, snapshot_with: Snapshot) -> None:
     k = keepers()
-    async with k.running(replace(BEFORE, trash_keep_ms=0)):
+    async with k.running(FOR_GOOD):
         file, _ = await k.upload("/f", b"0123456789")
         if before:
             await lay_over(k, file)
-        await snapshot_with(k, file, remove)
+        await snapshot_with(k, file, lambda: remove(k, file))
         await k.until(lambda: none_left(k, file))
-    async with rebuilt(k, replace(BEFORE, trash_keep_ms=0), rule) as (k, status):
-        assert status.counts[f"left: {rule}"] == 1
-        assert any(file in note for note in status.notes)
-        assert (await k.paths())["/f"] == file
-        await remove(k, file)
-        assert "/f" not in await k.paths()
-        await k.until(lambda: whole(k))
-
-
-async def whole(k: Keepers) -> bool:
-    """Nothing is left of it: what would be let go of is swept."""
-    seen = await snapshot(k.bench)
-    return not broken(seen) and not any(obj.startswith(CONTENT_PREFIX) for obj in seen.objects)
+    async with rebuilt(k, FOR_GOOD) as (k, _):
+        assert await k.paths() == {}
 
 
 async def none_left(k: Keepers, file: Guid) -> bool:
@@ -167,9 +171,57 @@ async def none_left(k: Keepers, file: Guid) -> bool:
 
 
 @virtual
+async def test_a_copy_that_was_made_meanwhile_has_the_bytes_as_well(snapshot_with: Snapshot) -> None:
+    """The snapshot has them twice: before, and when there were two whose they are."""
+    k = keepers()
+    async with k.running(BEFORE):
+        file, shared = await k.upload("/f")
+        k.ids.first = "d"
+        before, _ = await k.upload("/behind")
+        copy = list[str]()
+
+        async def make() -> None:
+            k.ids.first = "e"
+            copy.append(await k.bench.service.copy_file(BARTENDER, CopyFile(file, k.bench.begin("copy"))))
+            k.ids.first = "0"
+
+        await snapshot_with(k, before, make)
+    async with rebuilt(k) as (k, _):
+        assert (await k.paths()) == {"/f": file, "/behind": before, "/copy": copy[0]}
+        blob = await k.bench.stored(blob_object(shared))
+        assert set(blob.sections["owners"]) == {file, copy[0]}
+
+
+@virtual
+async def test_parts_that_were_sealed_behind_what_was_read_are_not_lost(
+    snapshot_with: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old they are: the snapshot does not know their file, but that it had them."""
+    short_uploads(monkeypatch)
+    k = keepers()
+    async with k.running(BEFORE):
+        upload, order, blobs = await _upload(k, "/sealed", b"first", b"second")
+        k.clock.set_by_ms += 60_000
+        passed, k.ids._count = k.ids._count, 1_000_000
+        file, _ = await k.upload("/f")
+
+        async def seal() -> None:
+            k.ids._count, last = passed, k.ids._count
+            sealed = SealUpload(upload, k.bench.begin("sealed"), tuple(order))
+            assert await k.bench.service.seal_upload(BARTENDER, sealed) < file
+            k.ids._count = last
+
+        await snapshot_with(k, file, seal)
+    async with rebuilt(k) as (k, _):
+        found = [path for path in await k.paths() if path.endswith(".parts-1-2")]
+        assert len(found) == 1
+        assert all([len(await k.bench.locations(blob)) == 2 for blob in blobs])
+
+
+@virtual
 async def test_a_file_that_changed_all_the_time_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot could not read its extents. It has not been removed, so a person is told."""
-    monkeypatch.setattr(snapshots, "CONTENT_TRIES", 0)
+    monkeypatch.setattr(snapshots, "TRIES", 0)
     k = keepers()
     async with k.running(BEFORE):
         file, _ = await k.upload("/f", b"0123456789")
@@ -178,3 +230,23 @@ async def test_a_file_that_changed_all_the_time_keeps_its_name(monkeypatch: pyte
     async with rebuilt(k, BEFORE, invariants.CONTENT_MISSING) as (k, status):
         assert (await k.paths())["/f"] == file
         assert status.counts["left: content-missing"] == 1
+
+
+@virtual
+async def test_a_snapshot_of_older_software_is_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has all objects in order of their ids, each once."""
+
+    async def by_id(taking: Snapshotting, ids: Sequence[ObjectId]) -> AsyncIterator[StoredObject]:
+        for obj in await taking._read(ids):
+            yield obj
+
+    monkeypatch.setattr(Snapshotting, "_entries", by_id)
+    k = keepers()
+    async with k.running(BEFORE):
+        file, shared = await k.upload("/f", sections={"policy": {EVE: "+read"}})
+        copy = await k.bench.service.copy_file(BARTENDER, CopyFile(file, k.bench.begin("copy")))
+        await next_snapshot(k)
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == {"/f": file, "/copy": copy}
+        assert (await k.bench.stored(file)).sections["policy"] == {EVE: "+read"}
+        assert set((await k.bench.stored(blob_object(shared))).sections["owners"]) == {file, copy}
