@@ -69,9 +69,10 @@ class ChunkDecoder:
     def feed(self, data: bytes) -> bytes:
         """Take a piece of the body; return what is known of its content. Raises: S3Error."""
         self._buffer += data
-        self._out.clear()
         next(self._reading)
-        return bytes(self._out)
+        out = bytes(self._out)
+        self._out.clear()
+        return out
 
     def end(self) -> None:
         """The body has ended. Raises: S3Error when it was not whole."""
@@ -88,13 +89,7 @@ class ChunkDecoder:
             while left:
                 while not self._buffer:
                     yield
-                part = bytes(self._buffer[:left])
-                del self._buffer[: len(part)]
-                self._out += part
-                self._got += len(part)
-                left -= len(part)
-                if self._signing is not None:
-                    self._hash.update(part)
+                left -= self._taken(left)
             self._check_chunk()
             if (yield from self._line()):
                 raise S3Error("InvalidRequest", "a chunk is longer than its size says")
@@ -106,6 +101,17 @@ class ChunkDecoder:
         while not self._buffer.strip() and len(self._buffer) <= LINE_BYTES_MAX:  # what follows is kept
             yield
         raise S3Error("IncompleteBody", "bytes follow the last chunk")
+
+    def _taken(self, most: int) -> int:
+        """Give out bytes of a chunk; how many. They are no variable of `_body`: where that stopped, it is garbage that
+        only the collector finds."""
+        part = bytes(self._buffer[:most])
+        del self._buffer[: len(part)]
+        self._out += part
+        self._got += len(part)
+        if self._signing is not None:
+            self._hash.update(part)
+        return len(part)
 
     def _line(self) -> Generator[None, None, bytes]:
         """The next line without its end."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -109,6 +111,20 @@ def test_chunks_are_not_all_tiny() -> None:
         decoded(few + b"1\r\nx\r\n" * 10 + b"0\r\n\r\n", UNSIGNED_TRAILER)
     larger = few + (b"100\r\n%b\r\n" % (b"x" * 256)) * 2000 + b"0\r\n\r\n"
     assert len(decoded(larger, UNSIGNED_TRAILER)[0]) == 513_000
+
+
+@pytest.mark.parametrize("end", [None, -100], ids=["whole", "broken off"])
+def test_what_has_been_decoded_is_not_kept_until_garbage_is_collected(end: int | None) -> None:
+    body = encoded([bytes(200_000)], SIGNED)[:end]
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            ChunkDecoder(SIGNED, 200_000, SIGNING).feed(body)
+        assert tracemalloc.get_traced_memory()[0] < len(body)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_a_signature_that_is_no_text_of_ours_is_wrong() -> None:
