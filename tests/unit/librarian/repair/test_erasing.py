@@ -48,3 +48,4 @@ async def test_what_is_in_the_way_of_one_erasure_is_asked_for_ever_more_rarely_a
             return not await p.b.outbox(one)
 
         await p.until(drained, 40_000)
+        assert (await p.b.service.health(ADMIN)).erasing == 0

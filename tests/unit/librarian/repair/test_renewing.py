@@ -12,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ObjectId, ReferenceId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import AHash
+from chelonia.core.timing.jobs import CAUSE
 from chelonia.core.values import replace
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
@@ -108,6 +109,30 @@ class Refusing:
         if self._refused(ids, needed):
             raise CheloniaError(Kind.UNAVAILABLE, "get", ids[0])
         return await self._inner.get(call, ids, needed)
+
+
+class Behind:
+    """An A-Hash in front of another: who renews claims and does not ask strongly is told how blobs were at first."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self._first: dict[ObjectId, StoredObject] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
+        found = await self._inner.get(call, ids, needed)
+        first = tuple(self._first.setdefault(each.id, each) if each.exists else each for each in found)
+        return first if CAUSE.get() == "renew claims" and not call.strong else found
+
+
+@virtual
+async def test_a_copy_is_renewed_by_what_its_claim_is_now() -> None:
+    async with paper(4, PATIENT, wrap=Behind) as p:  # type: ignore[arg-type]
+        blob = await a_long_copy(p)
+        await p.until(there(p, blob))  # type: ignore[arg-type]
+        assert begun(p) == 1
 
 
 @virtual
