@@ -13,10 +13,14 @@ from chelonia_clients.verbs.table import VERBS, Verb
 
 ALIASES: Final = ("get", "make", "makemount", "mkdir", "put", "rmdir", "unmake", "unmount")
 """Other words for verbs that people type."""
-VALUES: Final = {"--as": ("user", "user2", "admin", "service", "anonymous")}
+VALUES: Final = {
+    "--as": ("user", "user2", "admin", "service", "anonymous"),
+    "--type": ("file", "collection", "mountpoint"),
+    "--only": ("read", "upload", "write"),
+}
 """Values of options, where they are known."""
-_LOCAL: Final = frozenset({"FILE", "PATH", "DIR", "<source>", "<target>"})
-_TOKEN: Final = re.compile(r"<[^>]*>|[^\s\[\]]+")
+_LOCAL: Final = frozenset({"FILE", "PATH", "DIR", "<source>", "<target>", "<directory>"})
+_TOKEN: Final = re.compile(r"(?:<[^>]*>|[^\s\[\]<])+")
 _OPTIONS: Final = re.compile(r"\[-[^\[\]]*\]")
 
 
@@ -72,11 +76,10 @@ def _operand(verb: Verb, operands: Sequence[str]) -> Next:
     names = files = False
     for form in _forms(verb):
         for token in _after(form, operands):
-            if token.startswith("<"):
-                names |= "LN" in token or (verb.name == "cp" and token in _LOCAL)
-                files |= token in _LOCAL
-            else:
-                words.update(dict.fromkeys(token.split("|")))
+            for part in token.split("|"):
+                names |= "LN" in part or (verb.name in ("cp", "sync") and part in _LOCAL)
+                files |= part in _LOCAL
+                words.update({} if part.startswith("<") else {part: None})
     return Next(tuple(words), names, files)
 
 

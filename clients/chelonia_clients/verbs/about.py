@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.session import Session
+from chelonia_clients.session import REMOTE, Session
 
 
 async def delegation(_session: Session, _arguments: Arguments) -> None:
@@ -68,9 +68,9 @@ async def _next(session: Session, words: Sequence[str]) -> None:
 
 async def _names(session: Session, prefix: str) -> None:
     """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
-    parent, slash, start = prefix.rpartition("/")
+    parent, slash, start = (prefix if prefix not in ("", *REMOTE) else f"{prefix}/").rpartition("/")
     try:
-        async for entry in session.client().names(session.ln((parent + slash) or "/")):
+        async for entry in session.client().names(session.ln(parent + slash)):
             if entry.name.startswith(start):
                 session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
     except CheloniaError:

@@ -53,6 +53,15 @@ def test_a_verb_and_every_option_of_it_are_offered(verb: Verb) -> None:
         ("modify /data s", Next(("set",))),
         ("completion ", Next(("bash", "zsh"))),
         ("admin node drain ", Next()),
+        ("admin quota set ", Next(("default",), names=True)),
+        ("admin quota set /x ", Next()),
+        ("admin quarantine discard id ", Next(("all",))),
+        ("find --type c", Next(("collection",))),
+        ("s3 key create --only ", Next(("read", "upload", "write"))),
+        ("mount /lab ", Next(files=True)),
+        ("umount ", Next(files=True)),
+        ("diff ", Next(files=True)),
+        ("sync results chelonia:/d", Next(names=True, files=True)),
         ("admin scrub --path /d", Next(names=True)),
         ("admin nothing ", Next()),
         ("nothing ", Next()),
@@ -67,7 +76,10 @@ def test_names_are_asked_of_the_cluster(chelonia: Command, fake: FakeBartender) 
     fake.add_collection("/dare")
     fake.add_file("/other", b"")
     assert chelonia("completion", "next", "--", "ls", "/da").lines == ["/dare/", "/data/"]
+    assert chelonia("completion", "next", "--", "ls", "").lines == ["/dare/", "/data/", "/other"]
+    assert chelonia("completion", "next", "--", "cp", "x", "chelonia:").lines[:1] == ["chelonia:/dare/"]
     assert chelonia("completion", "next", "--", "ls", "/none/x").lines == []
+    assert chelonia("completion", "next", "--", "ls", "da").lines == []
     assert chelonia("completion", "next", "--", "put", "x", "/da").lines == ["/dare/", "/data/", ":files"]
 
 
@@ -77,6 +89,8 @@ def test_bash_completes_words_files_and_names_once_quoted_by_readline(tmp_path: 
     local IFS=' '
     [ "$*" = "completion next -- ls /d/w" ] && printf '%s\\n' '/d/with space' '/d/w*' "/d/w'q"
     [ "$*" = "completion next -- put a" ] && printf '%s\\n' :files
+    [ "$*" = "completion next -- sync r chelonia:/d" ] && printf '%s\\n' chelonia:/data/
+    [ "$*" = "completion next -- sync r chelonia:" ] && printf '%s\\n' chelonia:/data/
 }; compopt() { :; }
 """
     tries = """COMP_CWORD=2
@@ -84,12 +98,14 @@ for word in /d/w '/d/\\w'; do
     COMP_WORDS=(chelonia ls "$word"); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
 done
 COMP_WORDS=(chelonia put a); _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
+COMP_WORDS=(chelonia sync r chelonia : /d) COMP_CWORD=5; _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
+COMP_WORDS=(chelonia sync r chelonia :) COMP_CWORD=4; _chelonia; printf '%s\\n' "${COMPREPLY[@]}"
 """
     done = subprocess.run(
         ["bash"], input=script("chelonia.bash") + stub + tries, text=True, capture_output=True, cwd=tmp_path
     )
     names = ["/d/with space", "/d/w*", "/d/w'q"]
-    assert done.stdout.splitlines() == [*names, *names, "a file"]
+    assert done.stdout.splitlines() == [*names, *names, "a file", "/data/", "/data/"]
     assert done.stderr == ""
 
 
