@@ -32,6 +32,7 @@ DAYS_LEFT_MIN: Final = 7.0
 PROXY_HOURS_LEFT_MIN: Final = 1.0
 SLOW_MS: Final = 2_000.0
 """An answer to a question for one name that takes longer is worth a word."""
+REVOKED: Final = "a new certificate, with a new key: yours from your CA; where it is that host's, its keeper's to bring"
 SKEW_S_MAX: Final = 30.0
 """Tickets and proxies are judged by clocks: half a minute apart is where trouble begins."""
 
@@ -155,7 +156,8 @@ def _look_at_end(report: DoctorReport, credential: Credential) -> None:
 def _look_at_chain(report: DoctorReport, credential: Credential, trust: Trust) -> None:
     reasons = explain_file(credential.cert, trust, _now())
     for reason in reasons:
-        report.bad("chain", reason, "install its CA into the CA directory, or use a certificate of a CA that is there")
+        cure = "install its CA into the CA directory, or use a certificate of a CA that is there"
+        report.bad("chain", reason, REVOKED if "revoked" in reason else cure)
     if not reasons:
         report.good("chain", "accepted by these CAs, CRLs and signing policies")
 
@@ -212,19 +214,22 @@ async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -
         report.note(topic, "that is slow: its machine or the line is busy; `chelonia admin status` may say more")
 
 
+UNTRUSTED: Final = (
+    ("port", "correct the URL: something else than a Bartender listens there"),
+    ("peer refuses", "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"),
+    ("asks for", "show a certificate; those who have none are let in at a Bartender's port only"),
+    ("revoked", REVOKED),
+    ("not yet valid", "look at the clock of this machine: it says {now}; run an NTP service"),
+    ("the CRL", "bring that CRL up to date where it lies: on this machine, or on that host (ask its keeper)"),
+)
+"""What a refusal says, and its cure."""
+
+
 def cure_of(error: CheloniaError) -> str:
     """What to do when a Bartender cannot be reached or does not answer as one."""
+    if error.kind is Kind.UNTRUSTED and (cure := next((cure for word, cure in UNTRUSTED if word in error.cause), "")):
+        return cure.format(now=stamp(_now()))
     match error.kind:
-        case Kind.UNTRUSTED if "port" in error.cause:
-            return "correct the URL: something else than a Bartender listens there"
-        case Kind.UNTRUSTED if "peer refuses" in error.cause:
-            return "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"
-        case Kind.UNTRUSTED if "asks for" in error.cause:
-            return "show a certificate; those who have none are let in at a Bartender's port only"
-        case Kind.UNTRUSTED if "not yet valid" in error.cause:
-            return f"look at the clock of this machine: it says {stamp(_now())}; run an NTP service"
-        case Kind.UNTRUSTED if "the CRL" in error.cause:
-            return "bring that CRL up to date where it lies: on this machine, or on that host (ask its keeper)"
         case Kind.UNTRUSTED | Kind.EXPIRED:
             return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
         case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net.clock import SystemClock
 from chelonia_clients.arguments import UsageError, parse_duration
 from chelonia_clients.cli import main, run
 from chelonia_clients.output import Output, table
@@ -66,6 +67,17 @@ def test_the_doctor_looks_at_everything_although_no_ca_is_there(tmp_path: Path) 
     assert (code, text.splitlines()[-1]) == (1, "1 problem(s) found.")
 
 
+def test_a_revoked_certificate_needs_a_new_one_and_no_ca(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "grid")
+    user = grid.user()
+    grid.ca.revoke(user.certificate, SystemClock().now_ms())
+    words = ("--ca-dir", str(grid.trust_dir), "--proxy", str(grid.settings(user).proxy))
+    _, text = ran(*words, "-b", "https://localhost:1/Bartender", "doctor")
+    chain = text.partition("[problem] chain:")[2].splitlines()
+    assert "was revoked" in chain[0]
+    assert "a new certificate" in chain[1]
+
+
 @pytest.mark.parametrize(
     ("error", "cure"),
     [
@@ -73,6 +85,7 @@ def test_the_doctor_looks_at_everything_although_no_ca_is_there(tmp_path: Path) 
         (CheloniaError(Kind.UNTRUSTED, cause="the CRL of CA /CN=x (1.r0) has expired"), "bring that CRL up to date"),
         (CheloniaError(Kind.UNTRUSTED, cause="its root CA is not in the trust directory"), "install that cluster's CA"),
         (CheloniaError(Kind.UNTRUSTED, cause="refused: certificate is not yet valid"), "the clock of this machine"),
+        (CheloniaError(Kind.UNTRUSTED, cause="the certificate was revoked by CA /CN=x"), "a new certificate"),
         (CheloniaError(Kind.UNTRUSTED, cause="the peer refuses our certificate"), "whose CA that cluster trusts"),
         (
             CheloniaError(Kind.UNTRUSTED, cause="the peer asks for a certificate, and none was shown"),
