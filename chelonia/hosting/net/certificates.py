@@ -152,6 +152,11 @@ class CertificateAuthority:
         folder = directory / "ca"
         try:
             chain = x509.load_pem_x509_certificates((folder / "cacert.pem").read_bytes())
+        except FileNotFoundError as error:
+            cause = (
+                "there is no CA: its directory is the one that was given to `cheloniad ca init`, or the grid directory"
+            )
+            raise CheloniaError(Kind.BAD_CONFIG, "load CA", str(folder), f"{cause} of `init`") from error
         except (OSError, ValueError) as error:
             raise CheloniaError(Kind.BAD_CONFIG, "load CA", str(folder), str(error)) from error
         key = load_key(folder / "cakey.pem")

@@ -188,12 +188,17 @@ class Trust(msgspec.Struct, frozen=True):
             raise _refused(cert, f"CA {ca} cannot be relied on: {problem}")
         crls = self.crls.get(ca)
         until_ms = _check_revoked(cert, issuer, crls, now_ms) if crls else FOREVER
-        subject = subject_dn(cert)
-        policies = self.policies.get(ca, ())
-        if policies and not any(policy.allows(subject) for policy in policies):
-            allowed = " ".join(f'"{pattern}"' for policy in policies for pattern in policy.patterns)
-            raise _refused(cert, f"the signing policy of CA {ca} allows only {allowed}")
+        if why := self.beyond(ca, subject_dn(cert)):
+            raise _refused(cert, why)
         return until_ms
+
+    def beyond(self, ca: Dn, subject: Dn) -> str:
+        """Why a CA may not sign a subject, by its signing policy; empty when it may."""
+        policies = self.policies.get(ca, ())
+        if not policies or any(policy.allows(subject) for policy in policies):
+            return ""
+        allowed = " ".join(f'"{pattern}"' for policy in policies for pattern in policy.patterns)
+        return f"the signing policy of CA {ca} allows only {allowed}"
 
 
 class TlsStore:

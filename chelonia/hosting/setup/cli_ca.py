@@ -15,6 +15,7 @@ from chelonia.core.ids import Dn
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, load_key, make_proxy
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.identity import subject_dn
+from chelonia.hosting.net.tls import TlsSettings, load_trust
 from chelonia.hosting.setup.dev import load_issued
 
 HOUR_S = 3600
@@ -105,7 +106,7 @@ def _host(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
     subject = options.subject or host_subject(ca, options.names[0])
     issued = ca.issue_host(subject, options.names, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
-    _write(issued, options, options.dir / "hostcert.pem", options.dir / "hostkey.pem")
+    _write(ca, issued, options, options.dir / "hostcert.pem", options.dir / "hostkey.pem")
     return 0
 
 
@@ -113,7 +114,7 @@ def _user(options: argparse.Namespace) -> int:
     ca = CertificateAuthority.load(options.dir)
     subject = options.name if options.name.startswith("/") else f"{base_of(ca)}/CN={options.name}"
     issued = ca.issue_user(subject, SystemClock().now_ms(), lifetime_s=options.days * DAY_S)
-    _write(issued, options, options.dir / "usercert.pem", options.dir / "userkey.pem")
+    _write(ca, issued, options, options.dir / "usercert.pem", options.dir / "userkey.pem")
     return 0
 
 
@@ -134,7 +135,7 @@ def _revoke(options: argparse.Namespace) -> int:
         raise CheloniaError(Kind.BAD_REQUEST, "revoke", str(options.cert), "it is no certificate") from error
     ca.revoke(cert, SystemClock().now_ms())
     print(
-        f"revoked {cert.subject.rfc4514_string()}; copy {ca.trust_dir} to all hosts, and sign the CRL again (`ca crl`) "
+        f"revoked {subject_dn(cert)}; copy {ca.trust_dir} to all hosts, and sign the CRL again (`ca crl`) "
         f"before {ca.crl_due.date()}: then everything is refused"
     )
     return 0
@@ -174,8 +175,10 @@ def host_subject(ca: CertificateAuthority, name: str) -> Dn:
     return Dn(f"{base_of(ca)}/CN=host/{name}")
 
 
-def _write(issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
+def _write(ca: CertificateAuthority, issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
     cert, key = options.cert or cert, options.key or key
+    if ca.trust_dir.is_dir() and (why := load_trust(TlsSettings(ca_dir=ca.trust_dir)).beyond(ca.issued.dn, issued.dn)):
+        raise CheloniaError(Kind.BAD_REQUEST, "certify", issued.dn, f"nobody would accept it: {why}")
     _check_renewal(issued.dn, cert, key)
     issued.write(cert, key)
     print(f"{issued.dn}: {cert} {key}")

@@ -269,6 +269,24 @@ def test_the_certificates_of_a_test_ca_work_together_until_they_are_revoked(tmp_
     assert main(["ca", "crl", "--dir", str(ca)]) == 0
 
 
+def test_a_subject_that_the_signing_policy_forbids_is_not_certified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody would take it, and who renews it finds out host by host."""
+    ca, cert = tmp_path / "grid", tmp_path / "cert.pem"
+    at = ("--dir", str(ca), "--cert", str(cert), "--key", str(tmp_path / "key.pem"))
+    assert main(["ca", "crl", "--dir", str(ca)]) == 2
+    assert "there is no CA" in capsys.readouterr().err
+    assert main(["ca", "init", "--dir", str(ca), "--key", "p-256", "--subject", "/DC=org/O=Example/CN=CA"]) == 0
+    assert main(["ca", "user", *at, "/DC=org/O=Other/CN=Jane Doe"]) == 2
+    assert main(["ca", "host", *at, "localhost", "--subject", "/CN=host/localhost"]) == 2
+    assert 'allows only "/DC=org/O=Example/*"' in capsys.readouterr().err
+    assert not cert.exists()
+    assert main(["ca", "user", *at, "/DC=org/O=Example/CN=Jane Doe"]) == 0
+    assert main(["ca", "revoke", "--dir", str(ca), str(cert)]) == 0
+    assert "revoked /DC=org/O=Example/CN=Jane Doe;" in capsys.readouterr().out
+
+
 def test_a_certificate_takes_the_place_of_its_own_subject_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
