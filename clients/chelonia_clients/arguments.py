@@ -193,11 +193,7 @@ class _OptionReader:
     def _take(self, name: str, value: str | None, rest: list[str]) -> None:
         flag = self._known.get(name)
         if flag is None:
-            import difflib  # here: hardly a command needs it
-
-            near = difflib.get_close_matches(name, self._known, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"option {name} is not known here (a name that begins with - goes after --){meant}")
+            raise self._unknown(name)
         if not flag.value:
             if value is not None:
                 raise UsageError(f"option {name} takes no value")
@@ -207,6 +203,15 @@ class _OptionReader:
                 raise UsageError(f"option {name} needs a {flag.value}")
             value = rest.pop(0)
         self.flags[flag.name] = (*self.flags.get(flag.name, ()), value)
+
+    def _unknown(self, name: str) -> UsageError:
+        import difflib  # here: hardly a command needs it
+
+        if long := next((flag.name for flag in GLOBAL if flag.short == name), ""):
+            return UsageError(f"option {name} stands before the verb; behind it, {long}")
+        near = difflib.get_close_matches(name, self._known, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        return UsageError(f"option {name} is not known here (a name that begins with - goes after --){meant}")
 
 
 def _is_negative_number(word: str) -> bool:

@@ -66,12 +66,15 @@ class Session:
         return self._client
 
     def administrator(self) -> Administrator:
-        """What administrators ask, over the same connections, made once. Raises: as `client`."""
+        """What administrators ask, over the same connections, made once; no Bartender need be known. Raises: as
+        `client`."""
         if self._administrator is None:
             from chelonia_clients import connect
 
-            http = self.client().http
-            self._administrator = connect.open_administrator(http, self.settings(), self._trace, self.out.tell)
+            settings = self.settings()
+            without = not settings.bartenders and (settings.librarians or settings.ahashes)
+            http = connect.open_http(connect.find(settings, self.environ).tls) if without else self.client().http
+            self._administrator = connect.open_administrator(http, settings, self._trace, self.out.tell)
         return self._administrator
 
     def keys(self) -> AccessKeys:
@@ -101,8 +104,9 @@ class Session:
             self._wish = replace(self._wish, cluster_user="admin")
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.http.close()
+        for opened in (self._client, self._administrator):
+            if opened is not None:
+                await opened.http.close()
 
     def ln(self, text: str) -> str:
         """A Logical Name as given: `/a/b`, `<GUID>/b`, `chelonia:/a/b` or `arc:///a/b[?BartenderURL=...]`.

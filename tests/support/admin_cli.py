@@ -54,7 +54,7 @@ async def run_admin(
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json, verbose=verbose)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
     flags = {word: ("yes",) for word in words if word.startswith("--")}
     flags |= {f"--{name}": (value,) for name, value in values.items()}
     try:

@@ -120,9 +120,9 @@ async def _drained(session: Session, shepherd: str) -> NodeView:
         if why and why != before:
             session.out.tell(f"chelonia: {shepherd}: {why}")
         if node.replicas != told:
-            told = node.replicas
+            told, grace = node.replicas, _GRACE if told < 0 else ""
             since = clock.monotonic_ms()
-            session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + _hindrance(node))
+            session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + (_hindrance(node) or grace))
         elif clock.monotonic_ms() - since >= _STILL_MS:
             since = clock.monotonic_ms()
             still = f"nothing has left it for {_STILL_MS // 60_000} min"
@@ -131,6 +131,7 @@ async def _drained(session: Session, shepherd: str) -> NodeView:
     return node
 
 
+_GRACE: Final = "; each goes when it has been elsewhere for a while (`trim_grace_ms`, 5 minutes by default)"
 _STUCK: Final = (
     "what stays may wait for others that have copies of the same files (`chelonia admin node list`), or for repair "
     "(`chelonia admin heal status`)"

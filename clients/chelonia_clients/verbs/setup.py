@@ -10,7 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.connect import home
 from chelonia_clients.session import Session
-from chelonia_clients.settings import TOML_KEYS, checked_url, is_name, read_toml, toml_path
+from chelonia_clients.settings import TOML_KEYS, checked_url, is_name, parse_replicas, read_toml, toml_path
 
 
 async def setup(session: Session, arguments: Arguments) -> None:
@@ -50,7 +50,7 @@ def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
         if options.has(flag := "--" + key.replace("_", "-")):
             given[key] = str(Path(options.value(flag)).expanduser().resolve())
     if arguments.has("--replicas"):
-        given["replicas"] = int(arguments.value("--replicas"))
+        given["replicas"] = parse_replicas(arguments.value("--replicas"), "--replicas")
     return given
 
 

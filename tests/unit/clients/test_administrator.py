@@ -1,6 +1,7 @@
 """An administrator's connection: what it lacks it names, with the cure, and threads may use it too."""
 
 import gc
+import io
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,11 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.tls import TlsSettings
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
+from chelonia_clients.cli import run
+from chelonia_clients.output import Output
 from chelonia_clients.settings import Wish, settle
 from chelonia_clients.sync import SyncAdministrator
 from tests.support.bartender import FakeBartender
@@ -57,6 +61,21 @@ async def test_what_is_not_known_is_named_with_its_cure() -> None:
     assert len(known.ahashes) == 2
     assert known.librarian is not None
     assert known.shepherd(S1) is not None
+
+
+def test_an_administrator_needs_no_bartender(fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = Carrier()
+    made = administrator_on(fake, PaperLibrarian())
+    made.http = cast(HttpClient, carrier)
+    monkeypatch.setattr(connect, "find", lambda *_: connect.ConnectionPlan(TlsSettings(), None))
+    monkeypatch.setattr(connect, "open_http", lambda _: carrier)
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: made)
+    monkeypatch.setattr(connect, "home", lambda: None)
+    monkeypatch.delenv("ARC_BARTENDER_URL", raising=False)
+    out = Output(io.StringIO(), io.StringIO())
+    assert run(["--librarian", "https://l:1/Librarian", "admin", "node", "list"], out) == 0
+    assert str(S1) in cast(io.StringIO, out.stdout).getvalue()
+    assert carrier.closed == 1
 
 
 async def test_it_closes_its_connections_at_the_end() -> None:

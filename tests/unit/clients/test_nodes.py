@@ -41,6 +41,7 @@ def test_a_drain_is_waited_for_and_says_when_the_node_may_go(monkeypatch: pytest
             waited = await run_admin(p.b, monkeypatch, "node", "drain", one, "--wait")
             assert (waited.code, waited.stdout) == (0, f"{one}: drained, it may go\n")
             assert "replicas to go" in waited.stderr
+            assert waited.stderr.count("trim_grace_ms") == 1, "a wait of minutes is explained, once"
             assert p.shepherds[one].replicas == {}
             listed = await run_admin(p.b, monkeypatch, "node", "list")
             assert "alive, drained: it may go" in listed.stdout

@@ -130,6 +130,7 @@ def test_clusters_have_names_which_setup_writes(
     assert chelonia("setup", "two", "--default").code == 0
     assert used() == (("https://two:1/Bartender",), 5)
     assert chelonia("setup", "four").code == 2
+    assert "is no number of replicas" in chelonia("setup", "two", "--replicas", "many").err
     refused = chelonia("setup", "four", "--bartender", "four.example.org:1")
     assert (refused.code, "'four.example.org:1' (--bartender) is no https:// URL" in refused.err) == (2, True)
     assert chelonia("setup", "a/b", "--bartender", "https://x:1/B").code == 2
