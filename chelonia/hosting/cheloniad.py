@@ -44,6 +44,8 @@ COLLECT_AFTER: Final = 10_000
 """After so many objects that have not gone again the collector looks for garbage, where an A-Hash is served. At the
 usual 700 it looked 30 times in 1000 writes of 64 at once, and all that it found was what they were made of."""
 
+FILES_FEW: Final = 4096
+"""Open files with which a node has trouble: a listener alone may have 2000 connections."""
 _TAKEN: Final = (
     ". `ss -tanp` shows who has it: another daemon, or an outgoing connection, as Linux gives those ports of the same "
     "range. Reserve Chelonia's with net.ipv4.ip_local_reserved_ports (docs/operate/first-cluster.md, Ports)"
@@ -182,6 +184,10 @@ def _allow_many_files() -> None:
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it, and what there is may be enough
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if 0 <= soft < FILES_FEW:
+        cure = "connections beyond are refused; allow more (`ulimit -n`, LimitNOFILE= of the unit)"
+        logging.getLogger("chelonia.node").warning("this process may open %d files at once: %s", soft, cure)
 
 
 def _dev(options: argparse.Namespace) -> int:

@@ -236,7 +236,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise bad("", str(error)) from error
+        raise bad("", getattr(error, "strerror", "") or str(error)) from error
 
 
 def _read_config(table: Mapping[str, Any]) -> tuple[NodeConfig | None, list[CheloniaError]]:
@@ -342,6 +342,8 @@ def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
         if section is None:
             continue
         yield f"{name}.id", section.id
+        if name == "shepherd":
+            yield "shepherd.data_url", section.data_url
         for key in ("ahash", "librarians"):
             yield from ((f"{name}.{key}", url) for url in getattr(section, key, ()))
 

@@ -4,17 +4,20 @@ certificate; and what may pass: names without an address, a CRL that has expired
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cryptography import x509
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
 from chelonia.hosting.net.credentials import explain_file
-from chelonia.hosting.net.identity import identity_of_chain
+from chelonia.hosting.net.identity import identity_of_chain, is_for, names_of
 from chelonia.hosting.net.key_sets import read_keys
 from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain, load_trust
 
@@ -23,6 +26,7 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     """What the node could not start with, or reach, as far as this host can tell."""
     missing = list(_missing_files(config))
     yield from missing
+    yield from _closed_directories(config)
     if not any(problem.subject in ("tls.cert", "tls.key") for problem in missing):
         yield from _wrong_key(config, now_ms)
 
@@ -34,6 +38,7 @@ def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
         yield bad(
             "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {why}"
         )
+    yield from _other_names(config)
     yield from _lost_names(config)
 
 
@@ -62,10 +67,21 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
             look(Path(name))
         except OSError as error:
             told = key
-            yield bad(key, f"{name}: {error.strerror or error}")
+            cure = ": the account that runs the node has to own it" if isinstance(error, PermissionError) else ""
+            yield bad(key, f"{name}: {error.strerror or error}{cure}")
         except CheloniaError as error:
             told = key
             yield bad(key, f"{name}: {error.cause}")
+
+
+def _closed_directories(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Directories for data that this account cannot write, or make."""
+    for key, section in (("ahash", config.ahash), ("shepherd", config.shepherd)):
+        path = Path(section.data_dir).absolute() if section is not None else Path("/")
+        there = next(each for each in (path, *path.parents) if each.exists())
+        if section is not None and not os.access(there, os.W_OK | os.X_OK):
+            cause = "the account that runs the node has to own it, and its unit to name it in ReadWritePaths="
+            yield bad(f"{key}.data_dir", f"{there} cannot be written: {cause}")
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
@@ -81,6 +97,18 @@ def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
         if entry.id == own_id and entry.dn != dn:
             cause = f"replica {entry.id} is to be {entry.dn}, {config.tls.cert} is of {dn}: renew with the same subject"
             yield bad("ahash.replicas", cause)
+
+
+def _other_names(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Hosts in this node's own URLs that its certificate does not name."""
+    cert = x509.load_pem_x509_certificates(Path(config.tls.cert).read_bytes())[0]
+    for key, url in urls_of(config):
+        host = urlsplit(url).hostname or ""
+        if not key.startswith("trust") and key.endswith((".id", ".data_url")) and not is_for(cert, host):
+            cause = (
+                f"{config.tls.cert} names {', '.join(names_of(cert)) or 'no host'}, not {host}: nobody connects there"
+            )
+            yield bad(key, cause)
 
 
 def _lost_names(config: NodeConfig) -> Iterator[CheloniaError]:

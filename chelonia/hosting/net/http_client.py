@@ -414,7 +414,9 @@ def explain(error: BaseException, target: str, *, connecting: bool = False) -> C
         cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
         return Unreachable(Kind.NETWORK, cause=cause)
     if connecting:
-        return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; is it running?")
+        unnamed = isinstance(getattr(error, "os_error", error), socket.gaierror)
+        hint = "does the name server answer?" if unnamed else "is it running?"
+        return CheloniaError(Kind.NETWORK, cause=f"cannot connect to {target}: {_reason(error)}; {hint}")
     return CheloniaError(Kind.NETWORK, cause=f"the connection to {target} broke: {_reason(error)}")
 
 

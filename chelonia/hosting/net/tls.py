@@ -405,7 +405,8 @@ def load_key_public(key_file: Path, password: bytes | None) -> bytes:
         # Unproved: only its public half is taken, and to prove primes costs as much as all the rest of a connection.
         key = serialization.load_pem_private_key(data, password, unsafe_skip_rsa_key_validation=True)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), f"cannot read the key: {error}") from error
+        cause = f"cannot read the key: {getattr(error, 'strerror', '') or error}"
+        raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), cause) from error
     return _spki(key.public_key())
 
 

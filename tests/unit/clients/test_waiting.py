@@ -100,6 +100,7 @@ async def test_an_unknown_host_is_asked_once_unless_another_can_help() -> None:
         assert sorted(http.asked) == sorted(urls)
     passing = explain(aiohttp.ClientConnectorDNSError(key, socket.gaierror(socket.EAI_AGAIN, "try again")), "https://b")
     assert not isinstance(passing, Unreachable)
+    assert passing.cause.endswith("try again; does the name server answer?")
 
 
 async def test_an_unknown_host_is_asked_once_in_the_compact_encoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.rights.policy import Action, decide
 from chelonia.core.values import replace
-from chelonia.hosting.cheloniad import main, note_trouble, settle
+from chelonia.hosting.cheloniad import _allow_many_files, main, note_trouble, settle
 from chelonia.hosting.config import load_config, trusted
 from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.net.certificates import CertificateAuthority
@@ -44,6 +44,7 @@ def with_files(root: Path) -> str:
     assert main(["ca", "init", "--dir", str(root), "--key", "p-256"]) == 0
     assert main(["ca", "host", "--dir", str(root), "localhost"]) == 0
     text = (CONF / "shepherd.toml").read_text().replace("/etc/grid-security", str(root))
+    text = text.replace("/var/lib/chelonia", str(root))
     return re.sub(r"[a-z0-9]+\.example\.org", "localhost", text)
 
 
@@ -70,6 +71,7 @@ def test_a_bad_configuration_is_exit_code_2_with_the_reason(
     assert "did you mean 'node'?" in said
     assert "Traceback" not in said
     assert main([verb, "--config", str(tmp_path / "missing.toml")]) == 2
+    assert "missing.toml: bad-config: No such file or directory\n" in capsys.readouterr().err
 
 
 def test_all_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -107,6 +109,10 @@ def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFi
         (("port = 60003", "port = 60004"), "listen[1].port: bad-config: listen[0] and listen[1] have the same port"),
         (("https://localhost:60002/Librarian", "http://localhost:60002/Librarian"), "is no https:// URL"),
         (("administrators = [", 'administrators = ["CN=Dev Admin", '), "'CN=Dev Admin' is no DN"),
+        (
+            ('data_url = "https', 'data_url = "http'),
+            "shepherd.data_url: bad-config: 'http://localhost:60004' is no https",
+        ),
     ],
 )
 def test_what_cannot_work_is_found_before_it_runs(
@@ -118,6 +124,17 @@ def test_what_cannot_work_is_found_before_it_runs(
     capsys.readouterr()
     assert main(["check-config", "--config", str(conf)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_data_directory_that_cannot_be_written_is_found_before_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
+    conf.write_text(with_files(root))
+    monkeypatch.setattr("chelonia.hosting.config_looks.os.access", lambda path, _: path != root)
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    assert f"shepherd.data_dir: bad-config: {root} cannot be written" in capsys.readouterr().err
 
 
 def test_a_certificate_of_another_subject_than_the_replicas_is_found_before_it_runs(
@@ -145,13 +162,15 @@ def test_what_may_pass_is_said_and_is_no_reason_not_to_start(
 ) -> None:
     """The unit asks before each start: a name server that is away, or a host that was retired, must not stop others."""
     conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
-    conf.write_text(with_files(root).replace("https://localhost:60002/", "https://localhst.invalid:60002/", 1))
+    text = with_files(root).replace("https://localhost:60002/", "https://localhst.invalid:60002/", 1)
+    conf.write_text(text.replace('data_url = "https://localhost', 'data_url = "https://127.0.0.1'))
     ca = CertificateAuthority.load(root)
     ca.write_crl(Ms(real_now_ms() - 2 * 86_400_000), lifetime_s=86_400)
     capsys.readouterr()
     assert main(["check-config", "--config", str(conf)]) == 0
     said = capsys.readouterr()
-    crl, name = said.err.splitlines()
+    crl, other, name = said.err.splitlines()
+    assert "hostcert.pem names localhost, not 127.0.0.1: nobody connects there" in other
     assert "warning: " in crl
     assert "has expired" in crl
     assert "cheloniad ca crl" in crl
@@ -170,6 +189,12 @@ def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(
     said = capsys.readouterr().err
     assert "/var/lib/chelonia/core/ahash/lock: Permission denied" in said
     assert "chown" in said
+
+
+@pytest.mark.expect_log("may open 256 files at once")
+def test_a_node_that_may_open_few_files_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chelonia.hosting.cheloniad.resource.getrlimit", lambda _: (256, 256))
+    _allow_many_files()
 
 
 def test_a_port_that_is_roots_is_said_with_its_cure(
