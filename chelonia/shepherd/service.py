@@ -164,9 +164,16 @@ class ShepherdService:
 
     async def tidy(self) -> None:
         """Forget what has expired, and erase bytes nobody ever acknowledged once their time is over."""
-        node = self._node
-        if not await node.disk.look():
+        if not await self._node.disk.look():
             return
+        try:
+            await self._tidy()
+        except CheloniaError:
+            if await self._node.disk.look():  # else it has gone in the middle, and that is told
+                raise
+
+    async def _tidy(self) -> None:
+        node = self._node
         await self._stock.measure()
         for reference in self._uploads.expire():
             await node.ports.blobs.erase(reference)

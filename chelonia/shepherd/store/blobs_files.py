@@ -109,9 +109,8 @@ class FileBlobs:
         await self.run(lambda: store_state.write_identity(self._root, identity))
 
     async def probe(self) -> None:
-        path = self._root / "probe"
         try:
-            await self.run(lambda: _write_durably((path, b"probe\n")))
+            await self._in_root(lambda root: _write_durably((root / "probe", b"probe\n")))
         except CheloniaError as error:
             if error.kind is not Kind.NO_SPACE:
                 raise
@@ -254,17 +253,26 @@ class FileBlobs:
         return await self.run(lambda: blobs_notes.read(self._root, head))
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        await self.run(lambda: blobs_notes.append(self._root / blobs_notes.NAME, notes))
+        await self._in_root(lambda root: blobs_notes.append(root / blobs_notes.NAME, notes))
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
-        draft = self._root / blobs_notes.DRAFT
+        draft = blobs_notes.DRAFT
         try:
-            await self.run(lambda: blobs_notes.append(draft, {}))
+            await self._in_root(lambda root: blobs_notes.append(root / draft, {}))
             async for page in pages:
-                await self.run(lambda page=page: blobs_notes.append(draft, page))  # type: ignore[misc]
-            await self.run(lambda: _replace_durably(draft, self._root / blobs_notes.NAME))
+                await self._in_root(lambda root, page=page: blobs_notes.append(root / draft, page))  # type: ignore[misc]
+            await self._in_root(lambda root: _replace_durably(root / draft, root / blobs_notes.NAME))
         finally:
-            await self.run(lambda: draft.unlink(missing_ok=True))
+            await self.run(lambda: (self._root / draft).unlink(missing_ok=True))
+
+    async def _in_root(self, work: Callable[[Path], None]) -> None:
+        """Do what makes files beside the folders of the store. Raises: as `run`; UNAVAILABLE when it is not there."""
+
+        def held() -> None:
+            with store_state.held(self._root) as root:
+                work(root)
+
+        await self.run(held)
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
         """Whether a record was alone because its bytes are in quarantine; it is moved there too."""

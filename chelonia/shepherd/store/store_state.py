@@ -23,6 +23,8 @@ from chelonia.shepherd.store.blobs_segment_file import sync_directory
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
 """The file that says whose store a directory is."""
+LOCK: Final = "lock"
+"""The file that the process which uses it holds."""
 WITH_SEGMENTS: Final = 2
 """Its format once some replicas are in segments: software that does not know them is to refuse the store."""
 PUT_BACK: Final = (
@@ -97,14 +99,16 @@ def write_identity(root: Path, identity: StoreIdentity, *, segments: bool = Fals
 
 
 def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(path.name + ".new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(fd)
-    os.replace(draft, path)
-    sync_directory(path.parent)
+    with held(path.parent) as root:
+        path = root / path.name
+        draft = path.with_name(path.name + ".new")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.replace(draft, path)
+        sync_directory(root)
 
 
 def _json(content: dict[str, Any]) -> bytes:
@@ -144,6 +148,18 @@ def _decode(content: dict[str, Any]) -> ShepherdState:
 
 
 @contextlib.contextmanager
+def held(root: Path) -> Iterator[Path]:
+    """A path of the store's directory that leads nowhere else while it is used: what is made there is never left in the
+    directory below a disk that has just gone. Raises: OSError where no process has locked a store."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.stat(LOCK, dir_fd=fd)
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
     fd = lock_directory(root)
@@ -155,7 +171,7 @@ def locked(root: Path) -> Iterator[None]:
 
 def lock_directory(root: Path) -> int:
     """Keep other processes out of a store. Returns: a descriptor, until it is closed. Raises: as `locked`."""
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

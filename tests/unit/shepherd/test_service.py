@@ -349,8 +349,7 @@ async def test_a_disk_that_goes_while_notes_are_written_anew_keeps_its_notes(
 
     monkeypatch.setattr(Index, "notes_after", unmounted)
     await world.store(b"more", 2)
-    with pytest.raises(CheloniaError):
-        await world.service.tidy()
+    await world.service.tidy()  # that it has gone is told once
     assert (await world.blobs.notes()).parts == {}
     world.blobs.come_back()
     assert reference in (await world.blobs.notes()).parts[reference[:2]]

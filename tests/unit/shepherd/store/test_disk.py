@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ShepherdState
+from chelonia.shepherd.store import store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
-from chelonia.shepherd.store.store_state import StateFile
+from chelonia.shepherd.store.store_state import StateFile, locked
 from chelonia.wire import records
 from tests.support.failing import fails
 from tests.support.shepherd import numbered, request
@@ -246,14 +247,43 @@ async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     store.close()
 
 
+async def test_nothing_is_left_in_the_directory_below_a_disk_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes has looked just before: it was found with notes in it."""
+    root, away = tmp_path / "disk", tmp_path / "away"
+    store, state = FileBlobs(root), StateFile(root / "state.json")
+
+    def go() -> None:
+        root.rename(away)
+        root.mkdir()
+
+    async def pages() -> AsyncIterator[dict[ReferenceId, bytes]]:
+        yield {REF: b"note"}
+
+    with monkeypatch.context() as patched:
+        sync = os.fsync
+        patched.setattr(store_state.os, "fsync", lambda fd: sync(fd) if away.exists() else go())
+        state.save(STATE)
+    assert os.listdir(root) == []
+    assert StateFile(away / "state.json").load() == STATE
+    for write in (store.probe(), store.note({REF: b"note"}), store.note_anew(pages())):
+        with fails(Kind.UNAVAILABLE):
+            await write
+    with fails(Kind.UNAVAILABLE):
+        state.save(STATE)
+    assert os.listdir(root) == []
+    store.close()
+
+
 def test_the_state_survives_and_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "state.json"
-    path.parent.mkdir()
-    assert StateFile(path).load() is None
-    StateFile(path).save(STATE)
+    path = tmp_path / "state.json"
+    with locked(tmp_path):
+        assert StateFile(path).load() is None
+        StateFile(path).save(STATE)
     assert StateFile(path).load() == STATE
     assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(path.parent) == ["state.json"]
+    assert sorted(os.listdir(tmp_path)) == ["lock", "state.json"]
     assert json.loads(path.read_text())["format"] == 1
 
 

@@ -411,9 +411,10 @@ STATES = [ShepherdState(boot, b"secret", "c", boot, 0, {}) for boot in (1, 2)]
 
 def test_state_and_identity_are_kept_when_they_are_said_to_be(disk: PowerDisk, after: After) -> None:
     for state in STATES:
-        StateFile(disk.point / "state.json").save(state)
         identity = StoreIdentity(f"store{state.boot}", ServiceId("https://h:1/Shepherd"))
-        store_state.write_identity(disk.point, identity)
+        with store_state.locked(disk.point):
+            StateFile(disk.point / "state.json").save(state)
+            store_state.write_identity(disk.point, identity)
         for image in after.images():
             assert StateFile(image / "state.json").load() == state
             assert store_state.read_identity(image) == identity
@@ -423,6 +424,7 @@ def test_a_state_that_is_cut_short_is_the_one_before(
     disk: PowerDisk, after: After, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, images = StateFile(disk.point / "state.json"), []
+    os.close(store_state.lock_directory(disk.point))
     file.save(STATES[0])
 
     def before(call: Callable[..., None]) -> Callable[..., None]:
