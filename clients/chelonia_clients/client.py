@@ -24,7 +24,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.ids import RequestKey
-from chelonia.core.metadata import Filter, Needed, Triple, from_triples
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Filter, Needed, Triple, from_triples
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import (
     Bartender,
@@ -61,32 +61,33 @@ RETRY_MS = 10_000
 """How long an operation is repeated under the same request key while the cluster is busy with itself."""
 
 
-class DirectoryEntry(msgspec.Struct, frozen=True):
-    """One entry of a listing. `name` is relative to the listed collection; `type` is file, collection or mountpoint."""
+class DirectoryEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a listing.
+
+    Args:
+        name: relative to the listed collection.
+        type: file, collection or mountpoint.
+        size: bytes of a file; -1 for anything else.
+        modified_s: Unix seconds of the last change of the bytes, as the user kept them; None when not known.
+        closed: it is a collection that the user may not read: nobody tells him what is in it.
+        metadata: what else was asked for.
+    """
 
     name: str
-    guid: str
-    metadata: Metadata
+    guid: str = ""
+    type: str = ""
+    size: int = -1
+    modified_s: float | None = None
+    closed: bool = False
+    metadata: Metadata = {}
 
-    @property
-    def type(self) -> str:
-        return self.metadata.get("entry", {}).get("type", "")
 
-    @property
-    def size(self) -> int:
-        """Bytes of a file; -1 for anything else."""
-        size = self.metadata.get("states", {}).get("size", "")
-        return int(size) if size.isascii() and size.isdigit() else -1
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is a collection that the user may not read: nobody tells him what is in it."""
-        return self.type == "collection" and "GUID" not in self.metadata.get("entry", {})
-
-    @property
-    def modified_s(self) -> float | None:
-        """Unix seconds of the last change of the bytes, as the user kept them; None when not known."""
-        return modified_s(self.metadata)
+def described(name: str, guid: str, metadata: Metadata) -> DirectoryEntry:
+    """An entry by its metadata, as far as the user may see them."""
+    own, size = metadata.get("entry", {}), metadata.get("states", {}).get("size", "")
+    kind, is_number = own.get("type", ""), size.isascii() and size.isdigit()
+    closed = kind == TYPE_COLLECTION and "GUID" not in own
+    return DirectoryEntry(name, guid, kind, int(size) if is_number else -1, _modified_s(metadata), closed, metadata)
 
 
 class Client:
@@ -318,7 +319,7 @@ def merge_actions(stored: str, changes: str) -> str:
     return " ".join(words.values())
 
 
-def modified_s(metadata: Metadata) -> float | None:
+def _modified_s(metadata: Metadata) -> float | None:
     """The modification time that the user kept with an entry, in Unix seconds; None when there is none."""
     try:
         return float(metadata.get("timestamps", {}).get("modified", ""))
@@ -368,15 +369,14 @@ async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_A
 
 def _named(entry: Named) -> DirectoryEntry:
     known = entry.attributes
-    states = {"size": str(known.size)} if known.type == "file" else {}
-    own = {"type": known.type} | ({"GUID": known.guid} if known.etag else {})
-    seconds, rest = divmod(known.modified_ns, 1_000_000_000)
-    times = {"modified": f"{seconds}.{rest:09d}"} if known.modified_ns else {}
-    return DirectoryEntry(entry.name, known.guid, {"entry": own, "states": states, "timestamps": times})
+    size = known.size if known.type == TYPE_FILE else -1
+    modified = known.modified_ns / 1_000_000_000 if known.modified_ns else None
+    closed = known.type == TYPE_COLLECTION and not known.etag
+    return DirectoryEntry(entry.name, known.guid, known.type, size, modified, closed)
 
 
 def _listed(entry: ListedEntry) -> DirectoryEntry:
-    return DirectoryEntry(entry.name, entry.guid, from_triples(entry.metadata))
+    return described(entry.name, entry.guid, from_triples(entry.metadata))
 
 
 def _done(op: str, ln: str, outcome: Outcome) -> str:

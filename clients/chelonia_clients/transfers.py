@@ -31,7 +31,7 @@ from chelonia.hosting.transfer.landing import Landing
 from chelonia.hosting.transfer.requester import Progress
 from chelonia.hosting.transfer.upload import Source, UploadOptions, UploadResult, upload
 from chelonia_clients.choosing import EVERYTHING, Choice
-from chelonia_clients.client import Client, DirectoryEntry, unlisted
+from chelonia_clients.client import Client, DirectoryEntry, described, unlisted
 from chelonia_clients.comparing import Verdict, compare, kept_time
 from chelonia_clients.local_files import Sort, local_error, scan, sizes_in, to_ln, to_local
 from chelonia_clients.local_sources import Stream, file_source
@@ -472,6 +472,6 @@ def _told(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:
 async def facts_of(client: Client, ln: str) -> DirectoryEntry:
     """Type, size and modification time of an entry, without them when they cannot be seen."""
     try:
-        return DirectoryEntry(ln, "", await client.stat(ln))
+        return described(ln, "", await client.stat(ln))
     except CheloniaError:
-        return DirectoryEntry(ln, "", {})
+        return DirectoryEntry(ln)

@@ -40,7 +40,7 @@ class Below(msgspec.Struct, frozen=True):
     marks: str = ""
 
 
-class Leaf(msgspec.Struct, frozen=True):
+class Leaf(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One answer: a path, and the object that it leads to or its summary; neither: what several paths begin with."""
 
     path: str

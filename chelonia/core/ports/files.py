@@ -58,7 +58,7 @@ class Want(enum.Flag):
     """Of a look: who may not replace the bytes is refused."""
 
 
-class Attributes(msgspec.Struct, frozen=True, gc=False):
+class Attributes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What is known of an entry without its bytes.
 
     Args:
@@ -228,7 +228,7 @@ class Listing(msgspec.Struct, frozen=True):
     delimiter: str = ""
 
 
-class Named(msgspec.Struct, frozen=True):
+class Named(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One entry of a listing; `name`: its path below the collection that is listed, without a slash at its end.
 
     A caller without `read` on it is told its type, size and times only.

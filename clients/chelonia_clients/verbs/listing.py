@@ -10,7 +10,7 @@ from chelonia.core.cluster.replicas import PROVEN, ReplicaState
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.metadata import Needed
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import SHORT, DirectoryEntry, modified_s
+from chelonia_clients.client import SHORT, DirectoryEntry, described
 from chelonia_clients.output import human_size, original_status, printable, table
 from chelonia_clients.session import Session
 
@@ -40,7 +40,7 @@ async def stat(session: Session, arguments: Arguments) -> None:
                 out.say(f"    {name}: {value}" + (_readable(value) if section == "timestamps" else ""))
         if why := unreadable(metadata):
             out.tell(f"'{text}':{why}: {WHY[why]}")
-        out.result(ln=text, **facts_of(DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
+        out.result(ln=text, **facts_of(described(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
 
 
 def _original_line(text: str, error: CheloniaError) -> str:
@@ -110,7 +110,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
 async def _list_itself(session: Session, arguments: Arguments, text: str) -> None:
     with session.out.trying(ln=text):
         metadata = await session.client().stat(session.ln(text))
-        entry = DirectoryEntry(text, metadata.get("entry", {}).get("GUID", ""), metadata)
+        entry = described(text, metadata.get("entry", {}).get("GUID", ""), metadata)
         show, _ = shower(session, arguments, "")
         show([entry])
         session.out.result(ln=text, type=entry.type, entries=[{"name": entry.name, **facts_of(entry)}])
@@ -141,9 +141,9 @@ def _formatter(form: str, arguments: Arguments, top: str) -> Callable[[Directory
         return template.format_map(shown) + ("" if template.endswith(("\n", "\0")) else "\n")
 
     try:
-        line(DirectoryEntry("", "", {}))
+        line(DirectoryEntry(""))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        known = " ".join(f"{{{name}}}" for name in _columns(DirectoryEntry("", "", {}), top, human=human))
+        known = " ".join(f"{{{name}}}" for name in _columns(DirectoryEntry(""), top, human=human))
         raise UsageError(f"--format takes text with {known}, not {form!r}") from error
     return line
 
@@ -231,6 +231,6 @@ def facts_of(entry: DirectoryEntry) -> dict[str, object]:
         "type": entry.type,
         "guid": entry.guid,
         "size": entry.size if entry.size >= 0 else None,
-        "modified": modified_s(entry.metadata),
+        "modified": entry.modified_s,
         "metadata": entry.metadata,
     }

@@ -24,7 +24,7 @@ from chelonia.hosting.transfer.download import read
 from chelonia.hosting.transfer.part_file import KEPT_BYTES
 from chelonia.hosting.transfer.upload import UploadOptions
 from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.client import Client, DirectoryEntry
+from chelonia_clients.client import Client, described
 from chelonia_clients.local_files import local_error, local_path, to_ln
 from chelonia_clients.local_sources import expected_size, stream_of
 from chelonia_clients.output import answering, printable
@@ -212,7 +212,7 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
     if not name:
         raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
     if wishes.would:
-        found = DirectoryEntry(ln, "", await client.stat(ln))
+        found = described(ln, "", await client.stat(ln))
         _downloaded(session, TransferResult("file", ln, printable(str(path)), max(0, found.size)), wishes.would)
         return
     with Bar(name, beside=session.bars) as bar:
@@ -267,7 +267,7 @@ async def _copy_all(session: Session, sources: Sequence[str], target: str, wishe
         with session.out.trying(source=source, target=target):
             ln = session.ln(source).rstrip("/") or "/"
             new = to_ln(target, [ln.rpartition("/")[2]]) if into else target
-            entry = DirectoryEntry(ln, "", await client.stat(ln))
+            entry = described(ln, "", await client.stat(ln))
             with Bar(ln, entry.size, beside=session.bars) as bar:
                 if entry.type != "collection":
                     _copied(session, await copy_file(client, ln, new, wishes.options(bar), entry.modified_s))
