@@ -91,9 +91,9 @@ class _BelowWalk:
         known, text, rest = self._known(level), above.decode(), self._prefix[len(above) :]
         for n in range(level.at, min(len(rows), level.at + ask.limit - len(self._leaves))):
             key, value = rows[n]
-            name, end = key[begin:], len(value)
+            name = key[begin:]
             found = known.get(name, b"")
-            plain = found[end : end + 3] == _PLAIN and found.startswith(value) and name.startswith(rest)
+            plain = found.startswith(value + _PLAIN) and name.startswith(rest)
             if not plain or self._weight >= bounds.PAGE_BYTES_MAX:
                 break
             summary = layout.decode_value(found)

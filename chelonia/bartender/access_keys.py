@@ -14,7 +14,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from msgspec import structs
+from msgspec import Struct, structs
 from msgspec.json import encode as encoded
 
 from chelonia.bartender import audit
@@ -45,6 +45,14 @@ _SECRET_BYTES: Final = 25
 """40 characters of base32, as Amazon's secrets are long. None begins with `-`: programs would take it for an option."""
 
 
+class _RememberedKey(Struct, frozen=True):
+    """A key as it is kept, None: there is none; opened, None: it is a link, or sealed by others; until when."""
+
+    sealed: SealedKey | None
+    issued: IssuedKey | None
+    until_ms: int
+
+
 @guarded(ACCESS_KEYS)
 class AccessKeysService:
     """`AccessKeys`, and a `KeyRing` that keeps in memory, for a moment, those that doors have asked for."""
@@ -54,7 +62,7 @@ class AccessKeysService:
         self.revoked: Callable[[str], bool] = lambda credential: False
         """Whether a certificate (`Call.credential`) is revoked by now: so are the keys that were made with it."""
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
-        self._known: dict[str, tuple[SealedKey | None, int]] = {}
+        self._known: dict[str, _RememberedKey] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         dn, now = Dn(new.dn or call.dn), self._ports.clock.now_ms()
@@ -92,20 +100,21 @@ class AccessKeysService:
 
     async def find(self, key_id: str) -> IssuedKey | None:
         sealed = await self.kept(key_id)
-        return None if sealed is None or self._is_revoked(sealed.key) else self._opened(sealed)
+        return None if sealed is None or self._is_revoked(sealed.key) else self._known[key_id].issued
 
     async def kept(self, key_id: str) -> SealedKey | None:
         """A key, or a share link, that is in force, else None. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
-        known, until = self._known.get(key_id, (None, -1))
-        if until <= mono:
-            known = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
+        known = self._known.get(key_id)
+        if known is None or known.until_ms <= mono:
+            sealed = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
             if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._known.clear()
-            self._known[key_id] = (known, mono + bounds.ACCESS_KEY_CACHE_MS)
-        if known is None or 0 < known.key.expires_ms <= now:
+            issued = None if sealed is None else self._opened(sealed)
+            known = self._known[key_id] = _RememberedKey(sealed, issued, mono + bounds.ACCESS_KEY_CACHE_MS)
+        if known.sealed is None or 0 < known.sealed.key.expires_ms <= now:
             return None
-        return known
+        return known.sealed
 
     def _is_revoked(self, key: AccessKey) -> bool:
         return bool(key.credential) and self.revoked(key.credential)

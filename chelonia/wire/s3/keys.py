@@ -7,7 +7,6 @@ Source: "Bucket naming rules" and "Object key names", Amazon S3 User Guide.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -22,6 +21,7 @@ from chelonia.wire.s3.errors import S3Error
 KEY_BYTES_MAX: Final = 1024
 """Of a key, in UTF-8."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
+_ADDRESS = re.compile(r"\d+(\.\d+){3}\Z", re.ASCII)
 
 
 class Target(Struct, frozen=True):
@@ -49,13 +49,9 @@ def target_of(path: str, host: str, domain: str) -> Target:
 
 def is_bucket_name(name: str) -> bool:
     """Whether a bucket may be called so."""
-    if not _BUCKET.match(name) or ".." in name or ".-" in name or "-." in name:
+    if not _BUCKET.match(name) or _ADDRESS.match(name) or ".." in name or ".-" in name or "-." in name:
         return False
-    try:
-        ipaddress.IPv4Address(name)
-    except ValueError:
-        return not name.startswith(("xn--", "sthree-")) and not name.endswith(("-s3alias", "--ol-s3"))
-    return False
+    return not name.startswith(("xn--", "sthree-")) and not name.endswith(("-s3alias", "--ol-s3"))
 
 
 def check_bucket(name: str) -> str:

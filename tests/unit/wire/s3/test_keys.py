@@ -31,12 +31,14 @@ def test_bucket_and_key(path: str, host: str, expected: Target) -> None:
     assert target_of(path, host, "s3.example.org") == expected
 
 
-@pytest.mark.parametrize("name", ["abc", "a.b-c9", "x" * 63])
+@pytest.mark.parametrize("name", ["abc", "a.b-c9", "1.2.3", "x" * 63])
 def test_names_of_buckets(name: str) -> None:
     assert is_bucket_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "ab", "x" * 64, "Abc", "a_b", "-ab", "ab-", "a..b", "1.2.3.4", "xn--a", "a.-b"])
+@pytest.mark.parametrize(
+    "name", ["", "ab", "x" * 64, "Abc", "a_b", "-ab", "ab-", "a..b", "1.2.3.4", "1.2.3.400", "xn--a", "a.-b"]
+)
 def test_what_is_no_name_of_a_bucket(name: str) -> None:
     assert not is_bucket_name(name)
 
