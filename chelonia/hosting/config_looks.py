@@ -78,7 +78,7 @@ def _closed_directories(config: NodeConfig) -> Iterator[CheloniaError]:
     """Directories for data that this account cannot write, or make."""
     for key, section in (("ahash", config.ahash), ("shepherd", config.shepherd)):
         path = Path(section.data_dir).absolute() if section is not None else Path("/")
-        there = next(each for each in (path, *path.parents) if each.exists())
+        there = next(each for each in (path, *path.parents) if os.path.exists(each))
         if section is not None and not os.access(there, os.W_OK | os.X_OK):
             cause = "the account that runs the node has to own it, and its unit to name it in ReadWritePaths="
             yield bad(f"{key}.data_dir", f"{there} cannot be written: {cause}")
