@@ -8,7 +8,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.helpers import set_result
 
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
 from chelonia.hosting.net.http_client import RoundTrips, target_of
@@ -62,3 +65,20 @@ class Connector(aiohttp.TCPConnector):
             _SOCKETS.reset(mine)
         self._round_trips.note(target_of(str(options["req"].url)), transport)
         return transport, made[-1]
+
+
+def impatient(continue_ms: int) -> type[aiohttp.ClientRequest]:
+    """aiohttp's request, whose body goes without `100 Continue` after so long (RFC 9110, section 10.1.1)."""
+
+    class Impatient(aiohttp.ClientRequest):
+        async def write_bytes(
+            self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+        ) -> None:
+            waits = self._continue or self.loop.create_future()
+            timer = self.loop.call_later(continue_ms / 1000, set_result, waits, False)
+            try:
+                await super().write_bytes(writer, conn, content_length)
+            finally:
+                timer.cancel()
+
+    return Impatient

@@ -56,6 +56,8 @@ class ClientLimits:
     """How long an answer, or the next bytes of one, may take."""
     send_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
     """How long the next bytes of a body may take to be taken; a longer `Sending.read_idle_ms` counts for them too."""
+    continue_ms: int = 0
+    """How long a body waits for `100 Continue`, and is then sent without; 0: as long as for an answer."""
     connections_max: int = 256
     connections_per_target_max: int = 32
     keepalive_ms: int = 30_000
@@ -268,7 +270,7 @@ class HttpClient:
         if asks not in self._sessions:
             import aiohttp
 
-            from chelonia.hosting.net.connector import Connector
+            from chelonia.hosting.net.connector import Connector, impatient
 
             keep_trouble_quiet(asyncio.get_running_loop())
             limits = self._limits
@@ -282,6 +284,7 @@ class HttpClient:
             )
             self._sessions[asks] = aiohttp.ClientSession(
                 connector=connector,
+                request_class=impatient(limits.continue_ms) if limits.continue_ms else aiohttp.ClientRequest,
                 timeout=self._timeout(limits.read_idle_ms),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -357,8 +360,11 @@ _BY_STATUS = {
     404: Kind.NOT_FOUND,
     408: Kind.TIMEOUT,
     409: Kind.CONFLICT,
+    410: Kind.NOT_FOUND,
+    412: Kind.PRECONDITION,
     413: Kind.TOO_LARGE,
     416: Kind.BAD_RANGE,
+    429: Kind.BUSY,
     500: Kind.INTERNAL,
     501: Kind.NOT_SUPPORTED,
     507: Kind.NO_SPACE,
@@ -413,6 +419,9 @@ def explain(error: BaseException, target: str, *, connecting: bool = False) -> C
     if _is_unknown_host(error):
         cause = f"cannot connect to {target}: there is no host of that name; is it spelled right?"
         return Unreachable(Kind.NETWORK, cause=cause)
+    if _is_a(error, "aiohttp", "ClientResponseError"):
+        cause = f"{target} answered with what is no HTTP/1.1, or too much of it; is this the right port?"
+        return CheloniaError(Kind.NETWORK, cause=cause)
     if connecting:
         unnamed = isinstance(getattr(error, "os_error", error), socket.gaierror)
         hint = "does the name server answer?" if unnamed else "is it running?"

@@ -22,17 +22,22 @@ from urllib.parse import urljoin, urlsplit
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending, Streaming, target_of
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 
 REDIRECTS_MAX: Final = 5
+CONTINUE_MS: Final = 1000
+"""How long a body waits for `100 Continue`: not every server says it."""
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """What of IPv6 is given to networks of the world (RFC 4291, IANA); `is_global` says so of more."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Where a network has its gateway to IPv4 (RFC 6052)."""
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_EXPECTATION_FAILED: Final = 417
+_ABOUT_BYTES: Final = ("Want-Digest", "Accept-Encoding", "If-None-Match", "User-Agent")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -51,7 +56,10 @@ class Strangers:
             )
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
         self._allowed, self._networks, self._tls = allowed, networks, tls
-        limits, shown = ClientLimits(connections_max=64, keepalive_ms=1000), context or tls.anonymous_context()
+        limits = ClientLimits(
+            read_idle_ms=bounds.HTTP_BODY_IDLE_MS, continue_ms=CONTINUE_MS, connections_max=64, keepalive_ms=1000
+        )  # it may measure a large file before it tells the checksum
+        shown = context or tls.anonymous_context()
         self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed))
 
     async def close(self) -> None:
@@ -76,26 +84,36 @@ class Strangers:
     ) -> AsyncIterator[Streaming]:
         """Send, follow redirects, and give the answer; `body` begins anew at each server.
 
-        Beyond the first host nothing of `sending.headers` is said and no certificate shown: else that host could have
-        others read and written with the user's rights.
+        Beyond the first host no certificate is shown, and of `sending.headers` only said what gives no right: else that
+        host could have others read and written with the user's rights.
         Raises: INVALID_TARGET (an address that is not public), NETWORK, TIMEOUT, UNTRUSTED, what the body raised.
         """
-        client, first = self._client, urlsplit(sending.url).netloc
+        client, first = self._client, _host(sending.url)
         for left in range(REDIRECTS_MAX, -1, -1):
             _check_literal(sending.url, self._allowed)
             async with AsyncExitStack() as stack:
                 one = replace(sending, body=body()) if body is not None else sending
                 answer = await stack.enter_async_context(client.stream(one))
-                location = answer.headers.get("Location", "")
-                if answer.status not in _REDIRECTS or not location or not left:
+                location = answer.headers.get("Location", "") if answer.status in _REDIRECTS else ""
+                unexpected = answer.status == _EXPECTATION_FAILED and sending.expects
+                if not left or not (location or unexpected):
                     yield answer
                     return
+            if unexpected:
+                sending = replace(sending, expects=False)
+                continue
             url = urljoin(sending.url, location).replace("davs://", "https://", 1)
             if not url.startswith("https://"):
                 raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(sending.url)} redirects to no https URL")
             sending = replace(sending, url=url)
-            if urlsplit(url).netloc != first:
-                client, sending = self._beyond, replace(sending, headers={})
+            if _host(url) != first:
+                said = {name: text for name, text in (sending.headers or {}).items() if name in _ABOUT_BYTES}
+                client, sending = self._beyond, replace(sending, headers=said)
+
+
+def _host(url: str) -> tuple[str | None, int]:
+    parsed = urlsplit(url)
+    return parsed.hostname, parsed.port or 443
 
 
 def _showing(credential: bytes, trusting: TlsStore) -> ssl.SSLContext:

@@ -70,4 +70,5 @@ def marker(now_ms: int, moved: int) -> bytes:
 
 def ended(failure: str = "") -> bytes:
     """The last line."""
-    return f"failure: {' '.join(failure.split())}\n".encode() if failure else b"success: Created\n"
+    shown = " ".join("".join(each if each.isprintable() else " " for each in failure).split())
+    return f"failure: {shown}\n".encode() if failure else b"success: Created\n"

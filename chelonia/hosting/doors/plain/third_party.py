@@ -9,6 +9,7 @@ the node's own certificate. When the client goes, the copy ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -27,13 +28,15 @@ from chelonia.hosting.doors.plain.delegation import DELEGATION
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.net.delegations import Delegations
-from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status
+from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status, target_of
 from chelonia.hosting.net.http_messages import HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.crcs import Crc
 from chelonia.wire.web import third_party
 from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.third_party import Remote
+
+log = logging.getLogger("chelonia.plain")
 
 MARKER_S: Final = 5.0
 """Clients give up a copy of which they hear nothing for some ten of these."""
@@ -72,6 +75,12 @@ class _Moved:
             yield chunk
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    other: Remote
+    moved: _Moved
+
+
 async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Fetch a file from the other server (`Source`)."""
     other = _remote(exchange, "Source")
@@ -85,18 +94,19 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     moved = _Moved()
 
     async def run() -> None:
-        asked = {**dict(other.headers), "Want-Digest": "adler32,md5,sha-256", "User-Agent": COPIER}
+        ours = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
+        asked = {**dict(other.headers), **ours}
         async with (
             third.strangers.showing(shown) as strangers,
             strangers.stream(Sending("GET", other.url, asked)) as answer,
         ):
-            await _check(answer)
-            told = parse_digests(
-                digest=answer.headers.get("Digest", ""), repr_digest=answer.headers.get("Repr-Digest", "")
-            )
-            if other.verified and told == Checksums():
-                cause = "the other server tells no checksum of it, and RequireChecksumVerification wants one"
-                raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
+            await _check(answer, other, shown, whole=True)
+            told = _told(answer)
+            wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer)
+            if wants and told == Checksums():
+                raise CheloniaError(
+                    Kind.CHECKSUM, "COPY", cause=f"the other server tells no checksum of it, and {wants}"
+                )
             copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
             placing = Placing(place, answer.length, told.noted, copies)
             (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
@@ -107,7 +117,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
             raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
-    return await _begun(_markers(third, exchange, run, moved))
+    return await _begun(_markers(third, exchange, run, _Copy(other, moved)))
 
 
 async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -137,13 +147,18 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
                 expects = not (await _server(strangers, other)).startswith("XrootD")
                 sending = Sending("PUT", other.url, headers, length=known.size, expects=expects)
                 async with strangers.stream(sending, body) as answer:
-                    await _check(answer)
+                    await _check(answer, other, shown)
             else:
                 async with strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
-                    await _check(answer)
-            await _verify(strangers, other, moved.adler32)
+                    await _check(answer, other, shown)
+            if moved.count != known.size:
+                cause = (
+                    f"the other server answered HTTP {answer.status} when {moved.count} of {known.size} bytes had gone"
+                )
+                raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=cause)
+            await _verify(strangers, other, moved)
 
-    return await _begun(_markers(third, exchange, run, moved))
+    return await _begun(_markers(third, exchange, run, _Copy(other, moved)))
 
 
 async def _begun(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
@@ -178,23 +193,57 @@ async def _server(strangers: Strangers, other: Remote) -> str:
         return answer.headers.get("Server", "")
 
 
-async def _verify(strangers: Strangers, other: Remote, adler32: str) -> None:
-    """Compare with what the other server has now. Raises: CHECKSUM."""
-    asked = {**dict(other.headers), "Want-Digest": "adler32"}
+async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
+    """Compare with what the other server has now. Raises: CHECKSUM, INCOMPLETE."""
+    asked = {**dict(other.headers), "Want-Digest": "adler32", "Accept-Encoding": "identity"}
     async with strangers.stream(Sending("HEAD", other.url, asked)) as answer:
-        told = parse_digests(digest=answer.headers.get("Digest", "")) if answer.status < 400 else Checksums()
-    if told.adler32 and told.adler32 != adler32:
-        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {told.adler32}, here {adler32}")
+        is_told = answer.status == 200
+        told = _told(answer) if is_told else Checksums()
+        length = answer.length if is_told else -1
+    if length not in (-1, sent.count):
+        raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=f"{length} bytes of it are there, {sent.count} were sent")
+    if told.adler32 and told.adler32 != sent.adler32:
+        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {told.adler32}, here {sent.adler32}")
     if other.verified and not told.adler32:
         cause = "the other server tells no adler32, and RequireChecksumVerification wants one"
         raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
 
 
-async def _check(answer: Streaming) -> None:
-    """Raises: what the other server has refused."""
-    if answer.status >= 300:
-        said = await answer.read(64 * 1024)
-        raise_for_status(max(answer.status, 400), answer.headers, said, "the other server")
+async def _check(answer: Streaming, other: Remote, shown: bytes, *, whole: bool = False) -> None:
+    """Raises: what the other server has refused; with `whole`, that it has answered with something else than a file."""
+    if answer.status < 300 and not (whole and answer.status != 200):
+        return
+    said = await answer.read(64 * 1024)
+    if answer.status < 400:
+        what = "a redirect too many, or to nowhere" if answer.status >= 300 else "not the whole file"
+        raise CheloniaError(Kind.NETWORK, "the other server", cause=f"HTTP {answer.status}: {what}")
+    if later := answer.headers.get("Retry-After", ""):
+        said += f" (Retry-After: {later[:40]})".encode()
+    if (
+        answer.status in (401, 403)
+        and not shown
+        and not any(name.lower() == "authorization" for name, _ in other.headers)
+    ):
+        said += b" (it was shown no right: send TransferHeaderAuthorization, or Credential: gridsite)"
+    raise_for_status(answer.status, answer.headers, said, "the other server")
+
+
+def _told(answer: Streaming) -> Checksums:
+    """Raises: BAD_REQUEST."""
+    headers = answer.headers
+    try:
+        return parse_digests(digest=headers.get("Digest", ""), repr_digest=headers.get("Repr-Digest", ""))
+    except CheloniaError as error:
+        raise CheloniaError(error.kind, "the other server", cause=error.cause) from error
+
+
+def _doubt(answer: Streaming) -> str:
+    """Why only a checksum can tell that an answer has all bytes of the file, and no others; "" where it need not."""
+    if answer.length < 0 and "chunked" not in answer.headers.get("Transfer-Encoding", "").lower():
+        return "neither how long it is nor, as HTTP/1.1 would, where it ends"
+    if (encoding := answer.headers.get("Content-Encoding", "identity").strip().lower()) != "identity":
+        return f"sends it encoded ({encoding}), though asked not to"
+    return ""
 
 
 def _remote(exchange: Exchange, field_name: str) -> Remote:
@@ -209,7 +258,7 @@ def _third(parts: DoorParts) -> ThirdParty:
 
 
 async def _markers(
-    third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], moved: _Moved
+    third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], copy: _Copy
 ) -> AsyncGenerator[bytes, None]:
     """The body of the answer, behind a piece of nothing once the copy has begun: markers while it goes on, and how it
     ended. The copy ends with its client's connection, and when the body is closed. Raises: BUSY."""
@@ -232,12 +281,22 @@ async def _markers(
             await asyncio.wait({task}, timeout=MARKER_S)
             if task.cancelled():
                 raise ConnectionResetError("the client has gone")
-            line, is_over = third_party.marker(int(time.time() * 1000), moved.count), task.done()
+            line, is_over = third_party.marker(int(time.time() * 1000), copy.moved.count), task.done()
             yield line + third_party.ended(_failure(task)) if is_over else line
     finally:
         third.running[dn] -= 1
         task.cancel()
         await asyncio.wait({task})
+        failure = "the client has gone" if task.cancelled() else str(task.exception() or "")
+        told = (
+            exchange.request.request_id,
+            dn,
+            str(exchange.place),
+            target_of(copy.other.url),
+            copy.moved.count,
+            failure,
+        )
+        log.info("event=copied request=%s who=%r path=%r other=%s bytes=%d failure=%r", *told)
 
 
 def _failure(task: asyncio.Future[None]) -> str:

@@ -47,6 +47,10 @@ class Other:
         self.asked: list[Sending] = []
         self.stored = b""
         self.status, self.digest = 200, f"adler32={ADLER}"
+        self.more: dict[str, str] = {}
+        """Further header fields of its answers; `Content-Length`: not that of the body, "" for none."""
+        self.takes = True
+        """Whether it reads what is sent before it answers."""
         self.waits: asyncio.Event | None = None
         self.shown: list[bytes] = []
 
@@ -62,10 +66,13 @@ class Other:
         self.asked.append(sending)
         if self.waits is not None:
             await self.waits.wait()
-        if sending.method == "PUT":
+        if sending.method == "PUT" and self.takes:
             self.stored = b"".join([chunk async for chunk in body()]) if body else cast(bytes, sending.body)
         digest = {"Digest": self.digest} if self.digest else {}
-        yield Played(self.status, b"" if sending.method != "GET" else BYTES, digest)
+        answer = Played(self.status, b"" if sending.method == "PUT" else BYTES, {**digest, **self.more})
+        length = self.more.get("Content-Length")
+        answer.length = answer.length if length is None else int(length or "-1")
+        yield answer
 
 
 @pytest.fixture
@@ -85,8 +92,8 @@ def test_a_file_is_fetched_from_another_server(bench: Bench, other: Other) -> No
     assert answer.text.endswith("success: Created\n")
     assert bench.ask("GET", "/f").body == BYTES
     (asked,) = other.asked
-    told = {"Authorization": "Bearer x", "Want-Digest": "adler32,md5,sha-256", "User-Agent": COPIER}
-    assert dict(asked.headers or {}) == told
+    told = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
+    assert dict(asked.headers or {}) == {"Authorization": "Bearer x", **told}
     assert bench.ask("COPY", "/f", Source=OTHER, Overwrite="F").status == 412
 
 
@@ -95,6 +102,11 @@ def test_a_file_is_fetched_from_another_server(bench: Bench, other: Other) -> No
     [
         ("adler32=00000001", 200, "true", "failure: 400"),
         ("", 200, "true", "RequireChecksumVerification"),
+        ("adler32=x", 200, "false", "the other server: bad-request: malformed checksum 'x'"),
+        (f"adler32={ADLER}", 206, "false", "HTTP 206: not the whole file"),
+        (f"adler32={ADLER}", 204, "false", "HTTP 204: not the whole file"),
+        (f"adler32={ADLER}", 302, "false", "HTTP 302: a redirect too many"),
+        (f"adler32={ADLER}", 401, "false", "send TransferHeaderAuthorization, or Credential: gridsite"),
         (f"adler32={ADLER}", 404, "false", "failure: 404"),
         (f"adler32={ADLER}", 500, "false", "failure: 500"),
     ],
@@ -105,6 +117,31 @@ def test_what_fails_leaves_nothing(bench: Bench, other: Other, digest: str, stat
     assert told.status == 202
     assert why in told.text.splitlines()[-1]
     assert bench.ask("GET", "/f").status == 404
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"Content-Length": ""}, "neither how long it is nor"),
+        ({"Content-Encoding": "gzip"}, "encoded (gzip), though asked not to"),
+    ],
+)
+def test_what_may_be_other_bytes_is_taken_by_its_checksum_alone(
+    bench: Bench, other: Other, more: dict[str, str], why: str
+) -> None:
+    other.more, other.digest = more, ""
+    assert why in bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
+    assert bench.ask("GET", "/f").status == 404
+    other.digest = f"adler32={ADLER}"
+    assert bench.ask("COPY", "/f", Source=OTHER).text.endswith("success: Created\n")
+    other.more, other.digest = {"Content-Length": "", "Transfer-Encoding": "chunked"}, ""
+    assert bench.ask("COPY", "/f", Source=OTHER).text.endswith("success: Created\n")
+
+
+def test_what_the_other_server_says_is_passed_on_as_text(bench: Bench, other: Other) -> None:
+    other.status, other.more = 429, {"Retry-After": "\x1b[31m120"}
+    told = bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
+    assert told == f"failure: 503 the other server: busy: HTTP 429: {BYTES.decode()} (Retry-After: [31m120)"
 
 
 async def test_what_has_come_while_a_file_was_fetched_stays(bench: Bench, other: Other) -> None:
@@ -128,6 +165,10 @@ def test_a_file_is_sent_to_another_server(bench: Bench, other: Other) -> None:
     assert (look.method, head.method, put.expects) == ("HEAD", "HEAD", True)
     other.digest = "adler32=00000001"
     assert "failure: 400" in bench.ask("COPY", "/f", Destination=OTHER).text
+    other.more = {"Content-Length": "1"}
+    assert f"1 bytes of it are there, {len(BYTES)} were sent" in bench.ask("COPY", "/f", Destination=OTHER).text
+    other.takes = False
+    assert f"when 0 of {len(BYTES)} bytes had gone" in bench.ask("COPY", "/f", Destination=OTHER).text
     bench.ask("MKCOL", "/d")
     assert bench.ask("COPY", "/d", Destination=OTHER).status == 409
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net import strangers as module
 from chelonia.hosting.net.http_client import Sending
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.strangers import Strangers
@@ -73,11 +76,12 @@ async def test_a_network_may_be_allowed_and_only_what_is_delegated_is_shown(grid
 
 
 async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> None:
-    told: list[tuple[str, str, bytes]] = []
+    told: list[tuple[str, str, str, bytes]] = []
 
     async def other(request: HttpRequest) -> HttpResponse:
         body = b"".join([chunk async for chunk in request.body])
-        told.append((request.method, request.headers.get("Authorization", ""), body))
+        fields = (request.headers.get(name, "") for name in ("Authorization", "Want-Digest"))
+        told.append((request.method, *fields, body))
         return text_answer(201, "ok")
 
     async with secure(other, grid.server(), ClientCertificate.OPTIONAL) as second:
@@ -95,7 +99,7 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
 
         async with secure(first, grid.server(), ClientCertificate.OPTIONAL) as server:
             client, home = strangers(grid, *LOOPBACK), f"https://localhost:{server.port}"
-            sending = Sending("PUT", f"{home}/there", {"Authorization": "Bearer x"}, length=5)
+            sending = Sending("PUT", f"{home}/there", {"Authorization": "Bearer x", "Want-Digest": "md5"}, length=5)
             async with client.stream(sending, body) as answer:
                 assert answer.status == 201
             for path in ("inside", "plain"):
@@ -104,7 +108,7 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
                         pass
                 assert caught.value.kind is Kind.INVALID_TARGET
             await client.close()
-    assert told == [("PUT", "", b"bytes")]
+    assert told == [("PUT", "", "md5", b"bytes")]
 
 
 async def test_what_is_delegated_stays_at_home(grid: Grid) -> None:
@@ -136,3 +140,48 @@ def test_a_network_that_is_none_is_told_at_the_start(grid: Grid) -> None:
     with pytest.raises(CheloniaError) as caught:
         strangers(grid, "10.0.0.1/8")
     assert caught.value.kind is Kind.BAD_CONFIG
+
+
+Said = Callable[[str, asyncio.StreamReader], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def foreign(grid: Grid, says: Said) -> AsyncIterator[str]:
+    """A server of others, the URL of a file there. `says`: what it answers to the head of a request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                writer.write(await says(head, reader))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    context = grid.server().server_context(ClientCertificate.OPTIONAL)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://localhost:{server.sockets[0].getsockname()[1]}/f"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_body_goes_to_a_server_that_never_says_100_continue(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    monkeypatch.setattr(module, "CONTINUE_MS", 3_600_000 if refuses else 10)
+    stored: list[bytes] = []
+
+    async def says(head: str, reader: asyncio.StreamReader) -> bytes:
+        if refuses and "100-continue" in head:
+            return b"HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n"
+        stored.append(await reader.readexactly(100_000))
+        return b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+
+    async def body() -> AsyncIterator[bytes]:
+        yield bytes(100_000)
+
+    async with foreign(grid, says) as url:
+        client = strangers(grid, *LOOPBACK)
+        async with client.stream(Sending("PUT", url, length=100_000), body) as answer:
+            assert answer.status == 201
+        await client.close()
+    assert stored == [bytes(100_000)]
