@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
-from chelonia.core.ports.files import Placing, Want, Write, good
+from chelonia.core.ports.files import Arrived, Placing, Want, Write, good
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import measuring
 from chelonia.hosting.doors.plain.delegation import DELEGATION
@@ -29,7 +29,7 @@ from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carry
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import Sending, Streaming, raise_for_status, target_of
-from chelonia.hosting.net.http_messages import HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import HttpResponse, nothing, text_answer
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.crcs import Crc
 from chelonia.wire.web import third_party
@@ -46,6 +46,8 @@ LEFT_MS: Final = 20 * 60 * 1000
 """A delegated proxy that ends sooner is asked for anew before a copy begins."""
 ASKED: Final = "asked-to-delegate"
 """In the query of a COPY: its client was sent to delegate once; it is not sent again."""
+_PACKED: Final = (".gz", ".tgz", ".z", ".bz2", ".xz", ".br", ".zst")
+"""Ends of names of files that are stored as some servers say that they send them."""
 _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control", "no-store"))
 
 
@@ -76,9 +78,12 @@ class _Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copying:
+    """The other end, what it is shown, and how far the copy is."""
+
     other: Remote
-    moved: _Moved
+    shown: bytes
+    moved: _Moved = field(default_factory=_Moved)
 
 
 async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -91,33 +96,35 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     there = await seen(parts, exchange.call, place)
     when = replace(exchange.when, absent=True) if exchange.spares else exchange.when
     when.require(place, there.attributes if there else None)
-    moved = _Moved()
+    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    copy = _Copying(other, shown)
 
     async def run() -> None:
-        ours = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
-        asked = {**dict(other.headers), **ours}
-        async with (
-            third.strangers.showing(shown) as strangers,
-            strangers.stream(Sending("GET", other.url, asked)) as answer,
-        ):
-            await _check(answer, other, shown, whole=True)
-            told = _told(answer)
-            wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer)
-            if wants and told == Checksums():
-                raise CheloniaError(
-                    Kind.CHECKSUM, "COPY", cause=f"the other server tells no checksum of it, and {wants}"
-                )
-            copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-            placing = Placing(place, answer.length, told.noted, copies)
-            (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
-            body = moved.counted(measuring.agreeing(answer.chunks(), told))
-            arrived = await parts.bytes.put(good(placed, "COPY"), body, answer.length)
-        if told.adler32 and told.adler32 != moved.adler32:
-            cause = f"adler32 is {moved.adler32}, was told as {told.adler32}"
-            raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
+        arrived = await _fetched(parts, exchange, copy, copies)
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
-    return await _begun(_markers(third, exchange, run, _Copy(other, moved)))
+    return await _begun(_markers(third, exchange, run, copy))
+
+
+async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies: int) -> Arrived:
+    """The other server's bytes on stable storage, and nothing but them. Raises: what it has refused; CHECKSUM."""
+    other, moved = copy.other, copy.moved
+    ours = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
+    asked = Sending("GET", other.url, {**dict(other.headers), **ours})
+    async with _third(parts).strangers.showing(copy.shown) as strangers, strangers.stream(asked) as answer:
+        await _check(answer, copy, whole=True)
+        told = _told(answer)
+        wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer, other.url)
+        if wants and told == Checksums():
+            raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"the other server tells no checksum of it, and {wants}")
+        placing = Placing(exchange.place, answer.length, told.noted, copies)
+        (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
+        body = moved.counted(measuring.agreeing(answer.chunks(), told))
+        arrived = await parts.bytes.put(good(placed, "COPY"), body, answer.length)
+    if told.adler32 and told.adler32 != moved.adler32:
+        cause = f"adler32 is {moved.adler32}, was told as {told.adler32}"
+        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
+    return arrived
 
 
 async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -132,33 +139,37 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if known.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, "COPY", str(place), f"it is a {known.type}; other servers take files")
     exchange.when.require(place, known)
-    moved = _Moved()
+    copy = _Copying(other, shown)
 
     def body() -> AsyncIterator[bytes]:
-        return moved.counted(reader(parts, exchange.call, place).get(there, ByteRange(0, known.size)))
+        return copy.moved.counted(reader(parts, exchange.call, place).get(there, ByteRange(0, known.size)))
 
     async def run() -> None:
-        headers = dict(other.headers)
-        if exchange.spares:
-            headers["If-None-Match"] = "*"
         async with third.strangers.showing(shown) as strangers:
-            if known.size:
-                # XRootD 5 announces with its 100 Continue that it will close, and then does not: that is no HTTP
-                expects = not (await _server(strangers, other)).startswith("XrootD")
-                sending = Sending("PUT", other.url, headers, length=known.size, expects=expects)
-                async with strangers.stream(sending, body) as answer:
-                    await _check(answer, other, shown)
-            else:
-                async with strangers.stream(Sending("PUT", other.url, headers, b"")) as answer:
-                    await _check(answer, other, shown)
-            if moved.count != known.size:
-                cause = (
-                    f"the other server answered HTTP {answer.status} when {moved.count} of {known.size} bytes had gone"
-                )
-                raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=cause)
-            await _verify(strangers, other, moved)
+            await _send(strangers, copy, body if known.size else nothing, known.size, spares=exchange.spares)
+            await _verify(strangers, other, copy.moved)
 
-    return await _begun(_markers(third, exchange, run, _Copy(other, moved)))
+    return await _begun(_markers(third, exchange, run, copy))
+
+
+async def _send(
+    strangers: Strangers, copy: _Copying, body: Callable[[], AsyncIterator[bytes]], size: int, *, spares: bool
+) -> None:
+    """Have the other server store all of a body. Raises: what it has refused; INCOMPLETE; PRECONDITION."""
+    other, headers = copy.other, dict(copy.other.headers)
+    async with strangers.stream(Sending("HEAD", other.url, headers)) as answer:
+        server = answer.headers.get("Server", "")
+        if spares and answer.status == 200:  # not every server looks at the condition of a PUT
+            raise CheloniaError(Kind.PRECONDITION, "the other server", cause="there is an entry of this name")
+    if spares:
+        headers["If-None-Match"] = "*"
+    # XRootD 5 announces with its 100 Continue that it will close, and then does not: that is no HTTP
+    sending = Sending("PUT", other.url, headers, length=size, expects=not server.startswith("XrootD"))
+    async with strangers.stream(sending, body) as answer:
+        await _check(answer, copy)
+        if copy.moved.count != size:
+            cause = f"the other server answered HTTP {answer.status} when {copy.moved.count} of {size} bytes had gone"
+            raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=cause)
 
 
 async def _begun(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
@@ -188,11 +199,6 @@ def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
     return text_answer(302, f"delegate a proxy at /?{DELEGATION} first\n", headers)
 
 
-async def _server(strangers: Strangers, other: Remote) -> str:
-    async with strangers.stream(Sending("HEAD", other.url, dict(other.headers))) as answer:
-        return answer.headers.get("Server", "")
-
-
 async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
     """Compare with what the other server has now. Raises: CHECKSUM, INCOMPLETE."""
     asked = {**dict(other.headers), "Want-Digest": "adler32", "Accept-Encoding": "identity"}
@@ -209,22 +215,18 @@ async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
         raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
 
 
-async def _check(answer: Streaming, other: Remote, shown: bytes, *, whole: bool = False) -> None:
+async def _check(answer: Streaming, copy: _Copying, *, whole: bool = False) -> None:
     """Raises: what the other server has refused; with `whole`, that it has answered with something else than a file."""
     if answer.status < 300 and not (whole and answer.status != 200):
         return
-    said = await answer.read(64 * 1024)
     if answer.status < 400:
         what = "a redirect too many, or to nowhere" if answer.status >= 300 else "not the whole file"
         raise CheloniaError(Kind.NETWORK, "the other server", cause=f"HTTP {answer.status}: {what}")
-    if later := answer.headers.get("Retry-After", ""):
-        said += f" (Retry-After: {later[:40]})".encode()
-    if (
-        answer.status in (401, 403)
-        and not shown
-        and not any(name.lower() == "authorization" for name, _ in other.headers)
-    ):
-        said += b" (it was shown no right: send TransferHeaderAuthorization, or Credential: gridsite)"
+    hint = f"(Retry-After: {later[:40]}) " if (later := answer.headers.get("Retry-After", "")) else ""
+    is_nobody = not copy.shown and "authorization" not in {name.lower() for name, _ in copy.other.headers}
+    if is_nobody and answer.status in (401, 403):
+        hint = "(it was shown no right: send TransferHeaderAuthorization, or Credential: gridsite) "
+    said = hint.encode() + await answer.read(64 * 1024)
     raise_for_status(answer.status, answer.headers, said, "the other server")
 
 
@@ -237,11 +239,12 @@ def _told(answer: Streaming) -> Checksums:
         raise CheloniaError(error.kind, "the other server", cause=error.cause) from error
 
 
-def _doubt(answer: Streaming) -> str:
+def _doubt(answer: Streaming, url: str) -> str:
     """Why only a checksum can tell that an answer has all bytes of the file, and no others; "" where it need not."""
     if answer.length < 0 and "chunked" not in answer.headers.get("Transfer-Encoding", "").lower():
         return "neither how long it is nor, as HTTP/1.1 would, where it ends"
-    if (encoding := answer.headers.get("Content-Encoding", "identity").strip().lower()) != "identity":
+    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in ("", "identity") and not urlsplit(url).path.lower().endswith(_PACKED):
         return f"sends it encoded ({encoding}), though asked not to"
     return ""
 
@@ -258,7 +261,7 @@ def _third(parts: DoorParts) -> ThirdParty:
 
 
 async def _markers(
-    third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], copy: _Copy
+    third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], copy: _Copying
 ) -> AsyncGenerator[bytes, None]:
     """The body of the answer, behind a piece of nothing once the copy has begun: markers while it goes on, and how it
     ended. The copy ends with its client's connection, and when the body is closed. Raises: BUSY."""

@@ -69,7 +69,8 @@ class Other:
         if sending.method == "PUT" and self.takes:
             self.stored = b"".join([chunk async for chunk in body()]) if body else cast(bytes, sending.body)
         digest = {"Digest": self.digest} if self.digest else {}
-        answer = Played(self.status, b"" if sending.method == "PUT" else BYTES, {**digest, **self.more})
+        status = 404 if sending.method == "HEAD" and not self.stored else self.status
+        answer = Played(status, b"" if sending.method == "PUT" else BYTES, {**digest, **self.more})
         length = self.more.get("Content-Length")
         answer.length = answer.length if length is None else int(length or "-1")
         yield answer
@@ -141,7 +142,7 @@ def test_what_may_be_other_bytes_is_taken_by_its_checksum_alone(
 def test_what_the_other_server_says_is_passed_on_as_text(bench: Bench, other: Other) -> None:
     other.status, other.more = 429, {"Retry-After": "\x1b[31m120"}
     told = bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
-    assert told == f"failure: 503 the other server: busy: HTTP 429: {BYTES.decode()} (Retry-After: [31m120)"
+    assert told == f"failure: 503 the other server: busy: HTTP 429: (Retry-After: [31m120) {BYTES.decode()}"
 
 
 async def test_what_has_come_while_a_file_was_fetched_stays(bench: Bench, other: Other) -> None:
@@ -163,6 +164,8 @@ def test_a_file_is_sent_to_another_server(bench: Bench, other: Other) -> None:
     look, put, head = other.asked
     assert (put.url, put.length, dict(put.headers or {})) == (OTHER, len(BYTES), {"If-None-Match": "*"})
     assert (look.method, head.method, put.expects) == ("HEAD", "HEAD", True)
+    assert "failure: 412" in bench.ask("COPY", "/f", Destination=OTHER, Overwrite="F").text
+    assert other.asked[-1].method == "HEAD", "many a server overwrites all the same"
     other.digest = "adler32=00000001"
     assert "failure: 400" in bench.ask("COPY", "/f", Destination=OTHER).text
     other.more = {"Content-Length": "1"}
