@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
+from urllib.parse import quote
 
 import pytest
 
@@ -187,3 +188,27 @@ def test_who_is_busy_says_when_to_come_again(filled: Door, monkeypatch: pytest.M
     monkeypatch.setattr(filled.files, "look", busy)
     answer = filled.ask("GET", "/lab/k")
     assert (told(answer), answer.headers["Retry-After"]) == ((503, "SlowDown"), "1")
+
+
+def test_open_uploads_come_in_pages_by_prefix_and_delimiter(door: Door) -> None:
+    opened = [(key, door.opened(quote(key))) for key in ("a", "a", "b/1", "b/2", "b//3", "c d", "z")]
+    whole = sorted(opened, key=lambda pair: (pair[0].encode(), pair[1]))
+    for size in (1, 2, 3):
+        for delimiter, wanted in (("", whole), ("/", [*whole[:2], ("b/", ""), *whole[-2:]])):
+            found, query, pages = list[tuple[str, str]](), "", 0
+            while pages < 9:
+                told = door.ask("GET", f"/lab?uploads&delimiter={delimiter}&max-uploads={size}{query}")
+                found += zip(told.texts("Key"), told.texts("UploadId"), strict=True)
+                found += [(prefix, "") for prefix in told.texts("Prefix")[1:]]
+                marks = told.texts("NextKeyMarker") + told.texts("NextUploadIdMarker")
+                pages += 1
+                if told.texts("IsTruncated") == ["false"]:
+                    assert marks == []
+                    break
+                query = f"&key-marker={quote(marks[0])}&upload-id-marker={marks[1]}"
+                assert told.texts("MaxUploads") == [str(size)]
+            assert (sorted(found), pages) == (sorted(wanted), -(-len(wanted) // size))
+    told = door.ask("GET", f"/lab?uploads&prefix=c&encoding-type=url&key-marker=a&upload-id-marker={whole[1][1]}")
+    names = "Key", "KeyMarker", "UploadIdMarker", "EncodingType", "Prefix"
+    assert [told.texts(name) for name in names] == [["c%20d"], ["a"], [whole[1][1]], ["url"], ["c"]]
+    assert told.texts("Initiated") == ["1970-01-01T00:00:00.001Z"]  # as the clock of the stage says

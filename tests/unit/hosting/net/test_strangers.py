@@ -16,7 +16,7 @@ from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, 
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.unit.hosting.grid import JANE, Grid
-from tests.unit.hosting.listening import anonymous, secure
+from tests.unit.hosting.listening import secure
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
@@ -27,7 +27,7 @@ def grid(tmp_path: Path) -> Grid:
 
 
 def strangers(grid: Grid, *networks: str) -> Strangers:
-    return Strangers(anonymous(grid), networks)
+    return Strangers(grid.server(), networks)  # a node has a certificate, which is nothing to show
 
 
 async def refusal(client: Strangers, url: str) -> CheloniaError:

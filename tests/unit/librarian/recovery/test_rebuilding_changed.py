@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.uploads import CopyFile, SealUpload
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, ObjectId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.librarian import Unlink
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.recovery import invariants, snapshots
+from chelonia.librarian.recovery.rebuild.act import Rebuilding
 from chelonia.librarian.recovery.snapshots import Snapshotting
 from tests.sim.virtual_loop import virtual
-from tests.support.librarian import BARTENDER, EVE
+from tests.support.librarian import ADMIN, BARTENDER, EVE
 from tests.unit.librarian.keepers import Keepers, keepers
 from tests.unit.librarian.recovery.test_rebuilding import BEFORE, held, next_snapshot, rebuilt, short_uploads
 from tests.unit.librarian.recovery.test_rebuilding_contents import _upload
@@ -250,3 +253,35 @@ async def test_a_snapshot_of_older_software_is_read_as_well(monkeypatch: pytest.
         assert await k.paths() == {"/f": file, "/copy": copy}
         assert (await k.bench.stored(file)).sections["policy"] == {EVE: "+read"}
         assert set((await k.bench.stored(blob_object(shared))).sections["owners"]) == {file, copy}
+
+
+@pytest.mark.expect_log("the rebuild has stopped")
+@virtual
+async def test_what_was_written_since_the_snapshot_stays_when_a_rebuild_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bytes of before say still that they are the file's."""
+    k, broken_off = keepers(), list[str]()
+    put_together = Rebuilding._put_together
+
+    async def breaks_off_once(self: Rebuilding) -> None:
+        if not broken_off:
+            broken_off.append("the records are read")
+            raise CheloniaError(Kind.TIMEOUT, "get")
+        await put_together(self)
+
+    monkeypatch.setattr(Rebuilding, "_put_together", breaks_off_once)
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        await next_snapshot(k)
+        _, newer = await k.upload("/f", b"newer", replaces=file)
+    async with k.running(BEFORE, generation=2):
+        await asyncio.sleep(20)
+        for stage in ("failed", "done"):
+            await k.bench.service.rebuild(ADMIN, True)
+            await k.until(lambda stage=stage: is_at(k, stage), 200_000)
+            assert list((await k.bench.stored(file)).sections["blobs"].values()) == [newer]
+
+
+async def is_at(k: Keepers, stage: str) -> bool:
+    return (await k.bench.service.rebuild(ADMIN, False)).stage == stage

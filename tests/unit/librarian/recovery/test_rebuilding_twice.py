@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ServiceId
+from chelonia.core.ids import REBUILD_OBJECT, ServiceId
+from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import LibrarianIdentity
@@ -95,6 +97,78 @@ async def test_what_was_deleted_since_a_second_rebuild_was_through_is_not_brough
             with pytest.raises(CheloniaError) as caught:
                 await first.rebuild(ADMIN, True)
             assert caught.value.kind is Kind.NOT_EMPTY
+
+
+async def through(k: Keepers, first: LibrarianService) -> None:
+    await k.until(lambda: over(first), 200_000)
+
+
+async def begun_again(k: Keepers, first: LibrarianService) -> None:
+    assert first._parts.rebuilding is not None
+    await first._parts.rebuilding.stop()
+    await first.rebuild(ADMIN, True)
+
+
+@pytest.mark.parametrize("meanwhile", [through, begun_again])
+@virtual
+async def test_who_begins_by_what_the_record_was_is_refused(
+    meanwhile: Callable[[Keepers, LibrarianService], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k, enter = keepers(), Rebuilding._enter
+    async with k.running(NO_TRASH):
+        await k.upload("/f")
+        await next_snapshot(k)
+    async with k.running(NO_TRASH, generation=2):
+        first = k.bench.service
+        await asyncio.sleep(20)
+        await first.rebuild(ADMIN, True)
+        async with second(k) as other:
+
+            async def late(self: Rebuilding, marker: StoredObject, *elements: Element) -> None:
+                if self is other._parts.rebuilding:
+                    await meanwhile(k, first)
+                await enter(self, marker, *elements)
+
+            monkeypatch.setattr(Rebuilding, "_enter", late)
+            with pytest.raises(CheloniaError) as caught:
+                await other.rebuild(ADMIN, True)
+            assert caught.value.kind is Kind.CONFLICT
+            await through(k, first)
+            assert (await first.rebuild(ADMIN, False)).stage == "done"
+
+
+@virtual
+async def test_who_stops_for_another_that_was_begun_since_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    k, go_on = keepers(), dict[Rebuilding | None, asyncio.Event]()
+    async with k.running(NO_TRASH):
+        await k.upload("/f")
+        await next_snapshot(k)
+    async with k.running(NO_TRASH, generation=2):
+        first = k.bench.service
+        failing = CheloniaError(Kind.TIMEOUT, "get", cause="no answer")
+
+        async def wait(self: Rebuilding, basis: Basis) -> None:
+            if self not in go_on:
+                raise failing
+            await go_on[self].wait()
+
+        async def told() -> str:
+            return (await k.bench.stored(REBUILD_OBJECT)).value("rebuild", "cause")
+
+        monkeypatch.setattr(Rebuilding, "_read_records", wait)
+        await asyncio.sleep(20)
+        await first.rebuild(ADMIN, True)
+        await through(k, first)
+        assert "no answer" in await told()
+        async with second(k) as other:
+            for service in (first, other):
+                go_on[service._parts.rebuilding] = asyncio.Event()
+                await service.rebuild(ADMIN, True)
+                assert await told() == ""
+            go_on[first._parts.rebuilding].set()
+            await through(k, first)
+            assert (await first.rebuild(ADMIN, False)).stage == "failed"
+            assert await told() == ""
 
 
 async def nothing_of(k: Keepers, guid: str) -> bool:

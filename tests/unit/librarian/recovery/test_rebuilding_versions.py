@@ -10,7 +10,7 @@ import pytest
 from chelonia.core.ids import ROOT, Guid
 from chelonia.core.metadata import Triple
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, MoveEntry
+from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, ModifyEntry, MoveEntry
 from chelonia.wire.s3 import apart, versions
 from chelonia.wire.s3 import facts as s3
 from tests.sim.virtual_loop import virtual
@@ -142,10 +142,13 @@ async def test_a_version_of_a_bucket_that_keeps_none_any_more_has_no_id() -> Non
         assert not (await k.bench.stored(guid)).sections.get("metadata")
 
 
-@pytest.mark.parametrize(("rights", "takes"), [("", False), ("+addEntry", False), ("+delete", True)])
+@pytest.mark.parametrize(
+    ("rights", "of_bucket", "takes"),
+    [("", "", False), ("+addEntry", "+addEntry", False), ("+delete", "", True), ("", "+removeEntry", True)],
+)
 @virtual
 async def test_a_version_takes_its_key_from_a_file_only_if_its_writer_may_replace_that(
-    rights: str, takes: bool
+    rights: str, of_bucket: str, takes: bool
 ) -> None:
     """Whoever may add entries can put one among the versions by another door."""
     k = keepers()
@@ -153,6 +156,9 @@ async def test_a_version_takes_its_key_from_a_file_only_if_its_writer_may_replac
         bucket = await made(k)
         order = versions.order_of(1_800_000_000 * 10**9, "12345678")
         mine, _ = await k.upload("/b/key", sections={"policy": {EVE: rights} if rights else {}})
+        if of_bucket:
+            rule = ModifyEntry("1", await bucket.guid(), "set", "policy", EVE, of_bucket)
+            await k.bench.service.modify_metadata(BARTENDER, (rule,))
         await next_snapshot(k)
         planted, _ = await k.upload("/b/" + "/".join(versions.path_of("key", order)), owner=EVE)
         later = (await bucket.put("key"))[0] if not takes else mine
@@ -162,3 +168,15 @@ async def test_a_version_takes_its_key_from_a_file_only_if_its_writer_may_replac
         if not takes:
             assert paths["/b/" + "/".join(versions.path_of("key", order))] == planted
             assert status.counts["versions behind their key"] == 1
+
+
+@virtual
+async def test_a_version_takes_a_key_that_nothing_has() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        await made(k)
+        await next_snapshot(k)
+        path = versions.path_of("key", versions.order_of(1_800_000_000 * 10**9, "12345678"))
+        put, _ = await k.upload("/b/" + "/".join(path), owner=EVE)
+    async with rebuilt(k) as (k, _):
+        assert (await k.paths())["/b/key"] == put
