@@ -8,11 +8,13 @@ one that has been an A-Hash alone, begins a group.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
@@ -39,8 +41,11 @@ from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 
+_LOG = logging.getLogger(__name__)
+
 NONCE_BYTES = 16
 REPLACE = "Replace this replica: stop it, move its directory away, start it on an empty one, and the others fill it"
+REFILL = "The next start begins with an empty store, and the others fill it: look at its disk"
 RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the disk"
 
 
@@ -80,7 +85,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     engine = await asyncio.to_thread(
         open_replica, Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
     )
-    executor = ThreadExecutor()
+    executor = ThreadExecutor(goes_round=end(REFILL if len(section.replicas) > 1 else RESTORE))
     pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)
     parts = ReplicaParts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
@@ -115,6 +120,19 @@ async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> Non
         await clock.sleep(before)
     if before != pace.lease_ms:
         await asyncio.to_thread(write_lease, path, pace.lease_ms)
+
+
+def end(cure: str) -> Callable[[str], NoReturn]:
+    """What ends a process in whose store a search goes round: an orderly end would wait for it."""
+
+    def ended(thread: str) -> NoReturn:
+        _LOG.error(
+            "%s goes round in a search that comes to no end: a page of the A-Hash's store is empty. The process ends, "
+            "and the next start reads all pages. %s", thread, cure,
+        )  # fmt: skip
+        os._exit(1)
+
+    return ended
 
 
 def settings_of(section: AHashSection) -> AHashSettings:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from chelonia.ahash.store.bdb.environment import PAGE_BYTES
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ObjectId
+from chelonia.core.metadata import Needed
 from chelonia.core.ports.ahash import ChangeType, Element
 from tests.support.ahash_daemons import AHashDaemons, Away, Launch
 from tests.support.polling import patience, poll_async
@@ -444,6 +445,16 @@ def flip_pages(database: Path) -> None:
     _flip(database / "store.db", range(PAGE_BYTES + 4000, size, PAGE_BYTES))
 
 
+def empty_pages(database: Path) -> None:
+    """Make each leaf with old entries all zero."""
+    with (database / "store.db").open("r+b") as file:
+        data, kind_at, leaf = file.read(), 25, 5
+        for at in range(0, len(data), PAGE_BYTES):
+            if data[at + kind_at] == leaf and f"{OLD}0".encode() in data[at : at + PAGE_BYTES]:
+                file.seek(at)
+                file.write(bytes(PAGE_BYTES))
+
+
 def flip_the_end(database: Path) -> None:
     """Flip a bit in one of the last records of the newest log: recovery takes it for its end.
 
@@ -456,6 +467,29 @@ def flip_the_end(database: Path) -> None:
 async def flip_pages_at_work(trial: Trial) -> None:
     """Pages that one has not read since its start are damaged while it runs: it ends, and tells nothing from them."""
     group = trial.group
+    victim = await _with_old_pages(trial)
+    async with undisturbed(trial):
+        flip_pages(group.data(victim) / "db")
+        told = await _read_all(group, victim)
+        assert told < 1000, "what was flipped was in its cache"
+        await _filled_anew(group, victim, "Berkeley DB panicked")
+
+
+async def empty_pages_at_work(trial: Trial) -> None:
+    """The same pages are all zero: a search that comes to one goes round for ever, until its process ends."""
+    group = trial.group
+    victim = await _with_old_pages(trial)
+    async with undisturbed(trial):
+        empty_pages(group.data(victim) / "db")
+        with suppress(Away):
+            found = await group.ahash(victim).get(Call(), (ObjectId(f"{OLD}0"),), (Needed("entries", "0500"),))
+            raise AssertionError(f"what was emptied was in its cache: {found}")
+        await _filled_anew(group, victim, "goes round in a search")
+
+
+async def _with_old_pages(trial: Trial) -> int:
+    """A follower, with pages that it has not read since its start."""
+    group = trial.group
     for n in range(40):  # the later ones for a checkpoint's sake: recovery reads what the log has after it
         old = tuple(
             Element(ObjectId(f"{OLD}{n}"), ChangeType.SET, "entries", f"{m:04}", "x" * 500) for m in range(1000)
@@ -464,17 +498,18 @@ async def flip_pages_at_work(trial: Trial) -> None:
     victim = await trial.follower()
     await _restart(group, victim)
     await group.settled()
-    async with undisturbed(trial):
-        flip_pages(group.data(victim) / "db")
-        told = await _read_all(group, victim)
-        assert told < 1000, "what was flipped was in its cache"
-        assert await group.ended(victim) > 0
-        assert "Berkeley DB panicked" in group.log(victim)
-        before = told_damage(group, victim)
-        group.launch(victim)
-        await group.settled()
-        assert told_damage(group, victim) > before
-    assert await _read_all(group, victim) == 1000
+    return victim
+
+
+async def _filled_anew(group: AHashDaemons, replica: int, said: str) -> None:
+    """One ends and says why; its next start tells of the damage, and the others fill it."""
+    assert await group.ended(replica) > 0
+    assert said in group.log(replica)
+    before = told_damage(group, replica)
+    group.launch(replica)
+    await group.settled()
+    assert told_damage(group, replica) > before
+    assert await _read_all(group, replica) == 1000
 
 
 async def _read_all(group: AHashDaemons, replica: int) -> int:
@@ -557,8 +592,8 @@ async def double_an_identity(trial: Trial) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     lose_a_disk, replace_by_another_host, back_up_and_restore, lose_the_majority, flip_bits, flip_pages_at_work,
-    fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock, take_a_directory,
-    double_an_identity,
+    empty_pages_at_work, fill_a_disk, fill_the_masters_disk, step_the_wall_clock, step_the_monotonic_clock,
+    take_a_directory, double_an_identity,
 )  # fmt: skip
 
 

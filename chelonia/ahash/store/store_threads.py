@@ -2,6 +2,8 @@
 
 Reads handed over in one turn of the event loop travel to a reader together and come back together, so that a thread
 hop is paid per turn and not per read. Results return in one order with all else that threads hand back.
+A search that comes to an empty page goes round in Berkeley DB for ever, and raises nothing. So the threads are watched,
+the event loop's too: one that uses CPU for `ROUND_S` without coming to its next piece of work goes round.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import queue
 import resource
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +22,13 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+LOOK_S: Final = 1.0
+"""Between two looks at what threads do."""
+ROUND_S: Final = 30.0
+"""Of CPU for one piece of work: the longest batch, 256 deletions with a thousand properties each, takes 3.3. Who waits,
+for a disk or the processor, uses none."""
+THREADS_CPU: Final = 6
+"""Of a clock that counts a thread's CPU: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of the kernel."""
 READ_GROUP_MAX: Final = 64
 """Reads that travel together: more readers share a long queue."""
 READERS: Final = 2
@@ -70,17 +80,25 @@ class _WayBack:
 
 
 class ThreadExecutor:
-    """An `Executor` over threads. Make it inside the running event loop that will await its futures."""
+    """An `Executor` over threads. Make it inside the running event loop that will await its futures.
 
-    def __init__(self, readers: int = READERS) -> None:
+    Args: `goes_round`: told, on a thread of its own, that one goes round, and which: no orderly end comes then, as that
+    would wait for it. Without, nobody watches.
+    """
+
+    def __init__(self, readers: int = READERS, goes_round: Callable[[str], None] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._back = _WayBack(self._loop)
         self._writes: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._gathered: _Group = []
         self._blocks = 0
-        self._threads = [_start("ahash-committer", self._writes, self._back)]
-        self._threads += [_start(f"ahash-reader-{n}", self._reads, self._back) for n in range(readers)]
+        self._turns = _AtWork(threading.current_thread())
+        self._workers = [_start("ahash-committer", self._writes, self._back)]
+        self._workers += [_start(f"ahash-reader-{n}", self._reads, self._back) for n in range(readers)]
+        self._closed = threading.Event()
+        if goes_round is not None:
+            threading.Thread(target=self._watch, args=(goes_round,), name="ahash-watch", daemon=True).start()
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` on the committer thread, after all write work handed over before."""
@@ -110,26 +128,59 @@ class ThreadExecutor:
     async def close(self) -> None:
         self._send_reads()
         self._writes.put(None)
-        for _ in self._threads[1:]:
+        for _ in self._workers[1:]:
             self._reads.put(None)
-        threads, self._threads = self._threads, []
-        await self._loop.run_in_executor(None, _join, threads)
+        workers, self._workers = self._workers, []
+        await self._loop.run_in_executor(None, _join, [each.thread for each in workers])
+        self._closed.set()
 
     def _send_reads(self) -> None:
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), READ_GROUP_MAX):
             self._reads.put(gathered[start : start + READ_GROUP_MAX])
 
+    def _watch(self, goes_round: Callable[[str], None]) -> None:
+        threads = (self._turns, *self._workers)
+        while not self._closed.wait(LOOK_S):
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._turns.begins)
+            for each in threads:
+                if each.goes_round():
+                    return goes_round(each.thread.name)
 
-def _start(name: str, work: queue.SimpleQueue[_Group | None], back: _WayBack) -> threading.Thread:
-    thread = threading.Thread(target=_serve, args=(work, back), name=name, daemon=True)
+
+class _AtWork:
+    """A thread, and how many pieces of work it has begun."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+        self._begun, self._seen, self._cpu_s = 0, -1, 0.0
+
+    def begins(self) -> None:
+        self._begun += 1
+
+    def goes_round(self) -> bool:
+        """Asked again and again: whether it has used too much CPU since it was first seen at what it does."""
+        try:
+            cpu_s = time.clock_gettime((~(self.thread.native_id or 0) << 3) | THREADS_CPU)
+        except OSError:  # it has ended
+            return False
+        if self._begun != self._seen:
+            self._seen, self._cpu_s = self._begun, cpu_s
+        return cpu_s - self._cpu_s > ROUND_S
+
+
+def _start(name: str, work: queue.SimpleQueue[_Group | None], back: _WayBack) -> _AtWork:
+    thread = threading.Thread(target=lambda: _serve(work, back, own), name=name, daemon=True)
+    own = _AtWork(thread)
     thread.start()
-    return thread
+    return own
 
 
-def _serve(work: queue.SimpleQueue[_Group | None], back: _WayBack) -> None:
+def _serve(work: queue.SimpleQueue[_Group | None], back: _WayBack, own: _AtWork) -> None:
     while (group := work.get()) is not None:
         for item in group:
+            own.begins()
             try:
                 item.result = item.run()
             except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited

@@ -18,6 +18,7 @@ from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,
     ReplicaSurroundings,
+    end,
     host_replica,
     leave_group,
     page_scrub,
@@ -68,7 +69,8 @@ async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub
     settings = settings_of(section)
     if not settings.cluster and not meta.is_prepared(store):  # what was before it, and nobody named, is another cluster
         settings = replace(settings, cluster=node.ids.uuid())
-    ahash = AHashService(store, ThreadExecutor(), node.clock, settings, LocalDurability(node.horizon))
+    executor = ThreadExecutor(goes_round=end(RESTORE))
+    ahash = AHashService(store, executor, node.clock, settings, LocalDurability(node.horizon))
     await ahash.start()
     ahash.pages_seen = scrub.seen
     node.closers.append(ahash.close)

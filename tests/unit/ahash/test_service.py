@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from chelonia.ahash.service import (
     AHashService,
     AHashSettings,
 )
-from chelonia.ahash.store import meta
+from chelonia.ahash.store import meta, store_threads
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
@@ -363,6 +364,42 @@ async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) ->
     assert await last == "done"
     await asyncio.gather(*writes)
     assert seen == list(range(100))
+
+
+async def told_of(monkeypatch: pytest.MonkeyPatch, begin: Callable[[ThreadExecutor], object]) -> list[str]:
+    """Which threads are told to go round, some looks later."""
+    monkeypatch.setattr(store_threads, "LOOK_S", 0.01)
+    monkeypatch.setattr(store_threads, "ROUND_S", 0.1)
+    told: list[str] = []
+    executor = ThreadExecutor(readers=1, goes_round=told.append)
+    begin(executor)
+    await executor.close()
+    return told
+
+
+def use_cpu(seconds: float) -> None:
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+async def test_a_thread_that_comes_to_no_end_of_its_work_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told_of(monkeypatch, lambda executor: executor.run_read(lambda: use_cpu(0.5))) == ["ahash-reader-0"]
+    assert await told_of(monkeypatch, lambda executor: executor.run_write(lambda: use_cpu(0.5))) == ["ahash-committer"]
+
+
+async def test_an_event_loop_that_does_not_turn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told_of(monkeypatch, lambda executor: use_cpu(0.5)) == ["MainThread"]
+
+
+async def test_who_has_much_to_do_or_waits_does_not_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def much(executor: ThreadExecutor) -> None:
+        waits = threading.Event()
+        executor.run_read(lambda: waits.wait(0.5))
+        for _ in range(50):
+            executor.run_write(lambda: use_cpu(0.01))
+
+    assert await told_of(monkeypatch, much) == []
 
 
 async def test_what_threads_hand_back_is_done_on_the_loop_in_order() -> None:

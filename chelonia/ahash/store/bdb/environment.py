@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,6 +214,12 @@ def _recover(home: Path) -> None:
 
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
+    """As `_write_backup`, on a thread of its own: it takes long, and whose work takes long goes round, as it seems."""
+    with ThreadPoolExecutor(1, "ahash-backup") as apart:
+        apart.submit(_write_backup, target, copy).result()
+
+
+def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
     """Have `copy` fill a directory beside `target`, have it recover, mark it as restored, and give it its name.
 
     Pages are copied as the disk has them, damaged ones too. See `Store.backup`.

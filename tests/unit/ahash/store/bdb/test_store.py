@@ -33,6 +33,7 @@ from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from chelonia.core.ports.ahash import TransactOutcome
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, no_panic, open_store, put, serving
 from tests.support.failing import fails
+from tests.support.polling import patience
 
 ROOT = Path(__file__).parents[5]
 ADMIN = Call(Dn("/CN=admin"), (Role.ADMINISTRATOR,))
@@ -246,6 +247,17 @@ def test_a_store_with_an_empty_page_does_not_open(tmp_path: Path) -> None:
     error = refusal(tmp_path / "a")
     assert error.kind is Kind.INTERNAL
     assert "damaged: restore a backup" in str(error)
+
+
+def test_a_search_that_comes_to_an_empty_page_ends_its_process(tmp_path: Path) -> None:
+    """Nothing tells of it but the CPU that it uses, for ever. The next start does not open."""
+    filled_and_closed(tmp_path / "a")
+    command = [sys.executable, "-m", "tests.unit.ahash.searching", str(tmp_path / "a"), "k04000"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120 * patience(), check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "ahash-reader-" in ended.stderr
+    assert "Put a backup in its place" in ended.stderr
+    assert refusal(tmp_path / "a").kind is Kind.INTERNAL
 
 
 def test_an_empty_page_that_the_tree_does_not_have_is_no_damage(tmp_path: Path) -> None:
