@@ -27,7 +27,7 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import Load
 from tests.cluster.test_rebuild import CLI
 from tests.support.forgetful import Loss
-from tests.support.polling import poll_async
+from tests.support.polling import patience, poll_async
 from tests.support.power import PowerDisk, why_not
 
 SHEPHERDS, CORES = 5, 3
@@ -141,7 +141,7 @@ class Trial:
 
     def _fsck(self) -> subprocess.CompletedProcess[str]:
         argv = [*CLI, "--cluster", str(self.cluster.root / "cluster.json"), "admin", "fsck"]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=WHOLE_S * patience(), check=False)
 
     async def judge_all(self) -> int:
         """At the end, all that was ever acknowledged. Returns: how many files."""

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -48,9 +49,13 @@ def check_out(revision: str, tree: Path) -> None:
 
 
 def replace(cluster: Cluster, name: str) -> None:
-    """One node ends in order, and comes back as this tree's."""
+    """One node ends in order, and comes back as this tree's. What it complains of as it ends is the older revision's:
+    nothing here can mend that."""
+    before = len(cluster.log_of(name))
     pid = cluster.signal(name, signal.SIGTERM)
     poll(lambda: not runs(pid), WHOLE_S, what=f"{name} has ended")
+    for line in cluster.log_of(name)[before:].splitlines():
+        cluster.expect_log(f"^{re.escape(line)}$")
     cluster.start_node(name)
 
 
