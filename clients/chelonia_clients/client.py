@@ -130,8 +130,10 @@ class Client:
 
     @cached_property
     def writes(self) -> CallBatches[Change, Done | Failure]:
-        """What sends small files, many in one call."""
-        return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms)
+        """What sends small files, many in one call. One that no Shepherd takes is sent again under its key: a call that
+        another Bartender had before may still store it, and a new one would meet it as somebody else's."""
+        passing = PASSING | {Kind.NO_SHEPHERD}
+        return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms, passing=passing)
 
     @cached_property
     def looks(self) -> CallBatches[Look, Looked | Failure]:

@@ -461,7 +461,7 @@ class FakeFiles:
         if not isinstance(change, Write):
             raise CheloniaError(Kind.NOT_SUPPORTED, cause="only bytes are taken here")
         if change.inline is not None:
-            raise CheloniaError(Kind.NO_SHEPHERD, cause="no bytes are taken in a message")
+            raise CheloniaError(Kind.BAD_TICKET, cause="no bytes are taken in a message")
         self._fake._note("write", call)
         path, placed = self._free(change.place, change.when), self._placed[change.content.put]
         metadata = {"states": {"neededReplicas": str(placed.wanted)}, "metadata": dict(change.user or {})}

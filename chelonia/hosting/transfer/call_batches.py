@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending, still_wanted
@@ -47,12 +47,14 @@ class CallBatches(Generic[Q, A]):
         *,
         again_ms: int = AGAIN_MS,
         most: int = CALL_FILES_MAX,
+        passing: frozenset[Kind | str] = PASSING,
     ) -> None:
-        """`again_ms`: for how long a passing trouble of an element is tried again; 0: its owner tries. `most`: elements
-        of one call."""
+        """`again_ms`: for how long a `passing` trouble of an element is tried again; 0: its owner tries. `most`:
+        elements of one call."""
         self._ask = ask
         self._clock = clock
         self._again_ms = again_ms
+        self._passing = passing
         self._calls = 0
         limits: BatchLimits[tuple[Call, Q]] = BatchLimits(most, CALLS_AT_ONCE, WAIT_MS, _inline_bytes, CALL_BYTES_MAX)
         self._gathering: Gathering[tuple[Call, Q], A] = Gathering(self._settle, clock, limits)
@@ -78,7 +80,7 @@ class CallBatches(Generic[Q, A]):
                 return
             pause_ms = backoff.failed()
             kinds = [getattr(told, "kind", None) for told in answers]
-            passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in PASSING]
+            passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in self._passing]
             over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not still_wanted(passing)
             for each, told, refused in zip(batch, answers, kinds, strict=True):
                 if not each.answer.done() and (over or not refused):

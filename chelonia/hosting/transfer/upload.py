@@ -176,8 +176,8 @@ def good(op: str, ln: str, answer: A | Failure) -> A:
     raise CheloniaError(answer.kind, op, ln, answer.cause)
 
 
-_LONG_WAY = (Kind.NO_SHEPHERD, Kind.CHECKSUM, Kind.BAD_TICKET)
-"""Failures after which the long way is tried, which has more patience."""
+_LONG_WAY = (Kind.CHECKSUM, Kind.BAD_TICKET)
+"""Failures after which the long way is tried: nothing has been named, and older Bartenders know no other."""
 
 
 class _Again(Exception):

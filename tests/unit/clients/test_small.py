@@ -51,13 +51,13 @@ DATA = b"small bytes"
 
 class AsJoe:
     """The port as joe's connection has it. `applied`: how many changes each call had; `trouble`: changes that meet a
-    passing trouble first; `fails`: the number of the call that fails as a whole; `calm`: only then is a call made
-    again."""
+    passing trouble first, which is `met`; `fails`: the number of the call that fails as a whole; `calm`: only then is a
+    call made again."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self.applied: list[tuple[RequestKey, int]] = []
-        self.trouble = 0
+        self.trouble, self.met = 0, Kind.OUTCOME_UNKNOWN
         self.fails = 0
         self.calm: asyncio.Event | None = None
 
@@ -71,7 +71,7 @@ class AsJoe:
         await asyncio.sleep(0.01)
         lost = self.trouble
         self.trouble = 0
-        return (*(Failure(Kind.OUTCOME_UNKNOWN),) * lost, *answers[lost:])
+        return (*(Failure(self.met),) * lost, *answers[lost:])
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         def ask(call: Call, *args: Any) -> Awaitable[Any]:
@@ -217,9 +217,11 @@ async def test_what_was_refused_is_not_done_once_its_owner_knows() -> None:
     assert there == {"/a"}
 
 
-async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client) -> None:
+@pytest.mark.parametrize("met", [Kind.OUTCOME_UNKNOWN, Kind.NO_SHEPHERD])
+async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client, met: Kind) -> None:
+    """It may apply all the same: of two Bartenders that are asked, one may be cut off from all Shepherds."""
     files = cast(AsJoe, client.files)
-    files.trouble = 1
+    files.trouble, files.met = 1, met
     wish = UploadOptions(replace=True)
     await asyncio.gather(*(upload(client, bytes_source(DATA), f"/f{n}", wish) for n in range(3)))
     assert len(files.applied) == 2
