@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
@@ -46,8 +46,6 @@ LEFT_MS: Final = 20 * 60 * 1000
 """A delegated proxy that ends sooner is asked for anew before a copy begins."""
 ASKED: Final = "asked-to-delegate"
 """In the query of a COPY: its client was sent to delegate once; it is not sent again."""
-_PACKED: Final = (".gz", ".tgz", ".z", ".bz2", ".xz", ".br", ".zst")
-"""Ends of names of files that are stored as some servers say that they send them."""
 _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control", "no-store"))
 
 
@@ -114,7 +112,7 @@ async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies:
     async with _third(parts).strangers.showing(copy.shown) as strangers, strangers.stream(asked) as answer:
         await _check(answer, copy, whole=True)
         told = _told(answer)
-        wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer, other.url)
+        wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer)
         if wants and told == Checksums():
             raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"the other server tells no checksum of it, and {wants}")
         placing = Placing(exchange.place, answer.length, told.noted, copies)
@@ -239,14 +237,11 @@ def _told(answer: Streaming) -> Checksums:
         raise CheloniaError(error.kind, "the other server", cause=error.cause) from error
 
 
-def _doubt(answer: Streaming, url: str) -> str:
-    """Why only a checksum can tell that an answer has all bytes of the file, and no others; "" where it need not."""
-    if answer.length < 0 and "chunked" not in answer.headers.get("Transfer-Encoding", "").lower():
-        return "neither how long it is nor, as HTTP/1.1 would, where it ends"
-    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
-    if encoding not in ("", "identity") and not urlsplit(url).path.lower().endswith(_PACKED):
-        return f"sends it encoded ({encoding}), though asked not to"
-    return ""
+def _doubt(answer: Streaming) -> str:
+    """Why only a checksum can tell that an answer has all bytes of the file; "" where it need not."""
+    if answer.length >= 0 or "chunked" in answer.headers.get("Transfer-Encoding", "").lower():
+        return ""
+    return "neither how long it is nor, as HTTP/1.1 would, where it ends"
 
 
 def _remote(exchange: Exchange, field_name: str) -> Remote:

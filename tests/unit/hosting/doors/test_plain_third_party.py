@@ -120,18 +120,9 @@ def test_what_fails_leaves_nothing(bench: Bench, other: Other, digest: str, stat
     assert bench.ask("GET", "/f").status == 404
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"Content-Length": ""}, "neither how long it is nor"),
-        ({"Content-Encoding": "gzip"}, "encoded (gzip), though asked not to"),
-    ],
-)
-def test_what_may_be_other_bytes_is_taken_by_its_checksum_alone(
-    bench: Bench, other: Other, more: dict[str, str], why: str
-) -> None:
-    other.more, other.digest = more, ""
-    assert why in bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
+def test_what_may_be_a_part_is_taken_by_its_checksum_alone(bench: Bench, other: Other) -> None:
+    other.more, other.digest = {"Content-Length": ""}, ""
+    assert "neither how long it is nor" in bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
     assert bench.ask("GET", "/f").status == 404
     other.digest = f"adler32={ADLER}"
     assert bench.ask("COPY", "/f", Source=OTHER).text.endswith("success: Created\n")
