@@ -117,7 +117,9 @@ def find_credential(
             if place.final:
                 break
     kind = Kind.EXPIRED if kinds and all(kind is Kind.EXPIRED for kind in kinds) else Kind.BAD_CONFIG
-    cause = f"no usable credential; tried {'; '.join(map(str, passed))}; `chelonia doctor` says what to do"
+    token = any(name in around.environ for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE"))
+    beside = "; a bearer token is good at URLs alone (gfal-copy, curl --oauth2-bearer)" if token else ""
+    cause = f"no usable credential; tried {'; '.join(map(str, passed))}{beside}; `chelonia doctor` says what to do"
     raise CheloniaError(kind, "find credential", "", cause)
 
 

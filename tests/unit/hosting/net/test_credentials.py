@@ -113,6 +113,10 @@ def test_the_error_names_each_file_and_its_fault(grid: Grid, home: Home) -> None
     assert f"x509up_u{home.uid} (default proxy): No such file" in text
     assert "nowhere.pem (X509_USER_CERT): No such file" in text
     assert "userkey.pem (default certificate): the key does not belong to" in text
+    assert "token" not in text
+    home.environ["BEARER_TOKEN"] = "secret"
+    with pytest.raises(CheloniaError, match="a bearer token is good at URLs alone"):
+        find_credential(NOTHING, home.around, grid.now)
 
 
 def test_only_expired_credentials_are_an_expiry(grid: Grid, home: Home) -> None:
