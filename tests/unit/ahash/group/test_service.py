@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from chelonia.ahash.group import following, forwarding, membership, peer_messages
+from chelonia.ahash.group import following, forwarding, mastership, membership, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.effects import OpenTerm, ReplicaRole
+from chelonia.ahash.group.effects import OpenTerm, ReplicaRole, ReplicaStatus
 from chelonia.ahash.group.forwarding import ForwardedCall
 from chelonia.ahash.group.log_vouching import TermMark, Vouched
 from chelonia.ahash.group.peer_messages import Beat, CallFrame
@@ -302,6 +302,29 @@ async def test_a_master_that_stops_hands_over(group: Group) -> None:
     assert (await write_until(group, new, "k", "v")).applied
     await group.open(old)
     await group.settled()
+
+
+async def test_a_master_hands_over_when_the_others_hold_all_that_it_has(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds less would lose the election to it."""
+    old = group.masterships[group.master()]
+    status, lag = old.replica.status, [1]
+
+    def behind(now_ms: int) -> ReplicaStatus:
+        told = status(now_ms)
+        return structs.replace(told, head=told.head + lag[0])
+
+    monkeypatch.setattr(mastership, "HAND_OVER_MS", 3_600_000)
+    monkeypatch.setattr(old.replica, "status", behind)
+    async with old.regrouping:
+        handing = asyncio.create_task(old.hand_over("it is full"))
+        for _ in range(3):
+            await old.changed(mastership.EVENT_MS)
+        assert (old.replica.role, old.may_write(), handing.done()) == (ReplicaRole.MASTER, False, False)
+        lag[0] = 0
+        await handing
+    assert old.replica.role is not ReplicaRole.MASTER
 
 
 async def test_who_has_stopped_takes_in_nothing_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

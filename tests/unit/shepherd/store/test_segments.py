@@ -631,14 +631,14 @@ async def test_one_in_an_unreadable_sector_is_set_aside_as_far_as_it_can_be_read
 
 
 async def test_an_upload_that_began_anew_and_is_given_up_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
-    store = LocalBlobs(tmp_path)
-    for _ in range(2):
+    store = LocalBlobs(tmp_path, small_bytes_max=10)
+    for data in (b"so", b"not small any more"):
         writer = await store.create(named(1))
         await writer.write(b"some")
         await writer.suspend()
         assert list((tmp_path / "incoming").iterdir())
         again = await store.create(named(1))
-        await again.write(b"so")
+        await again.write(data)
         await again.abort()
         await again.abort()
         assert not list((tmp_path / "incoming").iterdir())

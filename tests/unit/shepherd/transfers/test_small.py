@@ -121,8 +121,9 @@ async def test_a_disk_that_is_full_or_fails_has_nothing_of_it() -> None:
 async def test_space_that_is_promised_to_an_upload_is_not_given_again() -> None:
     world = await World().start()
     world.blobs.capacity = 100
-    await world.service.put(BARTENDER, (request(bytes(95), 9),))
-    assert [each.kind for each in await store(world)] == ["no-space"]
+    await world.service.put(BARTENDER, (request(bytes(60), 9),))
+    for number, kind in ((1, ""), (2, "no-space")):  # within the second in which free bytes are counted once
+        assert [each.kind for each in await store(world, small(number, bytes(25)))] == [kind]
 
 
 @virtual
@@ -220,3 +221,39 @@ async def test_what_nobody_waits_for_any_more_is_not_written() -> None:
     tasks.pop().cancel()
     await asyncio.gather(*tasks)
     assert sum(written) == len(world.blobs.references()) == 3
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@virtual
+async def test_who_goes_away_while_a_write_goes_on_takes_nobody_along(fails: bool) -> None:
+    world = await World().start()
+    whole = world.blobs.store_whole
+
+    async def slowly(replicas: Sequence[SmallReplica]) -> None:
+        await world.pass_ms(10)
+        if fails:
+            raise CheloniaError(Kind.NO_SPACE)
+        await whole(replicas)
+
+    world.blobs.store_whole = slowly  # type: ignore[method-assign]
+    gone, stays = (asyncio.create_task(store(world, small(number))) for number in (1, 2))
+    await world.pass_ms(5)
+    gone.cancel()
+    assert [each.kind for each in await stays] == ["no-space" if fails else ""]
+
+
+@virtual
+async def test_no_more_is_written_at_once_than_one_call_may_have() -> None:
+    world = await World().start()
+    whole, sizes = world.blobs.store_whole, list[int]()
+
+    async def noted(replicas: Sequence[SmallReplica]) -> None:
+        sizes.append(sum(len(each.data) for each in replicas))
+        await whole(replicas)
+
+    world.blobs.store_whole = noted  # type: ignore[method-assign]
+    largest, count = bytes(bounds.INLINE_BYTES_MAX), bounds.STORED_CALL_BYTES_MAX // bounds.INLINE_BYTES_MAX
+    calls = ([small(n, largest) for n in range(first, first + count)] for first in (1, 1 + count))
+    await asyncio.gather(*(store(world, *call) for call in calls))
+    assert sum(sizes) == 2 * count * len(largest)
+    assert max(sizes) <= bounds.STORED_CALL_BYTES_MAX
