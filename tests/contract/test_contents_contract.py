@@ -29,7 +29,7 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from tests.support.files_worlds import World, applied, at, done, played, there, write
+from tests.support.files_worlds import World, all_sums, applied, at, done, played, there, write
 from tests.unit.bartender.stage import EVE, JOE
 
 S = 1_000_000_000
@@ -85,6 +85,8 @@ async def test_appends_and_writes_in_the_middle_keep_the_rest(world: World) -> N
     second = await lay(world, "/f", (4, b"XY"), (12, b"Z!"))
     assert isinstance(second, Done)
     assert await shape(world, "/f") == [(0, 4, 0), (4, 2, 0), (6, 4, 6), (10, 2, 0), (12, 2, 0)]
+    known = (await there(world, "/f", Want.MEASURED)).checksums
+    assert known.crc32c in ("", all_sums(b"0123XY6789abZ!").crc32c), "it is of pieces of blobs"
     seen = await there(world, "/f", Want.USER)
     assert (seen.attributes.guid, seen.attributes.size, seen.user) == (made.attributes.guid, 14, {"k": "v"})
     etags = {each.attributes.etag for each in (made, first, second) if each.attributes}

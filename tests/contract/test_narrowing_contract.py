@@ -195,6 +195,10 @@ async def test_a_token_that_may_not_take_a_lock_ends_none(world: World) -> None:
     for ends in (Lock("urn:a"), Lock("urn:a", lasts_ms=90_000)):
         assert await applied(world, Set(at("/f"), locks=(ends,)), reader) is Kind.DENIED
     assert [each.token for each in (await there(world, "/f", Want.LOCKS)).locks] == ["urn:a"]
+    await filled(world)
+    await done(world, Set(at("/c"), locks=(Lock("urn:c", lasts_ms=60_000),)))
+    about = narrowed(JOE, ((Action.READ, Action.MODIFY_METADATA), "/"))
+    assert await applied(world, Set(at("/c"), locks=(Lock("urn:c"),)), about) is Kind.DENIED
 
 
 def test_the_audit_log_tells_token_and_scopes(caplog: pytest.LogCaptureFixture) -> None:

@@ -113,6 +113,7 @@ class StageShepherd:
     down: bool = False
     slow_ms: int = 0
     puts: dict[str, PutRequest] = field(default_factory=dict)
+    stores: int = 0
     small: dict[ReferenceId, SmallBlob] = field(default_factory=dict)
     measured: dict[ReferenceId, MeasuredOutcome] = field(default_factory=dict)
     gets: list[GetRequest] = field(default_factory=list)
@@ -142,6 +143,7 @@ class StageShepherd:
         return tuple(TurlOutcome(r.request_id, f"{self.service}/get/{r.reference}", "http") for r in requests)
 
     async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
+        self.stores += 1
         await self._answer(call)
         if self.refuses:
             return tuple(StoreOutcome(error=self.refuses, kind="no-space") for _ in blobs)

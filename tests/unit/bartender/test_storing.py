@@ -125,9 +125,18 @@ async def test_more_than_were_chosen_are_asked_before_too_few_have_it(stage: Sta
 async def test_where_all_are_slow_no_more_than_were_chosen_store_it(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2", "s3", "s4", "s5")
     for shepherd in stage.shepherds.values():
-        shepherd.slow_ms = 2_000
+        shepherd.slow_ms = 2_900  # of 3000 that each is given
     assert isinstance(await write(stage, 2), Done)
-    assert sum(holders(stage)) <= 3
+    assert sum(each.stores for each in stage.shepherds.values()) == 3
+
+
+@scene
+async def test_not_all_are_asked_for_what_all_refuse(stage: Stage) -> None:
+    await stage.add_shepherds(*(f"s{number}" for number in range(1, 9)))
+    for shepherd in stage.shepherds.values():
+        shepherd.refuses = "no space"
+    assert isinstance(await write(stage, 2), Failure)
+    assert sum(each.stores for each in stage.shepherds.values()) == 3 + 2
 
 
 @scene

@@ -12,6 +12,8 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvloop
@@ -19,6 +21,7 @@ import uvloop
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.limits import LimitCounts
 from chelonia.core.values import replace
 from chelonia.hosting.doors import http_server
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer
@@ -433,6 +436,36 @@ async def test_who_asks_nothing_in_time_is_closed(caplog: pytest.LogCaptureFixtu
                 assert await reader.read(-1) == b""
         writer.close()
     assert "limit met limit='time to the first request'" in caplog.text
+
+
+async def test_who_asks_nothing_is_not_minded_when_he_is_known_or_has_gone() -> None:
+    cut, notes, ranks = list[str](), LimitCounts(), {"known": True, "gone": False, "user": False}
+    over = asyncio.Event()
+
+    class Silent:
+        silent = True
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def cut(self) -> None:
+            cut.append(self.name)
+            over.set()
+
+    parts = replace(
+        PLAIN,
+        identify=lambda name: SimpleNamespace(anonymous=False, dn=name),
+        known=lambda identity: ranks[identity.dn],
+        notes=notes,
+    )
+    newcomers = http_server._Newcomers(parts, HttpLimits(first_request_ms=1))
+    for name in ranks:
+        connection: Any = Silent(name)
+        assert newcomers.take(connection, asyncio.BaseTransport({"ssl_object": name}))
+        if name == "gone":
+            newcomers.forget(connection)
+    await over.wait()
+    assert (cut, notes.reached) == (["user"], {"time to the first request": 1})
 
 
 async def test_connections_at_work_are_not_cut_for_others() -> None:

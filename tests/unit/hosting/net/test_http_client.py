@@ -355,15 +355,29 @@ def test_how_far_they_are_is_known_of_so_many_targets_at_most() -> None:
     assert len(known._ms) == TARGETS_MAX
 
 
-async def test_of_a_connection_that_has_broken_already_nothing_is_kept() -> None:
-    async with plain(ok) as server:
-        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", server.port)
-        known = RoundTrips()
-        transport.abort()
-        while transport.get_extra_info("socket").fileno() >= 0:
-            await asyncio.sleep(0)
-        known.note("http://there:1", transport)
-    assert known.to("http://there:1") == 0
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_of_a_connection_that_has_broken_already_nothing_is_kept(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def broken() -> RoundTrips:
+        async with plain(ok) as server:
+            loop, known = asyncio.get_running_loop(), RoundTrips()
+            transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", server.port)
+            transport.abort()
+            while is_open(transport):
+                await asyncio.sleep(0)
+            known.note("http://there:1", transport)
+        return known
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(broken()).to("http://there:1") == 0
+
+
+def is_open(transport: asyncio.BaseTransport) -> bool:
+    try:
+        return bool(transport.get_extra_info("socket").fileno() >= 0)
+    except ValueError:  # as uvloop says it
+        return False
 
 
 async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behind() -> None:

@@ -61,8 +61,10 @@ def test_a_proxy_of_any_depth_stands_for_its_end_entity(grid: Grid, depth: int, 
     assert not identity.anonymous
 
 
-def test_a_proxy_below_a_limited_one_stays_limited(grid: Grid) -> None:
-    store, side = grid.meet(grid.proxy(grid.proxy(grid.user(), limited=True)))
+@pytest.mark.parametrize("limited", [(True, False), (False, True)])
+def test_a_proxy_is_limited_when_one_of_its_chain_is(grid: Grid, limited: tuple[bool, bool]) -> None:
+    upper, lower = limited
+    store, side = grid.meet(grid.proxy(grid.proxy(grid.user(), limited=upper), limited=lower))
     assert store.identify(side).limited
 
 

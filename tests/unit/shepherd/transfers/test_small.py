@@ -249,11 +249,12 @@ async def test_no_more_is_written_at_once_than_one_call_may_have() -> None:
 
     async def noted(replicas: Sequence[SmallReplica]) -> None:
         sizes.append(sum(len(each.data) for each in replicas))
+        await world.pass_ms(1_000)  # others wait together meanwhile
         await whole(replicas)
 
     world.blobs.store_whole = noted  # type: ignore[method-assign]
     largest, count = bytes(bounds.INLINE_BYTES_MAX), bounds.STORED_CALL_BYTES_MAX // bounds.INLINE_BYTES_MAX
-    calls = ([small(n, largest) for n in range(first, first + count)] for first in (1, 1 + count))
+    calls = ([small(1 + call * count + n, largest) for n in range(count)] for call in range(5))
     await asyncio.gather(*(store(world, *call) for call in calls))
-    assert sum(sizes) == 2 * count * len(largest)
+    assert sum(sizes) == 5 * count * len(largest)
     assert max(sizes) <= bounds.STORED_CALL_BYTES_MAX
