@@ -88,7 +88,8 @@ def write_manual() -> str:
 
 
 def shared_files() -> list[tuple[str, list[str]]]:
-    """What users and operators get beside the code: configurations, units, alerts, completions, the manual page."""
+    """What users and operators get beside the code: configurations, units, alerts, completions, the manual page, and
+    the pages that errors name."""
 
     def found(pattern: str) -> list[str]:
         return sorted(path.relative_to(HERE).as_posix() for path in HERE.glob(pattern) if path.is_file())
@@ -99,6 +100,8 @@ def shared_files() -> list[tuple[str, list[str]]]:
         ("share/chelonia/grafana", found("conf/grafana/*")),
         ("share/chelonia/systemd", found("systemd/*")),
         ("share/chelonia/completion", found("clients/chelonia_clients/completion/*")),
+        ("share/chelonia/docs", ["docs/cli.md"]),
+        ("share/chelonia/docs/operate", found("docs/operate/*.md")),
         ("share/man/man1", [write_manual()]),
         ("share/man/man8", found("docs/man/*.8")),
     ]

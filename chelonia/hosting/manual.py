@@ -9,6 +9,10 @@ from pathlib import Path
 
 from chelonia.hosting.cheloniad import parser_of
 
+FILES = """/etc/chelonia/*.toml: a configuration for each node. print-config shows every key of one.
+.br
+/usr/share/doc/chelonia: of the Debian package, with the pages docs/operate/*.md that errors name."""
+
 
 def page() -> str:
     """The page in roff, section 8."""
@@ -26,7 +30,7 @@ def page() -> str:
         ".SH EXIT STATUS",
         "0 done, 1 it failed, 2 it was called wrongly or the configuration is refused.",
         ".SH FILES",
-        "/etc/chelonia/*.toml: a configuration for each node. print-config shows every key of one.",
+        FILES,
         ".SH SEE ALSO",
         "chelonia(1)",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,10 @@ def test_the_wheel_has_what_users_and_operators_need(tmp_path: Path) -> None:
     names = {name.partition(".data/data/")[2] for name in zipfile.ZipFile(wheel).namelist()}
     for wanted in ("conf/librarian.toml", "systemd/chelonia@.service", "prometheus/alerts.yml", "completion/_chelonia"):
         assert f"share/chelonia/{wanted}" in names
+    shipped = [*(ROOT / "chelonia").rglob("*.py"), *(ROOT / "clients").rglob("*.py"), *(ROOT / "conf").rglob("*.yml")]
+    named = {page for path in shipped for page in re.findall(r"docs/operate/[a-z-]+\.md", path.read_text())}
+    assert len(named) > 5
+    assert {f"share/chelonia/{page}" for page in named} <= names
     assert {"share/man/man1/chelonia.1", "share/man/man8/cheloniad.8"} <= names
 
 
