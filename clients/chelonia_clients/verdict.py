@@ -217,7 +217,7 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
         yield HealthPoint(Level.WARN, there, "start a Shepherd, or `cheloniad join` on a further host")
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"
-        yield HealthPoint(Level.WARN, f"{len(seen.waiting)} services wait to be approved", cure)
+        yield HealthPoint(Level.WARN, f"{counted(len(seen.waiting), 'service')} to be approved", cure)
 
 
 def _domains(alive: Sequence[NodeView]) -> Iterator[HealthPoint]:

@@ -382,7 +382,10 @@ class ReplicatedAHash:
             return await self._here(self._reign, asked)
         master = self._mastership.master()
         if master is None or master == self._mastership.own:
-            cause = "there is no master now: retry in a moment; if it stays so, too few replicas are up"
+            cause = (
+                "there is no master now: retry in a moment; if it stays so, too few replicas are up (`chelonia admin "
+                "ahash status` shows them)"
+            )
             raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=cause)
         answer, position = await self._forwarder.ask(master, asked, ANSWER_MS)
         if position is not None:

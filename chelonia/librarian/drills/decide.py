@@ -89,7 +89,8 @@ def check_order(order: DrillOrder, settings: LibrarianSettings) -> None:
     cause = ""
     if order.action is DrillAction.SILENCE and not shortest <= silence <= bounds.DRILL_MS_MAX:
         cause = (
-            f"a silence lasts from {shortest} ms (two leases: a shorter one is not noticed) to {bounds.DRILL_MS_MAX} ms"
+            f"a silence lasts from {shortest / 1000:g} s (two leases: a shorter one is not noticed) to "
+            f"{bounds.DRILL_MS_MAX // 60_000} min"
         )
     elif not 0 < order.within_ms <= bounds.DRILL_MS_MAX:
         cause = f"all has to be whole within 1 to {bounds.DRILL_MS_MAX} ms"

@@ -176,6 +176,6 @@ def lock_directory(root: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
-        cause = "another process uses this directory; give each Shepherd its own"
+        cause = "another process uses this directory: stop it, or give each Shepherd its own"
         raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), cause) from error
     return fd

@@ -57,10 +57,12 @@ async def _show(session: Session, text: str) -> None:
     metadata = await session.client().stat(session.ln(text))
     owner = metadata.get("entry", {}).get("owner", "")
     session.out.say(f"'{text}': owner {owner or 'nobody'}")
-    rules = metadata.get("policy", {})
+    rules, default = metadata.get("policy", {}), metadata.get("defaultPolicy", {})
     for identity, actions in sorted(rules.items()):
         session.out.say(f"  {identity}: {actions}")
-    session.out.result(ln=text, owner=owner, policy=rules)
+    for identity, actions in sorted(default.items()):
+        session.out.say(f"  by default, what is made in it: {identity}: {actions}")
+    session.out.result(ln=text, owner=owner, policy=rules, default_policy=default)
 
 
 def _read_rule(words: Sequence[str]) -> tuple[str, str, str]:

@@ -97,7 +97,7 @@ FIND = Verb(
      Flag("--smaller", "files of less than SIZE", "", "SIZE"),
      Flag("--newer", "modified less than TIME ago, like 90s, 30m, 2h or 3d", "", "TIME"),
      Flag("--older", "modified more than TIME ago", "", "TIME"), NUL, FORMAT), False,
-    ("find /data --name '*.root' --larger 1G", "find /data --older 30d -0 | xargs -0 chelonia rm"), "all",
+    ("find /data --name '*.root' --larger 1G", "find /data --older 30d -0 | xargs -0r chelonia rm"), "all",
 )  # fmt: skip
 QUOTA = Verb(
     "quota", "[-h] [<LN> ...]", "the quotas that bind you below a collection (/), and what is used (also: df)",

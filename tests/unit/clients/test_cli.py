@@ -593,6 +593,13 @@ def test_recursive_policy_reaches_all_below(chelonia: Command, fake: FakeBartend
     assert fake.entries[("c", "f")].metadata["policy"] == {"ALL": "+read"}
 
 
+def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command, fake: FakeBartender) -> None:
+    """Who may not read a new file looks here: the rules of the collection do not hold for it."""
+    fake.add_collection("/c")
+    assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
+    assert chelonia("policy", "/c").lines[-1] == "  by default, what is made in it: ALL: +read"
+
+
 def test_modify_checks_before_it_asks(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_file("/f", b"")
     assert chelonia("modify", "/f", "set", "metadata", "k", "-v").lines == [

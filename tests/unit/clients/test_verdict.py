@@ -90,7 +90,7 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, mute={"https://s1": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
         (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
         (replace(WELL, days={"https://s1": 0.2}), "BAD", "ends in 0 days", "certificates.md"),
-        (replace(WELL, waiting=("https://s9/Shepherd",)), "WARN", "1 services wait", "service list"),
+        (replace(WELL, waiting=("https://s9/Shepherd",)), "WARN", "1 service to be approved", "service list"),
         (replace(WELL, mute={"https://s1": AWAY}), "WARN", "https://s1 does not answer", "start it"),
         (replace(WELL, jobs=(NodeJobs("n1", "p", (FAILS,)),)), "WARN", "sweep on n1", "admin jobs"),
     ],
