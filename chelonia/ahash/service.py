@@ -127,9 +127,6 @@ class AHashService:
         rest = Wait(settings.upkeep_interval_ms)
         self.jobs = Jobs(clock, (BackgroundJob("upkeep", self._upkeep, rest, news=self._upkeep_due, loud=True),))
         self._telling: set[asyncio.Task[None]] = set()
-        self._synced = asyncio.Event()
-        """Clear while a batch is visible that was committed in the event loop and is not synced, nor told."""
-        self._synced.set()
         self._was_writable = True
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """What the scrub of the store's pages tells; set by whoever runs one."""
@@ -187,7 +184,6 @@ class AHashService:
         """Take no more changes, finish and answer those taken. Store and executor stay the caller's to close."""
         self._queue.open = False
         self._queue.wake.set()
-        self._synced.set()  # a disk that stands still keeps nobody from being told that a term is over
         tasks, self._tasks = self._tasks, ()
         if tasks:
             committing, jobs = tasks
@@ -334,7 +330,6 @@ class AHashService:
         if found is None:
             found = await self._executor.run_read(read)
         answer, position = found
-        await self._synced.wait()  # until then nobody can say whether what was seen will be durable
         await self._durability.wait(position)
         return answer
 
@@ -427,7 +422,6 @@ class AHashService:
 
     async def _sync(self, made: tuple[list[Outcome], Position]) -> tuple[list[Outcome], Position]:
         """Sync what was committed in the event loop, when it has left for the other replicas, who sync meanwhile."""
-        self._synced.clear()
         try:
             self._executor.catch_up()
             await Turn()
@@ -439,8 +433,6 @@ class AHashService:
             outcomes, position = made
             cause = f"it may not be on the disk ({error.cause}): retry with the same request key"
             return [CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", "store", cause)] * len(outcomes), position
-        finally:
-            self._synced.set()
         return made
 
     async def _land(self, flight: _Flight) -> _Flight | None:

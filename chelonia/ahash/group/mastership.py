@@ -314,7 +314,8 @@ class Mastership:
         return any(each.replica == peer and each.acked for each in status.peers)
 
     async def covered(self, term: int, sequence: int, patience_ms: int = 0) -> None:
-        """Return once what was read or committed here at `sequence`, in `term`, is durable.
+        """Return once what was read or committed here at `sequence`, in `term`, is durable; it may be read before its
+        commit is told here.
 
         Raises: OUTCOME_UNKNOWN when that cannot be said any more; TIMEOUT after `patience_ms` (0: never).
         """
@@ -344,8 +345,7 @@ class Mastership:
                 await self.changed(EVENT_MS)
 
     async def changed(self, patience_ms: int) -> None:
-        """Return when a term or a master may have come or gone, or our next commit is told; at the latest after
-        `patience_ms`."""
+        """Return when a term or a master may have come or gone; at the latest after `patience_ms`."""
         waiting = asyncio.create_task(self._changed.wait())
         try:
             await done_within(self._clock, waiting, patience_ms)
@@ -426,11 +426,9 @@ class Mastership:
         self._do(self._told, event, now)
         if isinstance(event, Demoted):  # a record that we went by as master may never have been written
             self._go_by_log(event.members, now)
-        if isinstance(event, SyncedCommit):
-            self._tell_changed()  # a read may have come before what it saw was told; the timekeeper sleeps on
-        elif not isinstance(event, Flushed):
-            if isinstance(event, Failed):
-                self.fail(event.reason)
+        if isinstance(event, Failed):
+            self.fail(event.reason)
+        if not isinstance(event, SyncedCommit | Flushed):
             self.pulse()
 
     def _told(self, event: Event, now: Ms) -> Effects:
@@ -597,12 +595,9 @@ class Mastership:
 
     def pulse(self) -> None:
         """Something changed that others may wait for."""
-        self._tell_changed()
-        self._woken.set()
-
-    def _tell_changed(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        self._woken.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that the protocol asked for; what it cannot cope with ends the process."""

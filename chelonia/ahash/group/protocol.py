@@ -164,8 +164,8 @@ class GroupReplica:
         """Whether what was read or committed here at `sequence`, in `term`, is durable. Every answer asks this.
 
         At the master what was told by `Durable`: the watermark may rise without a word, when a change of members ends.
-        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence is not one of
-        its commits: whoever waits has to ask again.
+        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence stood before it:
+        whoever waits has to ask again.
         """
         if self._reign is not None and self._reign.term == term:
             return self._reign.watermark.covers(sequence) and sequence <= self._reign.told

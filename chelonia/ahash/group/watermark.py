@@ -1,7 +1,7 @@
 """What is durable in one term: the only place where a commit turns into an acknowledgement.
 
 One `Watermark` lives as long as one mastership. It knows only commits registered in this term; nothing that stood in
-the log before counts, and asking for anything else raises instead of answering. Tokens of other terms are refused.
+the log before counts, and asking for that raises instead of answering. Tokens of other terms are refused.
 Invariants: the watermark only rises; a replica counts at most once in each set of voters, ourselves included; durable
 means that a majority of every set holds the commit on stable storage.
 """
@@ -69,12 +69,12 @@ class Watermark:
         self._advance()
 
     def covers(self, sequence: int) -> bool:
-        """Whether the commit `sequence` of this term is durable.
+        """Whether the commit `sequence` of this term is durable; no: it may not be registered yet either.
 
-        Raises: OUTCOME_UNKNOWN when no such commit was registered in this term: nobody can say, so nobody may wait.
+        Raises: OUTCOME_UNKNOWN when it stood before this term: nobody can say, so nobody may wait.
         """
-        if not self._first <= sequence <= self._last:
-            cause = f"commit {sequence} is not one of term {self._term} ({self._first}..{self._last}): ask again"
+        if sequence < self._first:
+            cause = f"commit {sequence} stood before term {self._term}, which begins with {self._first}: ask again"
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), cause)
         return sequence <= self._durable
 

@@ -563,35 +563,6 @@ async def test_on_a_slow_disk_the_writer_syncs() -> None:
     await service.close()
 
 
-async def test_reads_wait_for_the_sync_of_what_they_saw_unless_the_term_ends() -> None:
-    store, gate, on_disk = LateStore(), Gate(), asyncio.Event()
-
-    class Stalled(NotingExecutor):
-        async def _sync(self, work: Callable[[], T]) -> T:
-            await on_disk.wait()
-            return work()
-
-        def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
-            return asyncio.ensure_future(self._sync(work)) if work == store.sync else super().run_write(work)
-
-    service = AHashService(store, Stalled(store), HandClock(), SETTINGS, gate)
-    await service.start()
-    store.brief = False
-    writing = asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),)))
-    await turns()
-    reading = asyncio.create_task(service.get(LIBRARIAN, (ObjectId("o"),)))
-    await turns()
-    assert gate.asked == [], "of what is not synced nobody can say whether it will be durable"
-    retiring = asyncio.create_task(service.retire())
-    await turns()
-    assert gate.asked == [1], "of a term that is over it can be said, whatever the disk does"
-    gate.opened.set()
-    assert (await reading)[0].value("s", "p") == "v"
-    on_disk.set()
-    assert (await writing).applied
-    await retiring
-
-
 async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
     store = LateStore()
     service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)

@@ -3,12 +3,11 @@ does to those who wait."""
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from msgspec import structs
@@ -79,27 +78,22 @@ async def test_every_replica_takes_every_request(group: Group) -> None:
     assert {view.role for view in strong.replicas} == {"master", "follower"}
 
 
+@pytest.mark.parametrize("there", ["master", "elsewhere"])
 async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
-    """It waited for 50 ms: between a commit and the word of it there is some turn of the event loop."""
+    """It waited for 50 ms: between a commit and the word of it there is a sync, or some turn of the event loop."""
     monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
     master = group.master()
-    mastership, engine, waits = group.masterships[master], group.engines[master], asyncio.Event()
-    changed, told = mastership.changed, deque[Event]()
-
-    async def change(patience_ms: int) -> None:
-        waits.set()
-        await changed(patience_ms)
-
-    monkeypatch.setattr(mastership, "changed", change)
+    reader = master if there == "master" else group.followers()[0]
+    mastership, engine, told = group.masterships[master], group.engines[master], deque[Event]()
     before = engine.applied()
     with monkeypatch.context() as deaf:
         deaf.setattr(mastership, "_event", told.append)
         writing = asyncio.create_task(write(group, master, "k", "new"))
         await poll_async(lambda: engine.applied() > before, what="a commit")
-        reading = asyncio.create_task(value_at(group, master))
-        await asyncio.wait_for(waits.wait(), 20 * patience())
+        reading = asyncio.create_task(value_at(group, reader, strong=True))
+        await poll_async(lambda: mastership._waits, what="a read that waits for it")
     for event in told:
         mastership._event(event)
     async with asyncio.timeout(20 * patience()):
@@ -120,55 +114,6 @@ async def test_a_follower_that_stands_still_is_opened_again(group: Group, monkey
     assert position is not None
     await poll_async(lambda: group.engines[follower].applied() >= position.sequence, 30, what="it acknowledges again")
     await group.settled()
-
-
-async def test_a_strong_read_from_elsewhere_waits_for_the_sync_of_what_it_saw(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was told that nobody can say, and waited for 50 ms before it was asked again."""
-    for _ in range(3):  # on a busy machine a master may be unsure of itself for a moment
-        with monkeypatch.context() as patched:
-            if await _read_while_syncing(group, patched):
-                return
-    raise AssertionError("the read was asked again")
-
-
-async def _read_while_syncing(group: Group, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a strong read from elsewhere that began during a sync was answered without being asked again."""
-    monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
-    master, follower = group.master(), group.followers()[0]
-    engine, here = cast(ReplicatedStore, group.engines[master]), group.services[master]._here
-    sync, on_disk, asked = engine.sync, threading.Event(), asyncio.Event()
-
-    def sync_slowly() -> None:
-        on_disk.wait(20)
-        sync()
-
-    async def answer(*of: Any) -> Any:
-        asked.set()
-        return await here(*of)
-
-    monkeypatch.setattr(engine, "sync_at_once", lambda: False)
-    monkeypatch.setattr(engine, "sync", sync_slowly)
-    before = number = meta.read_state(engine).sequence
-    writing = asyncio.create_task(write(group, master, "k", "new"))
-    try:
-        while number == before:
-            if writing.done():  # on a busy machine it may have come to another master, or to none
-                return False
-            await asyncio.sleep(0)
-            number = meta.read_state(engine).sequence
-        monkeypatch.setattr(group.services[master], "_here", answer)
-        reading = asyncio.create_task(value_at(group, follower, strong=True))
-        await asyncio.wait_for(asked.wait(), 20 * patience())
-    finally:
-        on_disk.set()
-    assert (await asyncio.wait_for(writing, 20 * patience())).applied
-    try:
-        assert await asyncio.wait_for(reading, 10) == "new"
-    except TimeoutError:
-        return False
-    return True
 
 
 async def test_whoever_shows_a_position_sees_what_stood_there(group: Group) -> None:
