@@ -666,6 +666,8 @@ class ReplicatedStore:
                 raise
 
     def _take_office(self) -> None:
+        if self._master == self._own:  # who founds a group may stand before its protocol has heard of it
+            return
         with self._state.changing(), self._gate.exclusive():
             self._env.rep_start(bdb.DB_REP_MASTER)
             found = self._env.rep_stat()
