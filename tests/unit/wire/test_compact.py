@@ -8,16 +8,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.operations.files import FILES
 from chelonia.core.operations.rows import PortMethod
 from chelonia.core.operations.tables import TABLES
-from chelonia.core.ports.files import Remove, Removing
+from chelonia.core.ports.files import Attributes, Listed, Named, Remove, Removing
 from chelonia.wire import compact
 from tests.support.failing import fails
 from tests.unit.wire import messages
@@ -112,6 +113,17 @@ def test_arguments_of_other_types_are_refused(args: object) -> None:
 def test_fields_of_a_later_version_are_passed_over() -> None:
     newer = msgspec.msgpack.encode([7, None, None, {"cluster": "c", "generation": 1, "sequence": 2, "more": 3}, "new"])
     assert compact.decode_answered(newer).position == Position("c", 1, 2)
+
+
+def test_an_entry_of_a_listing_leaves_out_what_has_its_default() -> None:
+    told = Attributes(ROOT, "file", 0, Dn("/CN=x"), size=3)
+    frame = compact.encode_result(1, Listed((Named("a", told),)), None)
+    assert not [name for name in (b"user", b"locks", b"mode", b"target") if name in frame]
+    listing = compact.methods(FILES)["list"]
+    assert compact.decode_result(listing, compact.decode_answered(body(frame))) == Listed((Named("a", told),))
+    spelled = {"name": "a", "attributes": structs.asdict(told), "user": {}, "locks": []}  # by a version before
+    frame = compact.encode_result(1, {"entries": [spelled]}, None)
+    assert compact.decode_result(listing, compact.decode_answered(body(frame))) == Listed((Named("a", told),))
 
 
 @pytest.mark.parametrize("element", [{}, {"Make": None}, {"Remove": {"place": ["0", []]}}, {"Sing": {}}, 7])
