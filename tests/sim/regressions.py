@@ -433,6 +433,7 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ("copies", 13_000_043, "a file whose content a rebuild had not found could not be deleted, nor overwritten"),
     ("copies", 12_200_240, "the simulator's own: an upload that a full quota had refused came back after a rebuild"),
     ("skew", 87, "the simulator's own: a rebuild of uploads in parts takes longer where every tenth message is lost"),
+    ("pages", 21_001_632, "the same: of ten such uploads, of which no snapshot knew a file"),
     (
         "pages",
         12_000_041,
