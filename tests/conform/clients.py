@@ -2,10 +2,10 @@
 
 Each client is a list of steps, and a step has passed when its words end well and leave what they should. Clients that
 are not installed are told as such, and programs of single steps too. Third-party copies go both ways, with a second
-cluster and with Debian's XRootD: by token, and by a proxy that gfal2 delegates. The table is `docs/conform.md`. As
-root: XRootD is another user. From apt: cadaver chromium chromium-driver davfs2 davix davix-tests gfal2-plugin-file
-gfal2-plugin-http gfal2-util-scripts libnss3-tools litmus nordugrid-arc-client nordugrid-arc-plugins-needed
-python3-gfal2 rclone wget xrootd-server.
+cluster and with Debian's XRootD, nginx and Apache (`far_ends`): by token, and by a proxy that gfal2 delegates. The
+table is `docs/conform.md`. As root: they are other users. From apt: apache2-bin cadaver chromium chromium-driver davfs2
+davix davix-tests gfal2-plugin-file gfal2-plugin-http gfal2-util-scripts libnss3-tools litmus nginx-core
+nordugrid-arc-client nordugrid-arc-plugins-needed python3-gfal2 rclone wget xrootd-server.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ import pty
 import re
 import select
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography import x509
-
-from chelonia.hosting.net.identity import subject_dn
 from tests.cluster.harness import Cluster
 from tests.conform import browser
+from tests.conform.far_ends import far_ends
 from tests.support.polling import poll
 
 PYTHON = os.environ.get("CHELONIA_CONFORM_PYTHON", "python3")
@@ -54,6 +51,7 @@ class Bench:
     cluster: Cluster
     other: Cluster
     scratch: Path
+    far: dict[str, tuple[str, Path]] = field(default_factory=dict)
     data: bytes = field(default_factory=lambda: os.urandom(SIZE))
 
     def __post_init__(self) -> None:
@@ -509,29 +507,48 @@ def third_party(bench: Bench) -> list[Step]:
             ),
         ),
     ]
-    if shutil.which("xrootd"):
-        xrootd, store = f"https://localhost:{XROOTD}", bench.scratch / "xrootd" / "store"
-        # after the two of gfal2, which have delegated a proxy; XRootD lets in its holder alone
-        verify = ("-L", "-H", "Credential: gridsite", "-H", "RequireChecksumVerification: true")
+    # after the two of gfal2, which have delegated a proxy; XRootD lets in its holder alone
+    verify = ("-L", "-H", "Credential: gridsite", "-H", "RequireChecksumVerification: true")
+    if "xrootd" in bench.far:
+        url = bench.far["xrootd"][0]
         steps += [
-            ("gfal2: pull from XRootD by delegation", lambda: gfaled(f"{xrootd}/f", f"{bench.https}/gpulled", "pull")),
-            ("gfal2: push to XRootD by delegation", lambda: gfaled(f"{bench.https}/pushed", f"{xrootd}/h", "push")),
-            ("gfal2: XRootD pulls", lambda: gfaled(f"{bench.https}/pushed", f"{xrootd}/i", "pull")),
-            (
-                "pull from XRootD",
-                lambda: (
-                    copied(("-H", f"Source: {xrootd}/f", *verify), f"{bench.https}/xpulled") and bench.holds("/xpulled")
-                ),
-            ),
-            (
-                "push to XRootD",
-                lambda: (
-                    copied(("-H", f"Destination: {xrootd}/g", *verify), f"{bench.https}/pushed")
-                    and (store / "g").read_bytes() == bench.data
-                ),
-            ),
+            ("gfal2: pull from XRootD by delegation", lambda: gfaled(f"{url}/f", f"{bench.https}/gpulled", "pull")),
+            ("gfal2: push to XRootD by delegation", lambda: gfaled(f"{bench.https}/pushed", f"{url}/h", "push")),
+            ("gfal2: XRootD pulls", lambda: gfaled(f"{bench.https}/pushed", f"{url}/i", "pull")),
+        ]
+    for name in bench.far:
+        steps += by_copy(bench, name, copied, verify if name == "xrootd" else ())
+    if "nginx" in bench.far:
+        at, token = bench.far["nginx"][0], "TransferHeaderAuthorization: Bearer known"
+
+        def fetched(path: str, *more: str) -> bool:
+            return copied(("-H", f"Source: {at}{path}", *more), f"{bench.https}/far") and bench.holds("/far")
+
+        steps += [
+            ("pull from nginx by token", lambda: fetched("/closed/f", "-H", token) and not fetched("/closed/f")),
+            ("pull from nginx by redirect, TLS 1.2", lambda: fetched("/far/f")),
         ]
     return steps
+
+
+def by_copy(
+    bench: Bench, name: str, copied: Callable[[tuple[str, ...], str], bool], options: tuple[str, ...]
+) -> list[Step]:
+    """COPY from and to a server of others."""
+    at, store = bench.far[name]
+
+    def pulled() -> bool:
+        return copied(("-H", f"Source: {at}/f", *options), f"{bench.https}/{name}") and bench.holds(f"/{name}")
+
+    def pushed(*more: str) -> bool:
+        good = copied(("-H", f"Destination: {at}/g", *options, *more), f"{bench.https}/pushed")
+        return good and (store / "g").read_bytes() == bench.data
+
+    return [
+        (f"pull from {name}", pulled),
+        (f"push to {name}", pushed),
+        (f"push to {name} what is there", lambda: not pushed("-H", "Overwrite: F")),
+    ]
 
 
 CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
@@ -569,8 +586,7 @@ def main() -> None:
             poll(lambda: serves(cluster), 60.0, what="the door serves again")
             (root / "scratch").mkdir()
             bench = Bench(cluster, other, root / "scratch")
-            if shutil.which("xrootd"):
-                stack.enter_context(xrootd_running(bench))
+            bench.far |= stack.enter_context(far_ends(bench.scratch, cluster, bench.data))
             rows = [row(bench, name, client, version) for name, (client, version) in CLIENTS.items() if name in asked]
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -640,59 +656,6 @@ def pkcs12(bench: Bench) -> Path:
         str(path),
     )
     return path
-
-
-XROOTD = 10943
-XROOTD_CONF = """\
-all.export /
-oss.localroot {root}/store
-all.adminpath {root}/admin
-all.pidpath {root}/admin
-xrd.protocol http:{port} libXrdHttp.so
-xrd.port {own}
-xrd.tls {root}/cert.pem {root}/key.pem
-xrd.tlsca certdir {ca_dir}
-http.exthandler xrdtpc libXrdHttpTPC.so
-http.gridmap {root}/gridmap
-ofs.authorize 1
-acc.authdb {root}/authdb
-xrootd.chksum adler32
-"""
-
-
-@contextmanager
-def xrootd_running(bench: Bench) -> Iterator[None]:
-    """XRootD on loopback with one file, open to the user's certificate alone."""
-    root, certs = bench.scratch / "xrootd", bench.cluster.root / "certs"
-    for name in ("store", "admin"):
-        (root / name).mkdir(parents=True)
-    (root / "store" / "f").write_bytes(bench.data)
-    shutil.copy(certs / "core-cert.pem", root / "cert.pem")
-    shutil.copy(certs / "core-key.pem", root / "key.pem")
-    user = x509.load_pem_x509_certificate(bench.cluster.files("user").cert.read_bytes())
-    (root / "gridmap").write_text(f'"{subject_dn(user)}" user\n')
-    (root / "authdb").write_text("u user / a\n")
-    (root / "xrootd.cfg").write_text(
-        XROOTD_CONF.format(root=root, port=XROOTD, own=XROOTD + 1, ca_dir=bench.cluster.ca_dir)
-    )
-    for path in (root, *root.rglob("*")):
-        shutil.chown(path, "daemon", "daemon")
-    argv = ["xrootd", "-c", str(root / "xrootd.cfg"), "-l", str(root / "xrootd.log"), "-R", "daemon", "-n", "conform"]
-    process = subprocess.Popen(argv, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        poll(answers, 60.0, what="XRootD answers")
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def answers() -> bool:
-    try:
-        socket.create_connection(("localhost", XROOTD), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":
