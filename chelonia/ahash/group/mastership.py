@@ -371,8 +371,6 @@ class Mastership:
     def message(self, peer: int, data: bytes) -> None:
         """`peer` sent a message. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
         assert self._listener is not None
-        if self._stopping:
-            return
         said = peer_messages.decode(data)
         match said:
             case CallFrame(number, body):

@@ -36,7 +36,7 @@ from chelonia.hosting.doors.guarded import Guarded
 from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.doors.turnstile import Turnstile
 from chelonia.hosting.net.buffered import SLICE_BYTES, Buffered
-from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, WhenClosed, error_answer
+from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, Peer, error_answer
 from chelonia.hosting.net.identity import Identity, TlsObject
 from chelonia.wire import compact
 from chelonia.wire.web.headers import REQUEST_ID_HEADER
@@ -298,19 +298,9 @@ class HttpServer:
             request_id = self._parts.ids.token(8).hex()
         body = _body(raw, self._limits, self._parts.clock)
         return HttpRequest(
-            raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id, self._when_closed(raw),
-            raw.raw_path,
+            raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id,
+            _connection(raw).closing.__setitem__, raw.raw_path,
         )  # fmt: skip
-
-    def _when_closed(self, raw: BaseRequest) -> WhenClosed:
-        """Lets a door be told of the end of a connection that is open now."""
-        acceptor, connection = self._acceptor, _connection(raw)
-
-        def when_closed(key: Hashable, told: Callable[[], None]) -> None:
-            if acceptor is not None and connection in acceptor.connections:
-                connection.closing[key] = told
-
-        return when_closed
 
     def _peer(self, raw: BaseRequest) -> Peer:
         address = raw.remote or ""

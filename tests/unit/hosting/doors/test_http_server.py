@@ -438,15 +438,13 @@ async def test_who_asks_nothing_in_time_is_closed(caplog: pytest.LogCaptureFixtu
     assert "limit met limit='time to the first request'" in caplog.text
 
 
-async def test_who_asks_nothing_is_not_minded_when_he_is_known_or_has_gone() -> None:
-    cut, notes, ranks = list[str](), LimitCounts(), {"known": True, "gone": False, "user": False}
+async def test_who_has_asked_is_known_or_has_gone_is_not_minded() -> None:
+    cut, notes, ranks = list[str](), LimitCounts(), {"known": True, "gone": False, "asked": False, "user": False}
     over = asyncio.Event()
 
-    class Silent:
-        silent = True
-
+    class Connected:
         def __init__(self, name: str) -> None:
-            self.name = name
+            self.name, self.silent = name, name != "asked"
 
         def cut(self) -> None:
             cut.append(self.name)
@@ -460,7 +458,7 @@ async def test_who_asks_nothing_is_not_minded_when_he_is_known_or_has_gone() -> 
     )
     newcomers = http_server._Newcomers(parts, HttpLimits(first_request_ms=1))
     for name in ranks:
-        connection: Any = Silent(name)
+        connection: Any = Connected(name)
         assert newcomers.take(connection, asyncio.BaseTransport({"ssl_object": name}))
         if name == "gone":
             newcomers.forget(connection)
