@@ -125,9 +125,9 @@ class DataDoor:
         def body(parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
             return _sent(download, self._chunks(download, parts, tail))
 
-        spans = self._spans(request, download)
-        if not spans and is_fresh(request.headers, download.blob, download.created_ms * NS_PER_MS):
+        if is_fresh(request.headers, download.blob, download.created_ms * NS_PER_MS):
             return HttpResponse(304, headers, body((), b""))
+        spans = self._spans(request, download)
         return ranged((*headers, ("Content-Type", BINARY)), spans, download.size, download.blob, body)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:

@@ -208,9 +208,11 @@ async def test_if_range_decides_between_part_and_whole(condition: str, status: i
         assert (await world.get(Range="bytes=0-4", If_Range=condition)).status == status
 
 
-async def test_a_known_entity_is_not_sent_again() -> None:
+@pytest.mark.parametrize("span", ["", "bytes=0-4", "bytes=99999-"])
+async def test_a_known_entity_is_not_sent_again(span: str) -> None:
+    """Nor a part of it (RFC 9110, section 13.2.2)."""
     async with served() as world:
-        answer = await world.get(If_None_Match=f'W/"x", "{BLOB}"')
+        answer = await world.get(If_None_Match=f'W/"x", "{BLOB}"', **({"Range": span} if span else {}))
         assert (answer.status, answer.body) == (304, b"")
         assert world.replica.closed == [False]
 

@@ -6,13 +6,16 @@ import asyncio
 
 import pytest
 
-from chelonia.core.caller import Role
+from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
 from chelonia.core.values import replace
+from chelonia.hosting.doors.calls import caller
 from chelonia.hosting.doors.grants import UNSURE, RegistryPace, RoleGrant, RoleRegistry
+from chelonia.hosting.net.http_messages import Peer
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
 FIRST, SECOND = ServiceId("https://h:1/Shepherd"), ServiceId("https://h:2/Shepherd")
@@ -249,3 +252,22 @@ async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it
             await registry.grant(dn, issuer="/CN=Users' CA")
         assert caught.value.kind is Kind.UNTRUSTED
     assert await registry.grant(EVE, issuer="/CN=Users' CA") == RoleGrant(), "a user needs no role"
+
+
+def test_a_call_tells_all_that_is_known_of_who_asks() -> None:
+    who = Peer(HOST, "192.0.2.1", Dn("/CN=ca"), "1f", ("/vo",), host=True)
+    grant, after = RoleGrant((Role.SHEPHERD,), FIRST, unsure=True), Position("c", 1, 2)
+    wanted = Call(
+        dn=HOST,
+        roles=(Role.SHEPHERD,),
+        service_id=FIRST,
+        attributes=("/vo",),
+        address="192.0.2.1",
+        request_id="id",
+        request_key=RequestKey("key"),
+        read_after=after,
+        strong=True,
+        credential="1f /CN=ca",
+        unsure=True,
+    )
+    assert caller(who, grant, ("id", "key"), after, strong=True) == wanted
