@@ -313,8 +313,8 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     yield from _listener_problems(config.listen, hosted)
     yield from _trust_problems(config.trust)
     for key, url in urls_of(config):
-        if "://" in url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname):
-            yield bad(key, f"{url!r} is no https:// URL; every connection is encrypted and checked")
+        if "://" in url and not _is_https(url):
+            yield bad(key, f"{url!r} is no https:// URL with a host and a port, as https://host:60000/...")
     if config.ahash:
         yield from _replica_problems(config.ahash, config.listen)
         yield from _tuning_limits(config.ahash)
@@ -346,6 +346,14 @@ def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
             yield "shepherd.data_url", section.data_url
         for key in ("ahash", "librarians"):
             yield from ((f"{name}.{key}", url) for url in getattr(section, key, ()))
+
+
+def _is_https(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # two colons and no brackets, or a port that is none
+        return False
 
 
 def _trust_problems(trust: TrustSection) -> Iterator[CheloniaError]:

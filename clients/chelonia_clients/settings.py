@@ -322,9 +322,13 @@ def checked_url(url: str, origin: str) -> str:
     """A service's URL. Raises: BAD_CONFIG."""
     try:
         parts = urlsplit(url)
+        known = parts.hostname and parts.port != 0
     except ValueError:
-        parts = urlsplit("")
-    if parts.scheme != "https" or not parts.netloc:
+        cause = (
+            f"{url!r} ({origin}) is no URL: one is like https://host:60000/Bartender, https://[2001:db8::1]:60000/..."
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause) from None
+    if parts.scheme != "https" or not known:
         cause = f"{url!r} ({origin}) is no https:// URL; every connection is encrypted and checked"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause)
     return url

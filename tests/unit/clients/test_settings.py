@@ -133,4 +133,6 @@ def test_clusters_have_names_which_setup_writes(
     assert "is no number of replicas" in chelonia("setup", "two", "--replicas", "many").err
     refused = chelonia("setup", "four", "--bartender", "four.example.org:1")
     assert (refused.code, "'four.example.org:1' (--bartender) is no https:// URL" in refused.err) == (2, True)
+    refused = chelonia("setup", "four", "--bartender", "https://fd00::4:1/Bartender")
+    assert (refused.code, "https://[2001:db8::1]:60000" in refused.err) == (2, True)
     assert chelonia("setup", "a/b", "--bartender", "https://x:1/B").code == 2

@@ -108,6 +108,7 @@ def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFi
     [
         (("port = 60003", "port = 60004"), "listen[1].port: bad-config: listen[0] and listen[1] have the same port"),
         (("https://localhost:60002/Librarian", "http://localhost:60002/Librarian"), "is no https:// URL"),
+        (("https://localhost:60002/Librarian", "https://fd00::4:60002/Librarian"), "is no https:// URL"),
         (("administrators = [", 'administrators = ["CN=Dev Admin", '), "'CN=Dev Admin' is no DN"),
         (
             ('data_url = "https', 'data_url = "http'),

@@ -61,6 +61,16 @@ def _hello() -> bytes:
     return out.read()
 
 
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
+    """A host with both has one listener: two at one port are refused as a mistake."""
+    listener = ListeningSockets(asyncio.Protocol, None, 1000)
+    await listener.start("::", 0)
+    for address in ("127.0.0.1", "::1"):
+        _, writer = await asyncio.open_connection(address, listener.port)
+        writer.close()
+    listener.stop()
+
+
 @pytest.mark.expect_log("no connection can be accepted")
 async def test_a_listener_without_file_descriptors_goes_on_when_there_are_some(
     monkeypatch: pytest.MonkeyPatch,
