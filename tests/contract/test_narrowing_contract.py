@@ -45,7 +45,6 @@ from tests.support.files_worlds import (
     looked,
     names,
     on_service,
-    on_twin,
     played,
     there,
     write,
@@ -53,10 +52,9 @@ from tests.support.files_worlds import (
 from tests.unit.bartender.stage import EVE, JOE, KEY, NOBODY
 
 
-@pytest.fixture(params=["twin", "service"])
-def play(request: pytest.FixtureRequest) -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    on = on_twin if request.param == "twin" else on_service
-    return lambda test: run_virtual(on(test))
+@pytest.fixture
+def play() -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    return lambda test: run_virtual(on_service(test))
 
 
 def narrowed(call: Call, *scopes: tuple[tuple[Action, ...], str]) -> Call:

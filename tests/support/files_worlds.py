@@ -1,10 +1,11 @@
-"""The implementations of the port `Files` that its contract suites run on, and short ways to use them: the memory twin,
-the Bartender with a real Librarian and A-Hash, and that Bartender asked in the compact encoding over TLS."""
+"""The implementations of the port `Files` that its contract suites run on, and short ways to use them.
+
+They are the Bartender with a real Librarian and A-Hash, and that Bartender asked in the compact encoding over TLS.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
@@ -13,7 +14,6 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
-from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName, parse_ln
@@ -33,18 +33,14 @@ from chelonia.core.ports.files import (
     Want,
     Write,
 )
-from chelonia.core.ports.shepherd import MeasuredOutcome
 from chelonia.hosting.doors.compact_server import CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.hosting.net.rpc_client import Link, open_link, remote_files
 from chelonia.hosting.net.tls import ClientCertificate
-from chelonia.shepherd.store.checksums import Hasher
-from chelonia.wire import receipts
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
-from tests.support.files import MemoryFiles
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
 from tests.unit.bartender.stage import JOE, Stage
 from tests.unit.hosting.grid import Grid
@@ -61,44 +57,18 @@ class World(Protocol):
     async def arrive(self, placed: Placed, data: bytes) -> Arrived: ...
 
 
-class TwinWorld:
-    def __init__(self) -> None:
-        self._twin = MemoryFiles(JOE.dn)
-        self.files: Files = self._twin
-
-    async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        return self._twin.arrive(placed, data)
-
-
-def all_sums(data: bytes) -> Checksums:
-    """What a Shepherd measures of bytes."""
-    hasher = Hasher(md5=False)
-    hasher.update(data)
-    return hasher.checksums()
-
-
 class ServiceWorld:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.files: Files = stage.bartender.files
 
     async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        sums = Checksums(hashlib.sha256(data).hexdigest())
-        held = await self.stage.upload(placed.turl, size=len(data), checksums=sums)
-        for receipt in held:
-            shepherd = self.stage.shepherds[receipt.location.shepherd]
-            shepherd.measured[receipt.location.reference] = MeasuredOutcome(len(data), all_sums(data))
-        return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in held))
-
-
-async def on_twin(test: Callable[[World], Awaitable[None]]) -> None:
-    await test(TwinWorld())
+        return await self.stage.arrive(placed, data)
 
 
 async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
     stage = Stage()
-    await stage.ahash.start()
-    await stage.librarian.start()
+    await stage.start()
     await stage.add_shepherds("s1", "s2", "s3")
     try:
         await test(ServiceWorld(stage))
@@ -144,8 +114,7 @@ async def no_http(request: object) -> HttpResponse:
 async def on_compact(test: Callable[[World], Awaitable[None]], grid: Grid) -> None:
     stage, registry = Stage(), RoleRegistry((), None, SystemClock())
     door = CompactDoor(offer(FILES, stage.bartender.files), CompactParts(registry, Horizon()))
-    await stage.ahash.start()
-    await stage.librarian.start()
+    await stage.start()
     await stage.add_shepherds("s1", "s2", "s3")
     try:
         async with secure(no_http, grid.server(), ClientCertificate.OPTIONAL, compact=door) as server:
@@ -163,13 +132,12 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     return Grid(tmp_path_factory.mktemp("grid"))
 
 
-@pytest.fixture(params=["twin", "service", "compact"])
+@pytest.fixture(params=["service", "compact"])
 def play(request: pytest.FixtureRequest, grid: Grid) -> Callable[[Callable[[World], Awaitable[None]]], None]:
     """Runs a test on one implementation, on virtual time unless it has sockets."""
     if request.param == "compact":
         return lambda test: asyncio.run(on_compact(test, grid))
-    on = on_twin if request.param == "twin" else on_service
-    return lambda test: run_virtual(on(test))
+    return lambda test: run_virtual(on_service(test))
 
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]

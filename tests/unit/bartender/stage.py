@@ -1,4 +1,4 @@
-"""A Bartender on the real Librarian and the A-Hash's memory twin, with Shepherds that remember what they were asked.
+"""A Bartender on the real Librarian and the A-Hash's memory twin, with Shepherds that remember requests and bytes.
 
 `scene` turns `async def test(stage, ...)` into a test on virtual time. joe owns the root and nobody else has any right,
 as when joe made it in the original.
@@ -36,6 +36,7 @@ from chelonia.core.ports.bartender import (
     PutFileRequest,
     TransferOutcome,
 )
+from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.ports.librarian import Heartbeat, ServiceRecord
 from chelonia.core.ports.shepherd import (
     FetchOutcome,
@@ -43,6 +44,7 @@ from chelonia.core.ports.shepherd import (
     MeasuredOutcome,
     Purpose,
     PutRequest,
+    ReplicaStatOutcome,
     SmallBlob,
     StoreOutcome,
     TurlOutcome,
@@ -51,6 +53,8 @@ from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
+from chelonia.shepherd.store.checksums import Hasher
+from chelonia.wire.receipts import to_text
 from tests.sim.virtual_loop import run_virtual
 from tests.support.memory_store import InlineExecutor, MemoryStore
 
@@ -115,7 +119,7 @@ class StageShepherd:
     puts: dict[str, PutRequest] = field(default_factory=dict)
     stores: int = 0
     small: dict[ReferenceId, SmallBlob] = field(default_factory=dict)
-    measured: dict[ReferenceId, MeasuredOutcome] = field(default_factory=dict)
+    held: dict[ReferenceId, bytes] = field(default_factory=dict)
     gets: list[GetRequest] = field(default_factory=list)
     callers: list[Call] = field(default_factory=list)
 
@@ -160,9 +164,21 @@ class StageShepherd:
         found = [None if self.refuses else self.small.get(reference) for reference in references]
         return tuple(FetchOutcome(blob.data) if blob else FetchOutcome(kind="not-alive") for blob in found)
 
+    async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
+        await self._answer(call)
+        return tuple(ReplicaStatOutcome(number, reference, found=True) for number, reference in references)
+
     async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
         await self._answer(call)
-        return tuple(self.measured.get(reference, MeasuredOutcome()) for reference in references)
+        return tuple([self._measured(self.held.get(reference)) for reference in references])
+
+    def _measured(self, data: bytes | None) -> MeasuredOutcome:
+        return MeasuredOutcome() if data is None else MeasuredOutcome(len(data), all_sums(data))
+
+    def data(self, reference: str) -> bytes:
+        """The bytes of a replica."""
+        small = self.small.get(ReferenceId(reference))
+        return small.data if small is not None else self.held[ReferenceId(reference)]
 
 
 class Between:
@@ -196,12 +212,14 @@ class Between:
 class Stage:
     """The cluster of one test."""
 
-    def __init__(self, settings: BartenderSettings | None = None) -> None:
-        self.clock, self.ids = VirtualClock(), SeededIds()
+    def __init__(
+        self, settings: BartenderSettings | None = None, *, owner: Dn = JOE.dn, clock: VirtualClock | None = None
+    ) -> None:
+        self.clock, self.ids = clock or VirtualClock(), SeededIds()
         self.shepherds: dict[ServiceId, StageShepherd] = {}
         self.ahash = AHashService(MemoryStore(), InlineExecutor(), self.clock, AHashSettings(cluster="test"))
         world = World(
-            self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=JOE.dn, lease_ms=10**9)
+            self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=owner, lease_ms=10**9)
         )  # fmt: skip
         self.librarian = LibrarianService(self.ahash, LibrarianIdentity(LIBRARIAN_DN, LIBRARIAN_ID), world)
         self.between = Between(self.librarian)
@@ -213,6 +231,10 @@ class Stage:
 
     def shepherd(self, service: ServiceId) -> Any:
         return self.shepherds[service]
+
+    async def start(self) -> None:
+        await self.ahash.start()
+        await self.librarian.start()
 
     async def add_shepherds(self, *names: str, free: int = GIB, accepting: bool = True) -> None:
         """Register, approve and hear of Shepherds; each in a domain of its name."""
@@ -300,6 +322,15 @@ class Stage:
             await self.librarian.commit_put(call, request.facts.guid, receipts)
         return receipts
 
+    async def arrive(self, placed: Placed, data: bytes) -> Arrived:
+        """Bytes come to where they were placed, and go on to the others that make them durable."""
+        _, request = self.put_request(placed.turl)
+        sums = all_sums(data, md5=bool(request.facts.checksums.md5))
+        held = await self.upload(placed.turl, size=len(data), checksums=sums)
+        for receipt in held:
+            self.shepherds[receipt.location.shepherd].held[receipt.location.reference] = data
+        return Arrived(placed.put, tuple(map(to_text, held)))
+
     def put_request(self, turl: str) -> tuple[StageShepherd, PutRequest]:
         for shepherd in self.shepherds.values():
             if turl in shepherd.puts:
@@ -321,6 +352,13 @@ class Stage:
         return Guid((await self.stat(ln, ADMIN))["entry"]["GUID"])
 
 
+def all_sums(data: bytes, *, md5: bool = False) -> Checksums:
+    """What a Shepherd measures of bytes."""
+    hasher = Hasher(md5=md5)
+    hasher.update(data)
+    return hasher.checksums()
+
+
 def facts(*, size: int = 5, needed: int = 2, checksum: str = "", checksum_type: str = "md5") -> tuple[Triple, ...]:
     values = {"size": str(size), "checksum": checksum, "checksumType": checksum_type, "neededReplicas": str(needed)}
     return tuple(Triple("states", name, value) for name, value in values.items())
@@ -335,8 +373,7 @@ def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
     async def play(**arguments: Any) -> None:
         stage = Stage()
-        await stage.ahash.start()
-        await stage.librarian.start()
+        await stage.start()
         try:
             await test(stage=stage, **arguments)
         finally:

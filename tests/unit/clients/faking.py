@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from chelonia.core.ids import Ms, ServiceId
-from chelonia.core.ports.files import Files
+from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.net.http_client import HttpClient
@@ -20,7 +20,7 @@ from chelonia_clients.administrator import Administrator
 from chelonia_clients.cli import run
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output
-from tests.support.bartender import FakeBartender, FakeFiles
+from tests.support.bartender import FakeBartender
 
 
 class QuickClock:
@@ -47,7 +47,7 @@ class QuickClock:
 
 
 def client_on(fake: FakeBartender, retry_ms: int = 2000) -> Client:
-    client = Client(fake, cast(Files, FakeFiles(fake)), cast(HttpClient, fake.store), retry_ms=retry_ms)
+    client = Client(cast(Bartender, fake), fake.files, cast(HttpClient, fake.store), retry_ms=retry_ms)
     client.clock = QuickClock()
     return client
 

@@ -86,8 +86,8 @@ def test_an_exception(
 
 
 def test_the_first_failure_stands_above_the_results(chelonia: Command, fake: FakeBartender) -> None:
-    fake.deny.add("/b")
     fake.add_file("/b", b"")
+    fake.deny("/b")
     said = json.loads(chelonia("--json", "stat", "/none", "/b", "/").out)
     assert (said["ok"], said["error"]["kind"], len(said["results"])) == (False, "not-found", 3)
     assert "error" not in json.loads(chelonia("--json", "stat", "/").out)

@@ -22,7 +22,6 @@ from chelonia_clients.client import Client
 from chelonia_clients.parted import upload_stream
 from tests.support.bartender import FakeBartender, Fault
 from tests.unit.clients.faking import client_on
-from tests.unit.clients.test_resuming import OneUsersFiles
 
 DATA = bytes(range(256)) * 14
 """Four parts of chunks of 300 bytes."""
@@ -45,17 +44,16 @@ def stream(upto: int = len(DATA), *, then: Callable[[], object] = lambda: None) 
     return chunks
 
 
-def on(fake: FakeBartender) -> tuple[Client, OneUsersFiles]:
-    client, files = client_on(fake), OneUsersFiles(fake)
-    client.files = cast(Files, files)
-    return client, files
+def on(fake: FakeBartender) -> tuple[Client, Files]:
+    fake.new = True
+    return client_on(fake), fake.files
 
 
-async def opened(files: OneUsersFiles) -> int:
+async def opened(files: Files) -> int:
     return len((await files.uploads(Call(), Uploads(parse_ln("/")))).uploads)
 
 
-async def arrived(files: OneUsersFiles) -> int:
+async def arrived(files: Files) -> int:
     """Parts of the upload, once there is one."""
     there = (await files.uploads(Call(), Uploads(parse_ln("/")))).uploads
     return sum([len((await files.parts(Call(), UploadParts(parse_ln("/big"), each.upload))).parts) for each in there])

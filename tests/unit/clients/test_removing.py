@@ -18,20 +18,20 @@ def linked(fake: FakeBartender) -> FakeBartender:
         fake.add_collection(ln)
     fake.add_file("/t/f", b"one")
     fake.add_file("/t/c/g", b"two")
-    fake.entries[("u", "other")] = fake.entries[("t", "f")]
+    fake.link("/t/f", "/u/other")
     return fake
 
 
 def test_what_has_two_names_in_a_tree_goes_by_either(chelonia: Command, linked: FakeBartender) -> None:
     """The name that went with the other was not found, and that was a failure."""
-    linked.entries[("t", "c", "f")] = linked.entries[("t", "f")]
+    linked.link("/t/f", "/t/c/f")
     told = chelonia("delFile", "-r", "/t")
     assert (told.code, told.err) == (0, ""), told
     assert linked.names() == ["/u"]
 
 
 def test_of_what_stays_no_other_name_is_said_to_have_gone(chelonia: Command, linked: FakeBartender) -> None:
-    linked.deny.add("/t/f")
+    linked.deny("/t/f")
     told = chelonia("delFile", "-r", "/t")
     assert told.code == 4
     assert "/u/other" in linked.names()
@@ -130,6 +130,7 @@ def test_patterns_over_collections(chelonia: Command, fake: FakeBartender) -> No
 
 
 def test_a_whole_tree_comes_back_under_its_names(chelonia: Command, linked: FakeBartender) -> None:
+    linked.remove("/u/other")
     before = set(linked.names())
     chelonia("rm", "-r", "/t")
     lost = chelonia("undelete", "/t/c/g")
@@ -144,6 +145,7 @@ def test_a_whole_tree_comes_back_under_its_names(chelonia: Command, linked: Fake
 
 
 def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked: FakeBartender) -> None:
+    linked.remove("/u/other")
     chelonia("rm", "-r", "/t")
     chelonia("mkdir", "/t")
     assert chelonia("undelete", "-r", "/t").lines[-1] == "2 files and 1 collection restored"
@@ -151,8 +153,9 @@ def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked:
 
 
 def test_what_does_not_come_back_with_a_tree_is_told_by_its_name(chelonia: Command, linked: FakeBartender) -> None:
+    linked.remove("/u/other")
     chelonia("rm", "-r", "/t")
-    linked.deny.add("/t/f")
+    linked.add_file("/t/f", b"in its place")
     left = chelonia("undelete", "-r", "/t")
     assert "undelete '/t/f': " in left.err
 

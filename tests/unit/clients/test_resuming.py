@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec import structs
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -19,26 +17,21 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import (
     Change,
     Done,
+    Drop,
     Failure,
-    Files,
     Inline,
     Look,
     Looked,
-    Part,
-    Placed,
     Seal,
     Uploads,
     Write,
 )
-from chelonia.core.values import replace
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
 from chelonia_clients.client import Client
 from chelonia_clients.resuming import PART_BYTES, noted, part_bytes
 from chelonia_clients.transfers import TransferResult, TreeOptions, copy_file, put_file
 from tests.support.bartender import FakeBartender, Fault
-from tests.support.files import MemoryFiles
-from tests.unit.bartender.stage import JOE
 from tests.unit.clients.faking import client_on
 
 DATA = bytes(range(256)) * 14
@@ -46,39 +39,18 @@ DATA = bytes(range(256)) * 14
 BROKEN = [Fault(after=1, kind=Kind.NETWORK)] * TRIES
 
 
-class OneUsersFiles:
-    """The memory twin as one user has it; his bytes are in a `FakeStore`."""
-
-    def __init__(self, fake: FakeBartender) -> None:
-        self.twin = MemoryFiles(JOE.dn)
-        self._fake = fake
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def ask(call: Call, *args: Any) -> Any:
-            for change in args[0] if name == "apply" else ():
-                if isinstance(change, Part):
-                    self.twin.arrive(Placed("", change.content.put), self._fake.store.blobs[change.content.put])
-            answer = await getattr(self.twin, name)(structs.replace(call, dn=JOE.dn), *args)
-            if name == "place":
-                good = [placed for placed in answer if isinstance(placed, Placed)]
-                answer = tuple(replace(each, turl=f"https://s1/turl/{each.put}") for each in good) or answer
-            return answer
-
-        return ask
-
-
 class Trial:
     def __init__(self, fake: FakeBartender, path: Path) -> None:
         self.fake = fake
         self.path = path
-        self.files = OneUsersFiles(fake)
+        fake.new = True
+        self.files: Any = fake.files
         self.said: list[str] = []
         self.moved = 0
         self.whose = "https://one:1/Bartender /CN=joe"
 
     def client(self) -> Client:
         client = client_on(self.fake)
-        client.files = cast(Files, self.files)
         client.remark = self.said.append
         client.whose = self.whose
         return client
@@ -147,13 +119,13 @@ async def test_an_upload_that_goes_on_asks_room_for_what_is_missing(trial: Trial
     trial.fake.store.faults = [Fault(), Fault(), *BROKEN]
     await trial.put()
     asked: list[int] = []
-    place = trial.files.twin.place
+    place = trial.files.place
 
     async def noting(call: Call, asks: Any) -> Any:
         asked.extend(ask.size for ask in asks if not ask.piece)
         return await place(call, asks)
 
-    trial.files.twin.place = noting  # type: ignore[method-assign]
+    trial.files.place = noting
     assert (await trial.put()).error is None
     assert asked == [len(DATA) - 2000]
 
@@ -168,14 +140,14 @@ async def test_another_user_or_cluster_does_not_go_on_with_it(trial: Trial) -> N
 
 
 async def test_parts_that_went_meanwhile_are_given_up_with_their_upload(trial: Trial) -> None:
-    apply = trial.files.twin.apply
+    apply = trial.files.apply
 
     async def losing(call: Call, changes: Any) -> Any:
         if isinstance(changes[0], Seal):
             return (Failure(Kind.INCOMPLETE, "/big", "a part is gone"),)
         return await apply(call, changes)
 
-    trial.files.twin.apply = losing  # type: ignore[method-assign]
+    trial.files.apply = losing
     assert (await trial.put()).error is not None
     assert await trial.open_uploads() == 0
 
@@ -220,20 +192,20 @@ def test_a_note_that_was_removed_while_it_was_waited_for_is_not_used(
 async def test_an_upload_that_the_cluster_gave_up_begins_anew(trial: Trial) -> None:
     trial.fake.store.faults = [Fault(), *BROKEN]
     await trial.put()
-    trial.files = OneUsersFiles(trial.fake)
-    trial.fake.store.blobs.clear()
+    (upload,) = (await trial.files.uploads(Call(), Uploads(parse_ln("/")))).uploads
+    await trial.files.apply(Call(), (Drop(parse_ln("/big"), upload.upload),))
     assert (await trial.put()).error is None
     assert (trial.sent, trial.moved) == (4, len(DATA))
 
 
 async def test_a_file_that_changes_while_it_is_sent_gets_no_name(trial: Trial) -> None:
-    place = trial.files.twin.place
+    place = trial.files.place
 
     async def changing(call: Call, asks: Any) -> Any:
         os.utime(trial.path, (2, 2))
         return await place(call, asks)
 
-    trial.files.twin.place = changing  # type: ignore[method-assign]
+    trial.files.place = changing
     done = await trial.put()
     assert done.error is not None
     assert "changed while it was sent" in done.error.cause
@@ -252,14 +224,14 @@ async def test_a_name_that_is_taken_is_refused_before_a_byte_is_sent(trial: Tria
 async def test_who_loses_the_name_to_another_at_the_end_leaves_no_parts(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply = trial.files.twin.apply
+    apply = trial.files.apply
 
     async def overtaken(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         if isinstance(changes[0], Seal):
             await apply(call, (Write(changes[0].place, inline=Inline(b"another's")),))
         return await apply(call, changes)
 
-    monkeypatch.setattr(trial.files.twin, "apply", overtaken)
+    monkeypatch.setattr(trial.files, "apply", overtaken)
     done = await trial.put()
     assert done.error is not None
     assert (done.error.kind, await trial.open_uploads()) == (Kind.EXISTS, 0)
@@ -303,19 +275,15 @@ async def test_a_copy_by_reference_has_the_copies_that_were_asked_for_or_those_o
 ) -> None:
     await put_file(trial.client(), trial.path, "/big", TreeOptions(replicas=2))
     trial.fake.store.asked.clear()
-    trial.fake.add_file("/copy", b"")  # the two twins know nothing of each other
-    usual = trial.fake.entries[("copy",)].metadata["states"]["neededReplicas"] = "9"
     done = await copy_file(trial.client(), "/big", "/copy", TreeOptions(replicas=said), None)
     assert (done.error, trial.fake.store.asked) == (None, [])
-    asked = trial.fake.entries[("copy",)].metadata["states"]["neededReplicas"]
-    assert asked == ("3" if said == 3 else usual)
+    assert trial.fake.found("/copy")["states"]["neededReplicas"] == ("3" if said == 3 else "2")
 
 
 async def test_a_copy_through_this_machine_has_the_copies_and_the_user_metadata_of_its_source(trial: Trial) -> None:
-    trial.fake.add_file("/f", b"bytes")
-    trial.fake.entries[("f",)].metadata["metadata"] = {"note": "x"}
-    trial.fake.entries[("f",)].metadata["states"]["neededReplicas"] = "2"
+    trial.fake.new = False
+    trial.fake.add_file("/f", b"bytes", wanted=2, note="x")
     done = await copy_file(client_on(trial.fake), "/f", "/g", TreeOptions(), None)
     assert (done.error, trial.fake.data("/g")) == (None, b"bytes")
-    copy = trial.fake.entries[("g",)].metadata
+    copy = trial.fake.found("/g")
     assert (copy["metadata"], copy["states"]["neededReplicas"]) == ({"note": "x"}, "2")

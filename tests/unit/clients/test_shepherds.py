@@ -98,7 +98,7 @@ def test_a_scrub_names_who_was_away_and_does_not_end_well(
     assert (told["ok"], told["exit_code"]) == (False, 7)
     shepherds[S1].fails = False
     fake.add_file("/f", b"x")
-    fake.entries[("f",)].metadata["locations"] = {f"{S1} r9": "alive", f"{AWAY} r8": "offline"}
+    fake.told["/f"] = {"locations": {f"{S1} r9": "alive", f"{AWAY} r8": "offline"}}
     ran = chelonia("admin", "scrub", "--path", "/f")
     assert (ran.code, f"'{AWAY}': not checked: it is offline" in ran.err) == (7, True)
     assert chelonia("admin", "scrub", "--path", "/f", "--node", S1).code == 0
@@ -121,7 +121,7 @@ def test_a_scrub_of_names_asks_for_their_copies(
 ) -> None:
     fake.add_collection("/d")
     fake.add_file("/d/f", b"x")
-    fake.entries[("d", "f")].metadata["locations"] = {f"{S1} r9": "alive", f"{S2} r8": "creating"}
+    fake.told["/d/f"] = {"locations": {f"{S1} r9": "alive", f"{S2} r8": "creating"}}
     assert chelonia("admin", "scrub", "--path", "/d").code == 2
     assert chelonia("admin", "scrub", "-r").code == 2
     assert chelonia("admin", "scrub", "--path", "/d", "-r").code == 0

@@ -42,7 +42,6 @@ from chelonia_clients.client import Client
 from chelonia_clients.throttle import limit
 from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
 from tests.support.bartender import FakeBartender
-from tests.support.files import MemoryFiles
 from tests.unit.bartender.stage import JOE
 from tests.unit.clients.faking import client_on
 
@@ -84,7 +83,7 @@ class AsJoe:
 @pytest.fixture
 def client(fake: FakeBartender) -> Client:
     made = client_on(fake)
-    made.files = cast(Files, AsJoe(MemoryFiles(JOE.dn)))
+    made.files = cast(Files, AsJoe(fake.cluster))
     return made
 
 
@@ -104,14 +103,15 @@ async def test_a_small_file_goes_up_and_comes_down_in_a_message(client: Client, 
 
 async def test_of_wrong_bytes_in_a_message_right_ones_are_asked_of_a_shepherd(fake: FakeBartender) -> None:
     fake.add_file("/f", DATA)
-    client, blob = client_on(fake), fake.entries[("f",)].blob
+    client = client_on(fake)
+    sources = fake.cluster.looked("/f", Want.SOURCES).sources
     known = Attributes(Guid("g"), "file", 1, JOE.dn, len(DATA), "etag", 10**18)
     sums = Checksums(hashlib.sha256(DATA).hexdigest())
 
     async def look(call: Call, look: Look) -> Looked:
         if Want.BYTES in look.want:
             return Looked(known, checksums=sums, data=DATA[::-1])
-        return Looked(known, checksums=sums, sources=(f"https://s1/turl/{blob}",))
+        return Looked(known, checksums=sums, sources=sources)
 
     cast(Any, client).looks = SimpleNamespace(send=look)
     assert await got(client, "/f") == DATA

@@ -296,12 +296,12 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     assert fake.data("/f") == DATA
     assert sum(moved) == stored.size == len(DATA)
     assert [op for op, _ in fake.calls] == ["place", "place", "place", "write"]
-    assert fake.entries[("f",)].metadata["timestamps"] == {"modified": "12.500"}
+    assert fake.found("/f")["timestamps"]["modified"] == "12.500000000"
 
 
 async def test_an_upload_leaves_a_shepherd_that_has_gone_silent(fake: FakeBartender) -> None:
     fake.store.faults = [Fault(stall=True)]
-    fake.store.frozen = ["s1"]
+    fake.store.frozen = ["s1", "s2", "s3"]
     before = time.perf_counter()
     await upload(client_on(fake), bytes_source(DATA), "/f")
     assert time.perf_counter() - before < 5 * patience()
@@ -701,4 +701,4 @@ async def test_a_file_of_a_time_that_is_not_kept_goes_up_with_the_nearest(
     for again in (False, True):
         done = [each async for each in put_tree(client_on(fake), tmp_path / "d", "/d", TreeOptions())]
         assert [(each.error, each.same) for each in done if each.type == "file"] == [(None, again)]
-    assert fake.entries[("d", "f")].metadata["timestamps"] == {"modified": f"{kept_s:.3f}"}
+    assert float(fake.found("/d/f")["timestamps"]["modified"]) == kept_s

@@ -92,7 +92,7 @@ async def test_below_what_may_not_be_looked_into_it_is_asked_what_is_there(fake:
     client = client_on(fake)
     async for done in put_tree(client, tmp_path / "t", "/t"):
         assert done.error is None
-    fake.deny.add("/t/sub")
+    fake.deny("/t/sub")
     fake.calls.clear()
     done = [each async for each in put_tree(client, tmp_path / "t", "/t", TreeOptions(dry_run=True))]
     assert [each.error for each in done] == [None] * 7

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import WHO, Trial, mounted
 
 
 @pytest.fixture
-async def twin() -> MemoryFiles:
-    return MemoryFiles(WHO)
+async def memory() -> MemoryCluster:
+    return MemoryCluster(WHO)
 
 
 @pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "one")
+async def mount(memory: MemoryCluster, tmp_path: Path) -> Trial:
+    return await mounted(memory, tmp_path / "one")
 
 
 @pytest.fixture
-async def other(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "two")
+async def other(memory: MemoryCluster, tmp_path: Path) -> Trial:
+    return await mounted(memory, tmp_path / "two")

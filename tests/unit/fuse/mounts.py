@@ -1,4 +1,4 @@
-"""Mounts without a kernel: the file system over the memory twin of the port, several on one namespace."""
+"""Mounts without a kernel: the file system over a cluster in memory, several on one namespace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chelonia_fuse.filesystem import FileSystem, Handle, Owner
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.journal import StagingJournal
 from chelonia_fuse.reading import CopyReader
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 
 WHO = Dn("/CN=joe")
 HOUR_S = 3600.0
@@ -38,12 +38,12 @@ OWNER = Owner(1000, 100)
 
 
 class Network:
-    """The port and the bytes of a twin, as one user reaches them; `away`: nothing does; `late`: the next answer of a
+    """The port and the bytes of a cluster, as one user reaches them; `away`: nothing does; `late`: the next answer of a
     method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB. Of what
     was sent, `inline_bytes` came in messages. `who` asks."""
 
-    def __init__(self, twin: MemoryFiles) -> None:
-        self.twin = twin
+    def __init__(self, memory: MemoryCluster) -> None:
+        self.memory = memory
         self.who = WHO
         self.away = False
         self.reads = self.read_bytes = self.sent_bytes = self.inline_bytes = 0
@@ -65,7 +65,7 @@ class Network:
                 act()
             if method == "apply":
                 self.inline_bytes += sum(map(inline_bytes, args[0]))
-            answer = await getattr(self.twin, method)(Call(dn=self.who), *args)
+            answer = await getattr(self.memory, method)(Call(dn=self.who), *args)
             if method in self.late:
                 await self.late.pop(method).wait()
             return _summarised(answer) if isinstance(answer, Listed) else answer
@@ -74,7 +74,7 @@ class Network:
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
         self.check()
-        whole = self.twin.bytes_of(sources[0])
+        whole = self.memory.bytes_of(sources[0])
         data = b"".join(whole[span.offset : span.offset + span.length] for span in spans)
         self.reads += 1
         self.read_bytes += len(data)
@@ -88,7 +88,7 @@ class Network:
         data = b"".join([chunk async for chunk in body])
         assert len(data) == size
         self.sent_bytes += size
-        return self.twin.arrive(placed, data)
+        return self.memory.arrive(placed, data)
 
 
 def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +154,9 @@ class Trial:
         return data
 
 
-async def mounted(twin: MemoryFiles, directory: Path, *, strict: bool = False, cache_bytes: int = 1 << 30) -> Trial:
+async def mounted(memory: MemoryCluster, directory: Path, *, strict: bool = False, cache_bytes: int = 1 << 30) -> Trial:
     """A mount of the root, with its cache and journal in a directory."""
-    network = Network(twin)
+    network = Network(memory)
     cluster = MountedCluster(cast(Files, network), network, 2)
     (there,) = await network.look(Call(), (Look(parse_ln("/")),))
     assert isinstance(there, Looked)

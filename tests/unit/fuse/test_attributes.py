@@ -16,13 +16,13 @@ from chelonia.core.ports.files import Done, Set, Setting
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import WHO, Trial, mounted
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
 async def test_a_time_of_1970_is_kept_although_the_bytes_are_still_to_come(
-    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
     for name in ("sent", "waits"):
         handle = await mount.open(name, os.O_RDWR | os.O_CREAT)
@@ -31,7 +31,7 @@ async def test_a_time_of_1970_is_kept_although_the_bytes_are_still_to_come(
         assert shown(handle.inode, Options(), uid=0, gid=0).modified_ns == 0
         mount.network.away = name == "waits"
         await mount.close(handle)
-    again = await mounted(twin, tmp_path / "one")  # the first one was killed
+    again = await mounted(memory, tmp_path / "one")  # the first one was killed
     await again.committer.work_off()
     assert [(await other.find(name)).attributes.modified_ns for name in ("sent", "waits")] == [0, 0]
 
@@ -48,11 +48,11 @@ async def test_cutting_what_is_empty_already_changes_its_time(mount: Trial, othe
         assert (await other.find("stamp")).attributes.modified_ns > 7
 
 
-async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, twin: MemoryFiles) -> None:
+async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, memory: MemoryCluster) -> None:
     """Few programs, and no shell, read what `close` says."""
     await mount.write("f", b"bytes")
     for name in ("/", "/f"):
-        (done,) = await twin.apply(Call(dn=WHO), (Set(parse_ln(name), policy={"ALL": "+read +addEntry"}),))
+        (done,) = await memory.apply(Call(dn=WHO), (Set(parse_ln(name), policy={"ALL": "+read +addEntry"}),))
         assert isinstance(done, Done)
     mount.network.who = Dn("/CN=eve")
     assert await mount.read("f") == b"bytes"

@@ -21,9 +21,9 @@ from chelonia_fuse import behind, filesystem
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, Told
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import OWNER, Network, Trial, mounted, without_haste
+from tests.unit.fuse.mounts import OWNER, Trial, mounted, without_haste
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
@@ -34,39 +34,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    young_as_the_clock_says(monkeypatch)
-    return await many(await mounted(twin, tmp_path / "one"))
+async def mount(memory: MemoryCluster, tmp_path: Path) -> Trial:
+    return await many(await mounted(memory, tmp_path / "one"))
 
 
 @pytest.fixture
-async def other(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path / "two")
-
-
-def young_as_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin's clock stands still: what it tells of files that are still to be written is of now."""
-    look = Network.__getattr__
-
-    def told(self: Network, method: str) -> object:
-        ask = look(self, method)
-
-        async def asked(*args: object) -> object:
-            answer = await ask(*args)
-            if method == "list":
-                return replace(answer, entries=tuple(_young(each) for each in answer.entries))
-            return [_young(each) for each in answer] if method in ("look", "apply") else answer
-
-        return asked
-
-    monkeypatch.setattr(Network, "__getattr__", told)
-
-
-def _young(answer: object) -> object:
-    known = getattr(answer, "attributes", None)
-    if known is not None and known.accessed_ns == UNWRITTEN_NS:
-        return replace(answer, attributes=replace(known, created_ns=time.time_ns()))  # type: ignore[type-var]
-    return answer
+async def other(mount: Trial, memory: MemoryCluster, tmp_path: Path) -> Trial:
+    return await mounted(memory, tmp_path / "two")
 
 
 async def many(trial: Trial) -> Trial:
@@ -121,7 +95,7 @@ async def removed(trial: Trial, name: str) -> None:
 
 @pytest.mark.expect_log("is committed now")
 async def test_what_was_closed_survives_the_death_of_the_mount(
-    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held(mount, monkeypatch)
     for n in range(5):
@@ -129,7 +103,7 @@ async def test_what_was_closed_survives_the_death_of_the_mount(
     await mount.system.remove(mount.root, "f3", directory=False)
     with (tmp_path / "one" / "packed" / "0").open("ab") as torn:
         torn.write(b"torn")
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     assert len(again.committer.waiting) == 4
     await again.committer.work_off()
     monkeypatch.undo()
@@ -141,7 +115,7 @@ async def test_what_was_closed_survives_the_death_of_the_mount(
 
 @pytest.mark.expect_log("is committed now")
 async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_the_mount(
-    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held(mount, monkeypatch)
     await mount.write("f", b"first", flags=NEW)
@@ -149,7 +123,7 @@ async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_t
     await mount.system.write(handle, 0, b"second")
     mount.system._cluster.away_until_s = time.monotonic() + 60  # it waits in the journal, beside the first
     await mount.close(handle)
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await other.read("f") == b"second"
 
@@ -187,7 +161,7 @@ async def test_nobody_has_closed_a_file_before_its_last_bytes_are_in_the_journal
 
 
 async def test_what_is_removed_while_it_is_closed_does_not_come_back(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeping, go = slow_disk(mount, monkeypatch)
     handle = await mount.open("f", NEW)
@@ -198,7 +172,7 @@ async def test_what_is_removed_while_it_is_closed_does_not_come_back(
     go.set()
     await closing
     await mount.committer.behind.drained()
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     assert not again.committer.waiting
 
 
@@ -226,15 +200,15 @@ async def test_what_is_done_with_a_file_that_waits_for_its_commit(
 
 
 @pytest.mark.expect_log("cannot be committed: .*their quota")
-async def test_programs_hear_of_trouble_once_a_commit_was_refused(mount: Trial, twin: MemoryFiles) -> None:
-    apply = twin.apply
+async def test_programs_hear_of_trouble_once_a_commit_was_refused(mount: Trial, memory: MemoryCluster) -> None:
+    apply = memory.apply
 
     async def refusing(call: object, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         if any(isinstance(change, Write) for change in changes):
             return tuple(Failure(Kind.QUOTA, cause="it is over their quota") for _ in changes)
         return await apply(call, changes)  # type: ignore[arg-type]
 
-    twin.apply = refusing  # type: ignore[assignment, method-assign]
+    memory.apply = refusing  # type: ignore[assignment, method-assign]
     await mount.write("one", b"1", flags=NEW)
     await mount.committer.behind.drained()
     with pytest.raises(CheloniaError, match="quota"):
@@ -257,8 +231,8 @@ async def test_what_cannot_be_committed_after_it_was_closed_is_told_and_waits(
     assert await other.read("f") == b"bytes"
 
 
-async def test_a_few_files_are_there_for_all_when_they_are_closed(twin: MemoryFiles, tmp_path: Path) -> None:
-    mount = await mounted(twin, tmp_path / "few")
+async def test_a_few_files_are_there_for_all_when_they_are_closed(memory: MemoryCluster, tmp_path: Path) -> None:
+    mount = await mounted(memory, tmp_path / "few")
     await mount.write("f", b"x", flags=NEW)
     assert not len(mount.committer.behind)
     assert (await mount.find("f")).attributes.size == 1

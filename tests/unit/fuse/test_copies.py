@@ -13,7 +13,7 @@ import pytest
 from chelonia_fuse import copies, filesystem, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.staging import Staged
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import Trial, mounted
 from tests.unit.fuse.test_filesystem import bound
 
@@ -22,8 +22,8 @@ SMALL, LARGE = b"a few bytes", bytes(range(256)) * 256
 
 
 @pytest.fixture
-async def mount(twin: MemoryFiles, tmp_path: Path) -> Trial:
-    return await mounted(twin, tmp_path)
+async def mount(memory: MemoryCluster, tmp_path: Path) -> Trial:
+    return await mounted(memory, tmp_path)
 
 
 async def test_a_small_file_needs_no_file_of_the_cache(mount: Trial, tmp_path: Path) -> None:
@@ -119,14 +119,14 @@ def _kept(mount: Trial) -> int:
 
 
 async def test_the_cache_keeps_to_its_size_while_a_large_file_is_read(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is fetched ahead made the file busy, and nothing of a busy one went: the cache grew to the file's size."""
     _in_small_steps(monkeypatch)
     whole = random.Random(1).randbytes(64 * len(LARGE))
     await mount.write("big", whole)
     await mount.committer.behind.drained()
-    small = await mounted(twin, tmp_path / "small", cache_bytes=8 * len(LARGE))
+    small = await mounted(memory, tmp_path / "small", cache_bytes=8 * len(LARGE))
     handle, most = await small.open("big", os.O_RDONLY), 0
     for at in range(0, len(whole), 1 << 14):
         assert await small.system.read(handle, at, 1 << 14) == whole[at : at + (1 << 14)]
@@ -138,13 +138,13 @@ async def test_the_cache_keeps_to_its_size_while_a_large_file_is_read(
 
 
 async def test_a_large_file_is_read_through_a_disk_with_little_room(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _in_small_steps(monkeypatch)
     whole = random.Random(2).randbytes(64 * len(LARGE))
     await mount.write("big", whole)
     await mount.committer.behind.drained()
-    small, write = await mounted(twin, tmp_path / "small"), os.pwrite
+    small, write = await mounted(memory, tmp_path / "small"), os.pwrite
 
     def with_little_room(fd: int, data: bytes, offset: int) -> int:
         if _kept(small) + len(data) > 12 * len(LARGE):
@@ -159,13 +159,13 @@ async def test_a_large_file_is_read_through_a_disk_with_little_room(
 
 
 async def test_what_is_open_without_a_name_is_not_let_go_for_room(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
     await mount.write("big", LARGE * 8)
     for n in range(4):
         await mount.write(f"f{n}", LARGE)
     await mount.committer.behind.drained()
-    small = await mounted(twin, tmp_path / "small", cache_bytes=len(LARGE))
+    small = await mounted(memory, tmp_path / "small", cache_bytes=len(LARGE))
     handle = await small.open("big", os.O_RDONLY)
     await small.system.remove(small.root, "big", directory=False)
     for n in range(4):

@@ -14,7 +14,7 @@ from chelonia.core.ports.files import Change, Done, Failure, Write
 from chelonia_fuse import crowding
 from chelonia_fuse.crowding import CommitCrowd
 from chelonia_fuse.filesystem import Handle
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import WHO, mounted
 
 FOREVER_S = 600.0
@@ -114,8 +114,8 @@ async def test_a_commit_that_failed_or_was_given_up_is_none_on_its_way(patient: 
 
 
 async def test_a_mount_commits_together_what_threads_make_and_sync(patient: None, tmp_path: Path) -> None:
-    twin = MemoryFiles(WHO)
-    mount, apply, sizes, gate = await mounted(twin, tmp_path), twin.apply, list[int](), asyncio.Event()
+    memory = MemoryCluster(WHO)
+    mount, apply, sizes, gate = await mounted(memory, tmp_path), memory.apply, list[int](), asyncio.Event()
 
     async def counted(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         if isinstance(changes[0], Write):
@@ -123,7 +123,7 @@ async def test_a_mount_commits_together_what_threads_make_and_sync(patient: None
             await gate.wait()
         return await apply(call, changes)
 
-    twin.apply = counted  # type: ignore[method-assign]
+    memory.apply = counted  # type: ignore[method-assign]
     handles = [await mount.open(f"f{n}", os.O_RDWR | os.O_CREAT) for n in range(3)]
 
     async def sync(handle: Handle) -> None:

@@ -10,12 +10,12 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ports.files import Clone, Done, Move, Over
 from chelonia_fuse.filesystem import Handle
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
 
 
 async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
-    mount: Trial, other: Trial, twin: MemoryFiles
+    mount: Trial, other: Trial, memory: MemoryCluster
 ) -> None:
     """A copy by reference has the same bytes, and their etag."""
     await mount.write("f", b"1")
@@ -24,7 +24,7 @@ async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
     place = mount.system.inodes.place(handle.inode)
     moved = place.parent.child("g")
     for change in (Move(place, moved), Clone(place, moved)):
-        (done,) = await twin.apply(Call(dn=WHO), (change,))
+        (done,) = await memory.apply(Call(dn=WHO), (change,))
         assert isinstance(done, Done)
     await mount.close(handle)
     assert (await other.read("g"), await other.read("f")) == (b"2", b"1")

@@ -28,7 +28,7 @@ from chelonia_fuse.options import Options
 from chelonia_fuse.staging import PIECES_MAX, Staged
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import OWNER, Trial, mounted, names
 
@@ -190,14 +190,14 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
     handle = await mount.open("f", os.O_RDWR | os.O_TRUNC)
     if data:
         await mount.system.write(handle, 0, data)
-    apply = mount.network.twin.apply
+    apply = mount.network.memory.apply
 
     async def lost(*args: object) -> object:
-        mount.network.twin.apply = apply  # type: ignore[method-assign]
+        mount.network.memory.apply = apply  # type: ignore[method-assign]
         await apply(*args)  # type: ignore[arg-type]
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
 
-    mount.network.twin.apply = lost  # type: ignore[assignment, method-assign]
+    mount.network.memory.apply = lost  # type: ignore[assignment, method-assign]
     await mount.close(handle)
     assert await names(other) == ["f"]
     assert await other.read("f") == data
@@ -205,29 +205,29 @@ async def test_a_commit_whose_answer_was_lost_is_no_conflict(mount: Trial, other
 
 @pytest.mark.parametrize("size", [1, 100_000])
 async def test_an_append_whose_answer_was_lost_is_there_once_though_others_have_appended_since(
-    mount: Trial, other: Trial, twin: MemoryFiles, monkeypatch: pytest.MonkeyPatch, size: int
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     await mount.write("f", LARGE)
-    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), twin.apply
+    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), memory.apply
     await mount.system.write(handle, len(LARGE), b"1" * size)
 
     async def lost(*args: Any) -> None:
-        monkeypatch.setattr(twin, "apply", apply)
+        monkeypatch.setattr(memory, "apply", apply)
         await apply(*args)
         await other.write("f", b"2", at=len(LARGE) + size, flags=os.O_WRONLY | os.O_APPEND)
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
 
-    monkeypatch.setattr(twin, "apply", lost)
+    monkeypatch.setattr(memory, "apply", lost)
     await mount.close(handle)
     assert await other.read("f", len(LARGE)) == b"1" * size + b"2"
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
 async def test_an_append_whose_answer_a_mount_that_died_never_heard_is_there_once(
-    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mount.write("f", LARGE)
-    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), twin.apply
+    handle, apply = await mount.open("f", os.O_WRONLY | os.O_APPEND), memory.apply
     await mount.system.write(handle, len(LARGE), b"1")
 
     async def unheard(*args: Any) -> None:
@@ -235,10 +235,10 @@ async def test_an_append_whose_answer_a_mount_that_died_never_heard_is_there_onc
         raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(twin, "apply", unheard)
+        patch.setattr(memory, "apply", unheard)
         patch.setattr(committing, "GIVE_UP_S", -1.0)
         await mount.close(handle)
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await names(other) == ["f"]
     assert await other.read("f", len(LARGE)) == b"1"
@@ -249,7 +249,7 @@ async def test_an_append_whose_answer_a_mount_that_died_never_heard_is_there_onc
 async def test_a_commit_whose_answer_the_network_lost_for_long_is_no_conflict(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    apply = mount.network.twin.apply
+    apply = mount.network.memory.apply
 
     async def unheard(*args: Any) -> None:
         if any(isinstance(change, Write) for change in args[1]):
@@ -259,7 +259,7 @@ async def test_a_commit_whose_answer_the_network_lost_for_long_is_no_conflict(
     handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
     await mount.system.write(handle, 0, data)
     with monkeypatch.context() as patch:
-        patch.setattr(mount.network.twin, "apply", unheard)
+        patch.setattr(mount.network.memory, "apply", unheard)
         await mount.close(handle)
     await mount.committer.work_off()
     assert await names(other) == ["f"]
@@ -369,7 +369,7 @@ async def test_only_one_makes_a_file_that_both_want_to_make(mount: Trial, other:
 async def test_what_is_removed_here_while_it_is_committed_does_not_come_back_beside(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply, reached, go = mount.network.twin.apply, asyncio.Event(), asyncio.Event()
+    apply, reached, go = mount.network.memory.apply, asyncio.Event(), asyncio.Event()
 
     async def slowly(*args: Any) -> Any:
         if any(isinstance(change, Write) for change in args[1]):
@@ -377,7 +377,7 @@ async def test_what_is_removed_here_while_it_is_committed_does_not_come_back_bes
             await go.wait()
         return await apply(*args)
 
-    monkeypatch.setattr(mount.network.twin, "apply", slowly)
+    monkeypatch.setattr(mount.network.memory, "apply", slowly)
     handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
     await mount.system.write(handle, 0, b"bytes")
     closing = asyncio.create_task(mount.close(handle))
@@ -400,7 +400,7 @@ async def test_what_is_open_is_read_on_after_it_lost_its_name(mount: Trial, othe
 
 @pytest.mark.expect_log("will be committed later|is committed now")
 async def test_what_is_closed_while_the_network_is_away_is_committed_later(
-    mount: Trial, other: Trial, tmp_path: Path, twin: MemoryFiles, caplog: pytest.LogCaptureFixture
+    mount: Trial, other: Trial, tmp_path: Path, memory: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await mount.write("f", LARGE)
     handle = await mount.open("f")
@@ -412,7 +412,7 @@ async def test_what_is_closed_while_the_network_is_away_is_committed_later(
         await mount.close(handle)
     assert "will be committed later" in caplog.text
     assert (await mount.read("f"))[:12] == LARGE[:5] + b"later" + LARGE[10:12]
-    again = await mounted(twin, tmp_path / "one")  # the first one was killed
+    again = await mounted(memory, tmp_path / "one")  # the first one was killed
     assert len(again.committer.waiting) == 1
     await again.committer.work_off()
     assert not again.committer.waiting
@@ -432,8 +432,8 @@ async def test_attributes_of_a_file_being_written_are_committed_with_it(mount: T
     assert (seen.mode, seen.uid, seen.gid, seen.modified_ns) == (0o600, 5, 6, 7)
 
 
-async def test_a_strict_mount_says_what_it_could_not_do(twin: MemoryFiles, tmp_path: Path) -> None:
-    strict = await mounted(twin, tmp_path / "strict", strict=True)
+async def test_a_strict_mount_says_what_it_could_not_do(memory: MemoryCluster, tmp_path: Path) -> None:
+    strict = await mounted(memory, tmp_path / "strict", strict=True)
     handle = await strict.open("f", os.O_RDWR | os.O_CREAT)
     await strict.system.write(handle, 0, b"x")
     strict.network.away = True
@@ -518,7 +518,7 @@ async def test_a_listing_tells_what_others_changed(mount: Trial, other: Trial, m
     assert seen.attributes.size == len(b"longer still")
 
 
-async def test_a_listing_that_lags_does_not_take_back_what_was_done_here(mount: Trial, twin: MemoryFiles) -> None:
+async def test_a_listing_that_lags_does_not_take_back_what_was_done_here(mount: Trial, memory: MemoryCluster) -> None:
     await mount.write("f", b"old")
     listing = OpenDirectory(mount.root)
     await mount.system.entries(listing, 0, lambda *_: True)
@@ -529,8 +529,8 @@ async def test_a_listing_that_lags_does_not_take_back_what_was_done_here(mount: 
     assert inode.attributes.size == len(b"longer")
 
 
-async def test_the_cache_keeps_to_its_size(twin: MemoryFiles, tmp_path: Path) -> None:
-    small = await mounted(twin, tmp_path / "small", cache_bytes=3 * len(LARGE))
+async def test_the_cache_keeps_to_its_size(memory: MemoryCluster, tmp_path: Path) -> None:
+    small = await mounted(memory, tmp_path / "small", cache_bytes=3 * len(LARGE))
     for n in range(6):
         await small.write(f"f{n}", LARGE)
         assert await small.read(f"f{n}") == LARGE
@@ -554,10 +554,10 @@ async def test_few_files_of_the_cache_are_open_at_a_time(mount: Trial, monkeypat
 
 
 async def test_a_file_larger_than_the_cache_is_read_all_the_same(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
     await mount.write("big", LARGE * 8)
-    small = await mounted(twin, tmp_path / "small", cache_bytes=len(LARGE))
+    small = await mounted(memory, tmp_path / "small", cache_bytes=len(LARGE))
     handle = await small.open("big", os.O_RDONLY)
     parts = [await small.system.read(handle, at, 1 << 17) for at in range(0, 8 * len(LARGE), 1 << 17)]
     assert b"".join(parts) == LARGE * 8
@@ -583,8 +583,8 @@ async def test_changes_that_come_together_share_calls(mount: Trial) -> None:
 async def test_a_commit_that_met_a_passing_trouble_is_tried_again_without_its_neighbours(
     mount: Trial, other: Trial
 ) -> None:
-    twin, names_ = mount.network.twin, [f"f{n}" for n in range(10)]
-    apply, written = twin.apply, list[str]()
+    memory, names_ = mount.network.memory, [f"f{n}" for n in range(10)]
+    apply, written = memory.apply, list[str]()
 
     async def troubled(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         answers = list(await apply(call, changes))
@@ -595,7 +595,7 @@ async def test_a_commit_that_met_a_passing_trouble_is_tried_again_without_its_ne
                     answers[n] = Failure(Kind.UNAVAILABLE)
         return tuple(answers)
 
-    twin.apply = troubled  # type: ignore[method-assign]
+    memory.apply = troubled  # type: ignore[method-assign]
     await asyncio.gather(*(mount.write(name, name.encode()) for name in names_))
     await mount.committer.behind.drained()
     assert sorted(written) == sorted([*names_, "f7"])
@@ -632,13 +632,13 @@ async def test_answers_that_stay_behind_what_is_known_are_asked_for_a_few_times(
     assert handle.inode.copy is not None
     known = structs.replace(handle.inode.attributes, version=1 << 40, etag="newer", size=9)
     handle.inode.attributes, handle.inode.copy.staged, handle.inode.copy.source = known, Staged.of("newer", 9), None
-    look, left = mount.network.twin.look, iter(range(2 * reading.TRIES))
+    look, left = mount.network.memory.look, iter(range(2 * reading.TRIES))
 
     async def a_few_times(*args: Any) -> Any:
         next(left)
         return await look(*args)
 
-    mount.network.twin.look = a_few_times  # type: ignore[method-assign]
+    mount.network.memory.look = a_few_times  # type: ignore[method-assign]
     with pytest.raises(CheloniaError) as caught:
         await mount.system.read(handle, 0, 9)
     assert caught.value.kind in AGAIN

@@ -18,14 +18,12 @@ from msgspec import structs
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Failure
 from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_fuse import journal
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
-from tests.support import files
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import Trial, mounted
 from tests.unit.fuse.test_behind import NEW, held, mount, other, quick, slow_disk
@@ -75,7 +73,7 @@ async def test_the_bytes_of_the_journal_are_those_of_its_format(tmp_path: Path) 
 
 
 async def test_after_a_power_cut_nothing_that_was_committed_is_committed_again(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, go = Disk(monkeypatch), held(mount, monkeypatch)
     for name in ("one", "two", "three"):
@@ -87,7 +85,7 @@ async def test_after_a_power_cut_nothing_that_was_committed_is_committed_again(
     await mount.system.write(handle, 0, b"second")
     await mount.system.sync(handle)
     disk.cut()
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert again.committer.conflicts == 0
     assert await again.read("one") == b"second"
@@ -216,14 +214,14 @@ async def test_what_a_full_disk_did_not_take_note_of_is_noted_later(
 
 @pytest.mark.expect_log("the cache directory: .*files are committed without it")
 async def test_who_closes_again_what_neither_disk_nor_cluster_took_hears_of_it_again(
-    mount: Trial, twin: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held(mount, monkeypatch)
     await mount.write("f", b"first", flags=NEW)
     handle = await mount.open("f")
     await mount.system.write(handle, 0, b"second")
     refused = CheloniaError(Kind.QUOTA, cause="it is over their quota")
-    monkeypatch.setattr(twin, "apply", AsyncMock(side_effect=refused))
+    monkeypatch.setattr(memory, "apply", AsyncMock(side_effect=refused))
     for _ in range(2):
         with full(monkeypatch), pytest.raises(CheloniaError, match="quota"):
             await mount.system.flush(handle)
@@ -231,7 +229,7 @@ async def test_who_closes_again_what_neither_disk_nor_cluster_took_hears_of_it_a
 
 @pytest.mark.expect_log("cannot be committed|is committed now")
 async def test_what_is_closed_after_a_refusal_goes_where_the_earlier_change_is_kept(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held(mount, monkeypatch)
     handle = await mount.open("f", NEW)
@@ -239,20 +237,20 @@ async def test_what_is_closed_after_a_refusal_goes_where_the_earlier_change_is_k
     mount.system._cluster.away_until_s = time.monotonic() + 60  # it waits in the journal
     await mount.system.flush(handle)
     with monkeypatch.context() as patch:
-        patch.setattr(twin, "apply", AsyncMock(side_effect=CheloniaError(Kind.QUOTA, cause="it is over their quota")))
+        patch.setattr(memory, "apply", AsyncMock(side_effect=CheloniaError(Kind.QUOTA, cause="it is over their quota")))
         await mount.committer.work_off()
     await mount.system.write(handle, 0, b"second")
     await mount.system.flush(handle)
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await again.read("f") == b"second"
 
 
 @pytest.mark.expect_log("will be committed later|was changed by somebody else|is committed now")
 async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken_for_it(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, apply = held(mount, monkeypatch), twin.apply
+    go, apply = held(mount, monkeypatch), memory.apply
     handle = await mount.open("f", NEW)
     await mount.system.write(handle, 0, b"first")
     await mount.system.flush(handle)
@@ -262,30 +260,30 @@ async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken
         raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(twin, "apply", unheard)
+        patch.setattr(memory, "apply", unheard)
         go.set()
         await mount.committer.behind.drained()
     await mount.system.write(handle, 0, b"second")
     mount.system._cluster.away_until_s = time.monotonic() + 60
     await mount.close(handle)
     await mount.committer.work_off()
-    other = await mounted(twin, tmp_path / "two")
+    other = await mounted(memory, tmp_path / "two")
     there = await other.system._cluster.page(parse_ln("/"), "")
     assert b"second" in [await other.read(each.name) for each in there.entries]
 
 
 @pytest.mark.expect_log("it cannot be read .* it stays there as .bad with its bytes")
-async def test_bytes_whose_record_cannot_be_read_stay(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> None:
+async def test_bytes_whose_record_cannot_be_read_stay(mount: Trial, memory: MemoryCluster, tmp_path: Path) -> None:
     (tmp_path / "one" / "journal" / "6d4a.json").write_bytes(b"no record")
     (tmp_path / "one" / "data" / "6d4a").write_bytes(b"bytes")
     for _ in range(2):
-        await mounted(twin, tmp_path / "one")
+        await mounted(memory, tmp_path / "one")
         assert (tmp_path / "one" / "data" / "6d4a.bad").read_bytes() == b"bytes"
 
 
 @pytest.mark.expect_log("/g is committed now")
 async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_has_of_it(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, _ = Disk(monkeypatch), held(mount, monkeypatch)
     one = await mount.open("f", NEW)
@@ -302,7 +300,7 @@ async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_
     await mount.system.write(two, 0, b"later")
     await mount.system.sync(two)
     disk.cut()
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert again.committer.conflicts == 0
 
@@ -317,7 +315,7 @@ async def kept(mount: Trial, *names: str) -> None:
 
 @pytest.mark.expect_log("waits still: the cache directory: .*the disk fails|is committed now")
 async def test_what_waits_is_committed_though_the_disk_does_not_give_another_file(
-    mount: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kept(mount, "bad", "good")
     bad, pread = await mount.find("bad"), os.pread
@@ -334,7 +332,7 @@ async def test_what_waits_is_committed_though_the_disk_does_not_give_another_fil
         await mount.committer.work_off()
     assert list(mount.committer.waiting) == [bad.guid]
     await mount.committer.work_off()
-    assert await (await mounted(twin, tmp_path / "two")).read("bad") == b"bytes"
+    assert await (await mounted(memory, tmp_path / "two")).read("bad") == b"bytes"
 
 
 @pytest.mark.expect_log("job failed: commit")
@@ -376,37 +374,32 @@ async def test_what_another_has_committed_meanwhile_is_left_alone(
 
 
 @pytest.mark.expect_log("it cannot be read .*No such file")
-async def test_of_bytes_that_are_gone_no_zeros_are_committed(mount: Trial, twin: MemoryFiles, tmp_path: Path) -> None:
+async def test_of_bytes_that_are_gone_no_zeros_are_committed(
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
     await mount.write("f", b"bytes")
     handle = await mount.open("f")
     await mount.system.write(handle, 0, b"BYTES")
     mount.system._cluster.away_until_s = time.monotonic() + 60
     await mount.close(handle)
     (tmp_path / "one" / "data" / handle.inode.guid).unlink()
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await again.read("f") == b"bytes"
 
 
 @pytest.mark.expect_log("closed here and cannot be committed: .*denied|is committed now")
 async def test_what_the_user_may_not_see_any_more_keeps_nothing_else_from_being_mounted(
-    mount: Trial, other: Trial, twin: MemoryFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
     for name in ("taken", "free"):
         mount.system._cluster.away_until_s = time.monotonic() + 60
         await mount.write(name, b"bytes")
-    taken, tried = (await mount.find("taken")).guid, files._tried
-
-    def refused(act: Any, call: Any, asked: Any) -> Any:
-        if str(taken) in (asked.place.start, getattr(getattr(asked, "when", None), "guid", "")):
-            return Failure(Kind.DENIED, str(asked.place), "his right was taken away")
-        return tried(act, call, asked)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "_tried", refused)
-        again = await mounted(twin, tmp_path / "one")
-        await again.committer.work_off()
+    memory.allow("/taken", ALL="-read -delete")
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    memory.allow("/taken", ALL=None)
     assert (await other.read("free"), await other.read("taken")) == (b"bytes", b"")
-    again = await mounted(twin, tmp_path / "one")
+    again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await other.read("taken") == b"bytes"

@@ -22,7 +22,7 @@ from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
 from chelonia.hosting.node import Node
 from chelonia.wire import compact
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of
 
@@ -55,7 +55,7 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
             with pytest.raises(CheloniaError, match="it is starting") as refused:
                 await files.look(Call(), TOP)
             assert refused.value.kind is Kind.UNAVAILABLE
-            node._node.offered |= offer(FILES, MemoryFiles(Dn(JANE)))
+            node._node.offered |= offer(FILES, MemoryCluster(Dn(JANE)))
             await node._listen(ALL)
             assert node._servers == [server]
             (there,) = await files.look(Call(), TOP)

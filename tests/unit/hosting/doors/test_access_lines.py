@@ -28,7 +28,7 @@ from chelonia.hosting.doors.routes import observer
 from chelonia.hosting.logging_setup import ACCESS_LOGGER, LogSettings, configure
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Door, HttpRequest
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
 from tests.unit.hosting.doors.test_plain_door import EVE, MemoryBytes
 from tests.unit.hosting.doors.test_s3_busy import JOE, SECRET, door_of
@@ -58,7 +58,7 @@ async def served(door: Door) -> Any:
 
 
 async def test_a_line_says_who_has_signed_which_operation_and_how_it_ended(lines: Path) -> None:
-    files = MemoryFiles(JOE)
+    files = MemoryCluster(JOE)
     await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, ("lab",)), TYPE_COLLECTION),))
 
     def asked(port: int) -> None:
@@ -94,7 +94,7 @@ async def test_a_line_says_who_has_signed_which_operation_and_how_it_ended(lines
 
 
 async def test_a_line_says_whom_a_token_speaks_for(lines: Path) -> None:
-    files = MemoryFiles(JOE)
+    files = MemoryCluster(JOE)
 
     async def eve(request: HttpRequest) -> Call:
         return Call(dn=EVE if request.method == "GET" else JOE)
@@ -112,7 +112,7 @@ async def test_a_line_says_whom_a_token_speaks_for(lines: Path) -> None:
 
 
 async def test_a_reader_who_goes_away_has_a_line_too(lines: Path) -> None:
-    files = MemoryFiles(JOE)
+    files = MemoryCluster(JOE)
     await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, ("lab",)), TYPE_COLLECTION),))
 
     async def joe(request: HttpRequest) -> Call:

@@ -1,4 +1,4 @@
-"""The plain door on the memory twin of `Files`: what HTTP and WebDAV clients see."""
+"""The plain door on a cluster in memory: what HTTP and WebDAV clients see."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import parse_qsl
 
 import pytest
@@ -20,7 +21,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, ROOT, Dn, Guid
+from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
@@ -34,6 +35,8 @@ from chelonia.core.ports.files import (
     Over,
     Placed,
     Placing,
+    Space,
+    Want,
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
@@ -46,18 +49,19 @@ from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
-from tests.support.files import SHARE_KEY, MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.strength import noted
+from tests.unit.bartender.stage import GIB, KEY
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
 DAV = "{DAV:}"
 
 
 class MemoryBytes:
-    """Bytes straight into the twin. `unreached`, `broken`: so many sendings fail before one succeeds, before and after
+    """Bytes straight to Shepherds. `unreached`, `broken`: so many sendings fail before one succeeds, before and after
     their first byte."""
 
-    def __init__(self, files: MemoryFiles) -> None:
+    def __init__(self, files: MemoryCluster) -> None:
         self._files = files
         self.broken = self.unreached = 0
         self.asked: list[tuple[ByteRange, ...]] = []
@@ -74,7 +78,7 @@ class MemoryBytes:
         return self._files.arrive(placed, data)
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
-        (source,) = sources
+        source, *_ = sources
         self.asked.append(spans)
         for span in spans:
             yield self._files.bytes_of(source)[span.offset : span.offset + span.length]
@@ -97,13 +101,13 @@ class Bench:
     """A door with nothing behind it, and one way to ask it."""
 
     def __init__(self, third: ThirdParty | None = None) -> None:
-        self.files = MemoryFiles(JOE)
+        self.files = MemoryCluster(JOE)
         self.bytes = MemoryBytes(self.files)
         self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, third=third)
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()
-        self.bearers = Bearers(registry, SHARE_KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
+        self.bearers = Bearers(registry, KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
         self.door = PlainDoor(self.parts, self.bearers.call_of, Metrics())
 
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
@@ -237,11 +241,10 @@ def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: 
         where = f"bytes {at}-{at + len(line) - 1}/*"
         assert bench.ask("PUT", "/log", line, Content_Range=where).status in (201, 204)
     assert bench.ask("GET", "/log").body == whole
-    (node,) = [n for n in bench.files.nodes.values() if n.extents is not None]
-    assert len(node.extents or ()) == 1
+    assert len(bench.files.looked("/log", Want.EXTENTS).extents) == 1
     for at in range(0, 200, 2):
         assert bench.ask("PUT", "/log", b"#", Content_Range=f"bytes {at}-{at}/*").status == 204
-    assert len(node.extents or ()) == 200
+    assert len(bench.files.looked("/log", Want.EXTENTS).extents) == bounds.EXTENTS_PAGE < 200
     assert bench.ask("GET", "/log").body == bytes(b if n % 2 or n >= 200 else 35 for n, b in enumerate(whole))
     assert bench.ask("GET", "/log", Range="bytes=150-160").body == bytes(
         b if n % 2 else 35 for n, b in enumerate(whole)
@@ -349,7 +352,7 @@ def test_small_files_need_no_connection_of_their_own(bench: Bench) -> None:
 
 def test_large_files_go_straight_to_who_follows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.ask("PUT", "/big", b"x" * 300_000)
-    bench.files.nodes[next(g for g, n in bench.files.nodes.items() if n.data)].policy["ANONYMOUS"] = "+read"
+    bench.files.allow("/big", ANONYMOUS="+read")
     asked, look = list[tuple[Dn, Dn]](), bench.files.look
 
     async def looked(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
@@ -408,10 +411,10 @@ def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(
     bench.files.arrive(Placed(sent.headers["Location"], ""), big)
     told = bench.ask("HEAD", "/new").headers
     assert (told["Last-Modified"], bench.ask("GET", "/new?proxy").body) == ("Thu, 01 Jan 1970 00:00:12 GMT", big)
-    bench.files.nodes[ROOT].policy["ANONYMOUS"] = "+addEntry"
+    bench.files.allow("/", ANONYMOUS="+addEntry")
     assert bench.ask("PUT", "/nobodys", big, dn=ANONYMOUS, User_Agent="ARC", **waits).status == 307
     assert asked[-1][0] == ANONYMOUS, "the ticket is good for whoever has it"
-    bench.files.nodes[ROOT].policy.clear()
+    bench.files.allow("/", ANONYMOUS=None)
     assert bench.ask("PUT", "/new?redirect", big, User_Agent="curl/8", **waits).status == 307
     for path, body, headers in (
         ("/small", b"x", {"User_Agent": "ARC", **waits}),
@@ -525,10 +528,7 @@ def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytes
     bench.ask("DELETE", "/a")
     assert bench.ask("GET", "/b").body == b"bytes"
 
-    def refused(*_: object) -> None:
-        raise CheloniaError(Kind.TOO_LARGE, cause="so many files have these bytes already")
-
-    monkeypatch.setattr(bench.files, "_copy", refused)
+    monkeypatch.setattr(bounds, "BLOB_OWNERS_MAX", 1)
     bench.bytes.broken = 0
     assert bench.ask("COPY", "/b", Destination="https://se:1/c").status == 201
     assert bench.ask("GET", "/c").body == b"bytes"
@@ -582,8 +582,7 @@ def test_names_that_are_none(bench: Bench, path: str) -> None:
 
 def test_a_path_never_names_an_entry_by_its_guid(bench: Bench) -> None:
     bench.ask("PUT", "/f", b"x")
-    guid = next(g for g, n in bench.files.nodes.items() if n.data)
-    assert bench.ask("GET", f"/{guid}").status == 404
+    assert bench.ask("GET", f"/{bench.files.guid('/f')}").status == 404
 
 
 # --- properties and pages -------------------------------------------------------------------------------------------
@@ -614,7 +613,9 @@ def test_propfind_tells_an_entry_or_a_collection(bench: Bench, monkeypatch: pyte
     assert bench.ask("PROPFIND", "/no", Depth="0").status == 404
 
 
-def test_quota_properties_are_told_of_collections_where_they_are_asked_for(bench: Bench) -> None:
+def test_quota_properties_are_told_of_collections_where_they_are_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.ask("MKCOL", "/d")
     names = "<D:quota-available-bytes/><D:quota-used-bytes/>"
     asked = f'<D:propfind xmlns:D="DAV:"><D:prop>{names}</D:prop></D:propfind>'.encode()
@@ -623,8 +624,9 @@ def test_quota_properties_are_told_of_collections_where_they_are_asked_for(bench
         (found,) = responses(bench.ask("PROPFIND", path, body, Depth="0")).values()
         return [found.findtext(f".//{DAV}quota-{which}-bytes") for which in ("available", "used")]
 
-    assert told("/d") == [str(1 << 39), "0"], "half of all, with two copies"
-    bench.files.quotas = (QuotaUse(Quota(JOE, Guid(""), 100), 40, 1, counted=True),)
+    assert told("/d") == [str(3 * GIB // 2), str(9 * GIB // 2)], "half of all, with two copies"
+    used = (QuotaUse(Quota(JOE, Guid(""), 100), 40, 1, counted=True),)
+    monkeypatch.setattr(bench.files, "space", AsyncMock(return_value=Space(1 << 40, 1 << 40, used)))
     assert told("/d") == ["60", "40"]
     assert told("/d", b"") == [None, None], "RFC 4331: not among all properties"
 

@@ -6,11 +6,11 @@ import pytest
 from lxml import etree
 
 from chelonia.core import bounds
-from chelonia.core.ids import ANONYMOUS, ROOT, Ms
+from chelonia.core.ids import ANONYMOUS, Ms
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
 from chelonia.wire.shares import ShareToken, issue
-from tests.support.files import SHARE_KEY
+from tests.unit.bartender.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
 
 DAV = "{DAV:}"
@@ -64,7 +64,7 @@ def test_a_name_that_leads_nowhere_is_locked_as_an_empty_file(bench: Bench) -> N
 
 def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
     """It would stay, empty, and in the way of who signs in upon the answer."""
-    bench.files.nodes[ROOT].policy["ALL"] = "+read +addEntry"
+    bench.files.allow("/", ALL="+read +addEntry")
     refused = bench.ask("LOCK", "/new", INFO % b"exclusive", dn=ANONYMOUS)
     assert (refused.status, "Basic" in refused.headers["WWW-Authenticate"]) == (401, True)
     assert bench.ask("GET", "/new").status == 404
@@ -73,7 +73,7 @@ def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
     for right, status in ((Action.READ, 403), (Action.MODIFY_METADATA, 201), (Action.DELETE, 201)):
         actions, name = (*READING, *ADDING, right), f"/{right.value}"
         now = bench.clock.now_ms()
-        token = issue(SHARE_KEY, ShareToken("id", JOE, "", Scope(actions, ()), Ms(now), Ms(now + 60_000)))
+        token = issue(KEY, ShareToken("id", JOE, "", Scope(actions, ()), Ms(now), Ms(now + 60_000)))
         answer = bench.ask("LOCK", name, INFO % b"exclusive", dn=ANONYMOUS, Authorization=f"Bearer {token}")
         assert answer.status == status, answer
         assert bench.ask("GET", name).status == (404 if status == 403 else 200)
@@ -137,8 +137,7 @@ def test_locks_are_told_as_properties(bench: Bench) -> None:
 
 def test_a_lock_is_of_who_took_it(bench: Bench) -> None:
     bench.ask("PUT", "/f", b"1")
-    node = next(node for node in bench.files.nodes.values() if node.data)
-    node.policy[EVE] = "+read +delete"
+    bench.files.allow("/f", **{EVE: "+read +delete"})
     held = lock(bench, "/f")
     assert bench.ask("PUT", "/f", b"2", dn=EVE, If=held).status == 423
     assert unlock(bench, "/f", held, dn=EVE).status == 403

@@ -20,7 +20,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.shares import ShareToken, issue, kept_of, password_of
-from tests.support.files import SHARE_KEY
+from tests.unit.bartender.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 
 REQUEST = "application/macaroon-request"
@@ -51,7 +51,7 @@ def by(token: str) -> dict[str, str]:
 
 
 def made(scope: Scope, dn: Dn = JOE, credential: str = "", issued_ms: int = 0, expires_ms: int = 2**52) -> str:
-    return issue(SHARE_KEY, ShareToken("id", dn, credential, scope, Ms(issued_ms), Ms(expires_ms)))
+    return issue(KEY, ShareToken("id", dn, credential, scope, Ms(issued_ms), Ms(expires_ms)))
 
 
 def test_a_token_reads_what_it_names_and_no_more(bench: Bench) -> None:
@@ -75,8 +75,10 @@ def test_a_link_is_not_told_by_what_another_has_put_where_it_leads(bench: Bench,
     token = made(Scope(READING, ("lab",)), issued_ms=bench.clock.now_ms())
     assert bench.ask("PUT", f"/lab/{name}", b"<a>").status == 201
     assert "Content-Disposition" not in bench.ask("GET", f"/lab/{name}?authz={token}", dn=ANONYMOUS).headers
-    node = next(each for each in bench.files.nodes.values() if each.data == b"<a>")
-    node.attributes, node.policy = structs.replace(node.attributes, owner=EVE), {"ALL": "+read"}
+    bench.files.allow("/lab", **{EVE: "+addEntry"})
+    assert bench.ask("DELETE", f"/lab/{name}").status == 204
+    assert bench.ask("PUT", f"/lab/{name}", b"<a>", EVE).status == 201
+    bench.files.allow(f"/lab/{name}", ALL="+read")
     got = bench.ask("GET", f"/lab/{name}?authz={token}", dn=ANONYMOUS)
     assert (got.status, "Content-Disposition" in got.headers) == (200, saved)
     assert "Content-Disposition" not in bench.ask("GET", f"/lab/{name}", dn=JOE).headers
@@ -207,7 +209,7 @@ def test_a_token_is_the_password_of_programs_that_ask_for_one(bench: Bench) -> N
 def test_a_link_that_is_kept_has_a_short_password(bench: Bench) -> None:
     now_ms, link = bench.clock.now_ms(), "link-a1b2c3d4e5f6"
     scope = Scope(READING, ("lab", "run1"))
-    token = issue(SHARE_KEY, ShareToken(link, JOE, "", scope, Ms(now_ms), Ms(now_ms + 10**6)))
+    token = issue(KEY, ShareToken(link, JOE, "", scope, Ms(now_ms), Ms(now_ms + 10**6)))
     key = AccessKey(link, JOE, Ms(now_ms), Ms(now_ms + 10**6))
     links = {key.id: SealedKey(key, kept_of(token))}
 

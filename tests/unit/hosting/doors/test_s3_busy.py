@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from typing import Any
+from unittest.mock import AsyncMock
 
 import boto3
 import pytest
@@ -23,7 +24,7 @@ from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.listening import PLAIN
 
@@ -37,23 +38,15 @@ class OneKey:
         return IssuedKey(AccessKey(key_id, JOE, Ms(0), Ms(0), ""), SECRET)
 
 
-class Overloaded(MemoryFiles):
-    """Whoever asks waits too long for a turn."""
-
-    asked = 0
-
-    async def look(self, *_: object) -> Any:
-        self.asked += 1
-        raise CheloniaError(Kind.BUSY, cause="more to do than it can")
-
-
-def door_of(files: MemoryFiles, metrics: Metrics | None = None) -> S3Door:
+def door_of(files: MemoryCluster, metrics: Metrics | None = None) -> S3Door:
     plain = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
     return S3Door(S3Parts(plain, OneKey(), SystemClock(), LogicalName(ROOT, ())), metrics or Metrics())
 
 
 async def test_boto3_goes_on_at_another_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy, free = Overloaded(JOE), MemoryFiles(JOE)
+    busy, free = MemoryCluster(JOE), MemoryCluster(JOE)
+    overloaded = AsyncMock(side_effect=CheloniaError(Kind.BUSY, cause="more to do than it can"))
+    monkeypatch.setattr(busy, "look", overloaded)
     first = HttpServer(door_of(busy).serve, ListenSettings(BUSY, 0, None, False), PLAIN)
     await first.start()
     second = HttpServer(door_of(free).serve, ListenSettings(FREE, first.port, None, False), PLAIN)
@@ -81,7 +74,7 @@ async def test_boto3_goes_on_at_another_front_end(monkeypatch: pytest.MonkeyPatc
 
     try:
         assert await asyncio.to_thread(asked) == b"bytes"
-        assert busy.asked > 0
+        assert overloaded.await_count > 0
         assert lookups > 1, "a busy front end lets its clients go"
     finally:
         monkeypatch.undo()

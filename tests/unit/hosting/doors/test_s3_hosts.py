@@ -21,7 +21,7 @@ from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.doors.test_s3_busy import JOE, SECRET, OneKey
 from tests.unit.hosting.listening import plain
@@ -31,7 +31,7 @@ DOMAIN = "s3.example.org"
 
 @pytest.mark.parametrize("style", ["virtual", "path"])
 async def test_a_bucket_may_stand_in_the_host_or_in_the_path(monkeypatch: pytest.MonkeyPatch, style: str) -> None:
-    files, hosts = MemoryFiles(JOE), set[str]()
+    files, hosts = MemoryCluster(JOE), set[str]()
     for name in ("lab", "other.data"):
         await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (name,)), TYPE_COLLECTION),))
 

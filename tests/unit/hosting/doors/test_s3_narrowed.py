@@ -26,7 +26,7 @@ from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.listening import plain
 
@@ -52,7 +52,7 @@ class Keys:
 @contextlib.asynccontextmanager
 async def clients() -> AsyncIterator[Callable[[str], Any]]:
     """Clients by what their key is narrowed to, of a door with the buckets `lab` and `own`."""
-    files = MemoryFiles(JOE)
+    files = MemoryCluster(JOE)
     for name in ("lab", "own"):
         await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (name,)), TYPE_COLLECTION),))
     parts = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)

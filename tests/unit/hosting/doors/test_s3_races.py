@@ -1,4 +1,4 @@
-"""The S3 door on the memory twin of `Files`: requests about one key that cross. Most were found by `tests/sim`."""
+"""The S3 door on a cluster in memory: requests about one key that cross. Most were found by `tests/sim`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The S3 door on the memory twin of `Files`: what a bucket that keeps versions answers, and what it keeps."""
+"""The S3 door on a cluster in memory: what a bucket that keeps versions answers, and what it keeps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from chelonia.wire.s3.sigv4 import Signable
-from tests.support.files import MemoryFiles
+from tests.support.cluster import MemoryCluster
 from tests.support.strength import noted
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 
@@ -80,7 +80,7 @@ class Door:
             return replace(known, call=replace(known.call, dn=Dn(request.headers["X-Who"])))
 
         monkeypatch.setattr(s3_door, "verified", trusting)
-        self.files = MemoryFiles(JOE)
+        self.files = MemoryCluster(JOE)
         self.plain = DoorParts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
         self.door = S3Door(S3Parts(self.plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
         assert self.ask("PUT", "/lab").status == 200

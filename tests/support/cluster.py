@@ -1,0 +1,154 @@
+"""A cluster in the process of a test: the real Bartender, Librarian and A-Hash in memory; Shepherds keep bytes.
+
+For tests of doors, mounts and clients. Whoever asks has his answer before anything else happens in his event loop,
+whichever that is: the services run on a loop of their own, in a thread of their own, and nobody waits for time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from chelonia.bartender.settings import BartenderSettings
+from chelonia.core import bounds
+from chelonia.core.caller import Call
+from chelonia.core.ids import Dn, Guid, Ms
+from chelonia.core.names import parse_ln
+from chelonia.core.operations.files import FILES
+from chelonia.core.ports.files import (
+    TOP,
+    Arrived,
+    Change,
+    Done,
+    Files,
+    Inline,
+    Listing,
+    Look,
+    Looked,
+    Placed,
+    Placing,
+    Set,
+    Want,
+    Write,
+)
+from chelonia.core.values import replace
+from tests.sim.virtual_loop import VirtualLoop
+from tests.unit.bartender.stage import ADMIN, Stage, VirtualClock
+
+T = TypeVar("T")
+_THREAD = ThreadPoolExecutor(1, "services")
+_OPEN: list[MemoryCluster] = []
+
+
+class _Clock(VirtualClock):
+    """It is as late as it is, and never twice the same time; what passes is the time of the services' loop."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._told = 0
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(self._loop.now_ms)
+
+    def now_ms(self) -> Ms:
+        self._told = max(self._told + 1, time.time_ns() // 1_000_000)
+        return Ms(self._told)
+
+
+class MemoryCluster(Files):
+    """The port `Files` of its Bartender, and what is behind it. `owner`: whose the root is."""
+
+    def __init__(self, owner: Dn, settings: BartenderSettings | None = None) -> None:
+        self._settings = settings
+        self._owner = Call(owner)
+        for method in FILES.by_method:
+            setattr(self, method, partial(self.ask, lambda stage: stage.bartender.files, method))
+
+    @cached_property
+    def stage(self) -> Stage:
+        """The services, which start when the first is asked."""
+        self._loop = VirtualLoop()
+        stage = Stage(self._settings, owner=self._owner.dn, clock=_Clock(self._loop))
+        stage.ids.uniform = lambda: 0.5  # type: ignore[method-assign]  # of equals always the same
+        _OPEN.append(self)
+        self.run(stage.start())
+        self.run(stage.add_shepherds("s1", "s2", "s3"))
+        return stage
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the services do something; returns when it is done."""
+        return _THREAD.submit(self._loop.run_until_complete, work).result()
+
+    async def ask(self, service: Callable[[Stage], Any], method: str, *args: Any, **named: Any) -> Any:
+        """Ask a service, from whichever loop."""
+        return self.run(getattr(service(self.stage), method)(*args, **named))
+
+    def close(self) -> None:
+        self.run(self.stage.ahash.close())
+        self._loop.close()
+
+    # --- what tests look at and set up ------------------------------------------------------------------------------
+
+    def arrive(self, placed: Placed, data: bytes) -> Arrived:
+        """Bytes come to where they were placed."""
+        return self.run(self.stage.arrive(placed, data))
+
+    def bytes_of(self, source: str) -> bytes:
+        """The bytes that a TURL leads to."""
+        service, _, reference = source.partition("?")[0].rpartition("/get/")
+        return next(each for each in self.stage.shepherds.values() if each.service == service).data(reference)
+
+    def change(self, change: Change, call: Call = ADMIN) -> Done:
+        """Have something changed."""
+        (done,) = self.run(self.stage.bartender.files.apply(call, (change,)))
+        assert isinstance(done, Done), done
+        return done
+
+    def allow(self, name: str, **rules: str | None) -> None:
+        """Lay these rules over those of an entry; None: take it away."""
+        self.change(Set(parse_ln(name), policy=rules))
+
+    def write(self, write: Write, data: bytes, wanted: int) -> None:
+        """Have the owner of the root write a file."""
+        if len(data) <= bounds.INLINE_BYTES_MAX:
+            write = replace(write, inline=Inline(data, wanted))
+        else:
+            ask = Placing(write.place, len(data), wanted=wanted, parents=write.parents)
+            (placed,) = self.run(self.stage.bartender.files.place(self._owner, (ask,)))
+            assert isinstance(placed, Placed), placed
+            write = replace(write, content=self.arrive(placed, data))
+        self.change(write, self._owner)
+
+    def data(self, name: str) -> bytes:
+        """The bytes of a file."""
+        found = self.looked(name, Want.SOURCES | Want.EXTENTS)
+        if found.sources:
+            return self.bytes_of(found.sources[0])
+        whole = bytearray(found.attributes.size)
+        for each in found.extents:
+            blob = self.bytes_of(found.blobs[each.blob][0])
+            whole[each.at : each.end] = blob[each.skip : each.skip + each.length]
+        return bytes(whole)
+
+    def names(self) -> list[str]:
+        """The names of all there is."""
+        page = self.run(self.stage.bartender.files.list(ADMIN, Listing(TOP, below=True)))
+        assert not page.after
+        return sorted(f"/{each.name}".removesuffix("/") for each in page.entries)
+
+    def looked(self, name: str, want: Want = Want.NOTHING) -> Looked:
+        (found,) = self.run(self.stage.bartender.files.look(ADMIN, (Look(parse_ln(name), want),)))
+        assert isinstance(found, Looked), found
+        return found
+
+    def guid(self, name: str) -> Guid:
+        return self.looked(name).attributes.guid
+
+
+def close_all() -> None:
+    """End those that the test has made."""
+    while _OPEN:
+        _OPEN.pop().close()
