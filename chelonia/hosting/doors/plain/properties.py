@@ -33,7 +33,24 @@ async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING
     there = await look(parts, exchange.call, exchange.place, want)
     live = {**locks.properties(there.locks), **await _quotas(parts, exchange, asked, there)}
-    return HttpResponse(207, _XML, _responses(parts, exchange, asked, (there, want, depth == "1"), live))
+    return await _answer(_responses(parts, exchange, asked, (there, want, depth == "1"), live))
+
+
+async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
+    """With its length where it is small: who parses it to its end, and no further, keeps the connection only then (Go,
+    so rclone, which asks after each PUT)."""
+    begun = b""
+    async for piece in pieces:
+        begun += piece
+        if len(begun) >= TOGETHER_BYTES:
+            return HttpResponse(207, _XML, _from(begun, pieces))
+    return HttpResponse(207, _XML, begun, len(begun))
+
+
+async def _from(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for piece in rest:
+        yield piece
 
 
 async def _quotas(
