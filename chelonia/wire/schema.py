@@ -375,7 +375,6 @@ def _read(part: One | Many | ListOf | Metadata, node: Node, before: Any) -> Any:
         case One():
             return _value(part, node)
         case ListOf():
-            _check_limit(part.of.name, len(node), part.of.limit)
             return _listed(part.of, node)
         case Metadata():
             return _sections(node) if part.sections else tuple([Triple(*_triple(child)) for child in node])

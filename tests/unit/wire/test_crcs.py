@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
-from chelonia.wire.crcs import BlockCrcs, block_count, whole_blocks, wrong_block
+from chelonia.wire.crcs import BlockCrcs, block_count, combined, hash_named, whole_blocks, wrong_block
 
 BLOCK = bounds.CHECKED_BLOCK_BYTES
 DATA = bytes(range(251)) * (3 * BLOCK // 251 + 20)
@@ -30,6 +30,22 @@ def test_the_cuts_of_a_stream_change_nothing(cuts: list[int]) -> None:
     blocks = [DATA[start : start + BLOCK] for start in range(0, len(DATA), BLOCK)]
     assert crcs.blocks() == b"".join([crt.crc32c(block).to_bytes(4, "big") for block in blocks])
     assert crcs.digest() == crt.crc32c(DATA).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("name", "of_digits"),  # of b"123456789", as catalogues of these sums have it
+    [("crc32", "cbf43926"), ("crc32c", "e3069283"), ("crc64nvme", "ae8b14860a799888"), ("adler32", "091e01de")],
+)
+@given(cut=st.integers(0, 9))
+def test_sums_are_those_of_the_catalogues_also_of_pieces(name: str, of_digits: str, cut: int) -> None:
+    pieces = [b"123456789"[:cut], b"123456789"[cut:]]
+    whole, each = hash_named(name), [hash_named(name) for _ in pieces]
+    for one, piece in zip(each, pieces, strict=True):
+        whole.update(piece)
+        one.update(piece)
+    assert whole.hexdigest() == of_digits
+    told = ((one.hexdigest(), len(piece)) for one, piece in zip(each, pieces, strict=True))
+    assert combined(name, told) == of_digits
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])

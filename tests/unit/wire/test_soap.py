@@ -13,12 +13,13 @@ from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.bartender import ListRequest, NameRequest
 from chelonia.core.ports.librarian import Report
 from chelonia.core.ports.shepherd import Purpose, PutRequest
-from chelonia.wire import soap
+from chelonia.wire import soap, xml
 from chelonia.wire.operations.ahash import AHASH
 from chelonia.wire.operations.bartender import BARTENDER
 from chelonia.wire.operations.librarian import LIBRARIAN
 from chelonia.wire.operations.shepherd import SHEPHERD
 from chelonia.wire.operations.table import Service
+from chelonia.wire.schema import Codec, ListOf, Many, single
 from tests.support.failing import fails
 
 
@@ -238,3 +239,15 @@ def test_a_fault_about_what_is_not_text_can_be_sent() -> None:
 def test_faults_of_others_are_read(fault: str, kind: Kind) -> None:
     with fails(kind):
         soap.decode_response(BARTENDER, "stat", message(f"<S:Fault>{fault}</S:Fault>"))
+
+
+LIMITED = Many("e", "e", limit=2)
+
+
+@pytest.mark.parametrize("part", [LIMITED, ListOf("l", LIMITED), ListOf("l", LIMITED, deep=True)])
+def test_no_more_elements_are_taken_than_a_list_may_have(part: Many | ListOf) -> None:
+    codec = Codec(single(part), "")
+    form = "<x>{}</x>" if part is LIMITED else "<x><l>{}</l></x>"
+    assert codec.decode(xml.parse(form.format("<e>0</e><e>1</e>").encode(), 1000)) == ("0", "1")
+    with fails(Kind.TOO_LARGE):
+        codec.decode(xml.parse(form.format("<e/>" * 3).encode(), 1000))

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.wire.s3.chunks import SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER, ChunkDecoder, Signing
+from chelonia.wire.s3.chunks import (
+    LINE_BYTES_MAX,
+    SIGNED,
+    SIGNED_TRAILER,
+    TRAILERS_MAX,
+    UNSIGNED_TRAILER,
+    ChunkDecoder,
+    Signing,
+)
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.sigv4 import sign, signing_key
 
@@ -111,6 +119,31 @@ def test_chunks_are_not_all_tiny() -> None:
         decoded(few + b"1\r\nx\r\n" * 10 + b"0\r\n\r\n", UNSIGNED_TRAILER)
     larger = few + (b"100\r\n%b\r\n" % (b"x" * 256)) * 2000 + b"0\r\n\r\n"
     assert len(decoded(larger, UNSIGNED_TRAILER)[0]) == 513_000
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "code"),
+    [
+        (b"2\r\n", 1, "IncompleteBody"),
+        (b"0" * (LINE_BYTES_MAX + 1), -1, "InvalidRequest"),
+        (b"0\r\n" + b"".join(b"%d:\r\n" % n for n in range(TRAILERS_MAX + 1)), -1, "InvalidRequest"),
+    ],
+    ids=["more than announced", "a line without end", "too many fields"],
+)
+def test_what_is_too_much_is_refused_as_it_comes(body: bytes, length: int, code: str) -> None:
+    with pytest.raises(S3Error) as caught:
+        ChunkDecoder(UNSIGNED_TRAILER, length, None).feed(body)
+    assert caught.value.code == code
+
+
+def test_a_trailing_field_comes_only_where_the_coding_has_them() -> None:
+    with pytest.raises(S3Error, match="no trailing field"):
+        decoded(encoded([b"1"], SIGNED, "x-amz-checksum-crc32:AAAAAA=="), SIGNED)
+
+
+def test_an_empty_line_may_stand_before_the_signature_of_what_trails() -> None:
+    body = encoded([b"1"], SIGNED_TRAILER, "x-amz-checksum-crc32:AAAAAA==")
+    assert decoded(body.replace(b"x-amz-trailer", b"\r\nx-amz-trailer"), SIGNED_TRAILER)[0] == b"1"
 
 
 @pytest.mark.parametrize("end", [None, -100], ids=["whole", "broken off"])

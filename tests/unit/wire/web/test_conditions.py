@@ -50,6 +50,10 @@ def test_what_a_reader_has_already(fields: dict[str, str], fresh: bool) -> None:
     assert is_fresh(fields, THERE.etag, THERE.modified_ns) is fresh
 
 
+def test_what_has_no_time_is_not_taken_for_old() -> None:
+    assert not is_fresh({"If-Modified-Since": AFTER}, "tag", -1)
+
+
 @pytest.mark.parametrize(
     ("condition", "counts"),
     [("", True), ('"tag"', True), ('W/"tag"', False), ('"other"', False), (SAME, True), (AFTER, False)],
