@@ -15,10 +15,7 @@ AGAIN: Final = frozenset(
     }
 )  # fmt: skip
 """Failures that pass: what failed with one may be tried again as a whole."""
-_NUMBERS: Final = dict.fromkeys(AGAIN, errno.EIO) | {
-    Kind.CANCELLED: errno.EINTR, Kind.BAD_REQUEST: errno.EINVAL, Kind.NOTHING_TO_UNLINK: errno.EBUSY,
-    Kind.PRECONDITION: errno.ESTALE,
-}  # fmt: skip
+_NUMBERS: Final = dict.fromkeys(AGAIN, errno.EIO) | {Kind.CANCELLED: errno.EINTR}
 """Where a program expects something else of a file than the table of kinds says."""
 _QUIET: Final = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -177,6 +177,16 @@ async def test_an_answer_that_does_not_come_is_told_of(monkeypatch: pytest.Monke
     async with asyncio.timeout(60):
         await watched.ask(URL, PendingCall(words, 1000))
     assert said == ["chelonia: https://b.example.org:1: no answer for 2 s; still trying"]
+    loop, notes = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    later = loop.call_later
+
+    def noted(*what: Any) -> asyncio.TimerHandle:
+        notes.append(later(*what))
+        return notes[-1]
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    await watched.ask(URL, PendingCall(words, 1000))  # this answer comes at once
+    assert [note.cancelled() for note in notes] == [True]
 
 
 async def test_a_trace_shows_a_call_in_the_compact_encoding_as_json() -> None:
