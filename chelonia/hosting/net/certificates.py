@@ -223,7 +223,8 @@ class CertificateAuthority:
         Raises: BAD_REQUEST if this CA did not issue it.
         """
         if cert.issuer != self.certificate.subject:
-            raise CheloniaError(Kind.BAD_REQUEST, "revoke", subject_dn(cert), "it was issued by another CA")
+            cause = f"it was issued by another CA, {render_dn(cert.issuer)}: name the directory of that one"
+            raise CheloniaError(Kind.BAD_REQUEST, "revoke", subject_dn(cert), cause)
         revoked = self._revoked()
         revoked.setdefault(cert.serial_number, _instant(now_ms))
         self._write_crl(revoked, now_ms)

@@ -232,7 +232,7 @@ def cure_of(error: CheloniaError) -> str:
     match error.kind:
         case Kind.UNTRUSTED | Kind.EXPIRED:
             return "install that cluster's CA into the CA directory, or ask its keeper for a valid certificate"
-        case Kind.UNKNOWN_OPERATION | Kind.NOT_FOUND:
+        case Kind.UNKNOWN_OPERATION | Kind.NOT_SUPPORTED | Kind.NOT_FOUND:
             return "correct the URL: another service answers there; a Bartender's ends in /Bartender"
         case Kind.NETWORK | Kind.TIMEOUT:
             return "check the URL and the firewall; see `chelonia doctor` on another machine, or ask its keeper"

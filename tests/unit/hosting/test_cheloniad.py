@@ -311,6 +311,9 @@ def test_a_subject_that_the_signing_policy_forbids_is_not_certified(
     assert main(["ca", "user", *at, "/DC=org/O=Example/CN=Jane Doe"]) == 0
     assert main(["ca", "revoke", "--dir", str(ca), str(cert)]) == 0
     assert "revoked /DC=org/O=Example/CN=Jane Doe;" in capsys.readouterr().out
+    assert main(["ca", "init", "--dir", str(tmp_path / "other"), "--key", "p-256"]) == 0
+    assert main(["ca", "revoke", "--dir", str(tmp_path / "other"), str(cert)]) == 2
+    assert "another CA, /DC=org/O=Example/CN=CA:" in capsys.readouterr().err
 
 
 def test_a_certificate_takes_the_place_of_its_own_subject_alone(

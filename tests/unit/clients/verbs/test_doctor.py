@@ -82,6 +82,10 @@ def test_a_revoked_certificate_needs_a_new_one_and_no_ca(tmp_path: Path) -> None
     ("error", "cure"),
     [
         (CheloniaError(Kind.UNKNOWN_OPERATION, cause="wrong namespace"), "a Bartender's ends in /Bartender"),
+        (
+            CheloniaError(Kind.NOT_SUPPORTED, cause="no service 'bartender' here: is it the right port?"),
+            "correct the URL",
+        ),
         (CheloniaError(Kind.UNTRUSTED, cause="the CRL of CA /CN=x (1.r0) has expired"), "bring that CRL up to date"),
         (CheloniaError(Kind.UNTRUSTED, cause="its root CA is not in the trust directory"), "install that cluster's CA"),
         (CheloniaError(Kind.UNTRUSTED, cause="refused: certificate is not yet valid"), "the clock of this machine"),
