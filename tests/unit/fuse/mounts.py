@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
-from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Arrived, Files, Listed, Look, Looked, Named, Placed
-from chelonia.core.values import replace
+from chelonia.core.ports.files import Arrived, Files, Look, Looked, Named, Placed
 from chelonia.hosting.transfer.call_batches import inline_bytes
 from chelonia_fuse import behind, committing
 from chelonia_fuse.cluster import MountedCluster
@@ -68,7 +65,7 @@ class Network:
             answer = await getattr(self.memory, method)(Call(dn=self.who), *args)
             if method in self.late:
                 await self.late.pop(method).wait()
-            return _summarised(answer) if isinstance(answer, Listed) else answer
+            return answer
 
         return ask
 
@@ -98,17 +95,6 @@ def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(behind, "LINGER_S", 0.0)
     for name in ("YOUNG_S", "MANY_S", "LATE_S"):
         monkeypatch.setattr(behind, name, HOUR_S)
-
-
-def _summarised(page: Listed) -> Listed:
-    """A page as summaries tell it: no versions of files."""
-
-    def told(each: Named) -> Named:
-        return structs.replace(each, attributes=structs.replace(each.attributes, version=0))
-
-    return replace(
-        page, entries=tuple(told(each) if each.attributes.type == TYPE_FILE else each for each in page.entries)
-    )
 
 
 @dataclass
