@@ -105,16 +105,15 @@ class Identity(msgspec.Struct, frozen=True):
 
     Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` verified VOMS attributes; `issuer` the
     CA that issued the end-entity certificate, `serial` its number in hex; `limited` whether a limited proxy stands
-    anywhere in the chain; `proxy_depth` number of proxy certificates; `not_before_ms`, `not_after_ms` the window in
-    which every certificate of the chain is valid; `fingerprint` SHA-256 of the leaf's DER in hex, for logs; `host`
-    whether the end entity's certificate is for a host, as any service's is.
+    anywhere in the chain; `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid;
+    `fingerprint` SHA-256 of the leaf's DER in hex, for logs; `host` whether the end entity's certificate is for a host,
+    as any service's is.
     """
 
     dn: Dn
     attributes: tuple[str, ...] = ()
     issuer: Dn = Dn("")
     limited: bool = False
-    proxy_depth: int = 0
     not_before_ms: Ms = Ms(0)
     not_after_ms: Ms = Ms(0)
     fingerprint: str = ""
@@ -285,7 +284,6 @@ def identity_of_chain(chain: Chain) -> Identity:
         dn=dn,
         issuer=render_dn(entity.issuer),
         limited=limited,
-        proxy_depth=depth,
         not_before_ms=max(instant_ms(cert.not_valid_before_utc) for cert in chain),
         not_after_ms=min(instant_ms(cert.not_valid_after_utc) for cert in chain),
         fingerprint=fingerprint(chain[0]).hex(),

@@ -404,7 +404,6 @@ def test_each_service_of_a_dev_cluster_has_an_identity_of_its_own(prepared: Path
     assert [roles.get(dn) for dn in dns[1:]] == ["shepherd", "shepherd", "librarian", None, None, "administrator"]
     proxy = identity_of_chain(load_own_chain(TlsSettings(proxy=certs / "user-proxy.pem"), Ms(real_now_ms())))
     assert proxy.dn == dns[4]
-    assert proxy.proxy_depth == 1
 
 
 def test_a_second_start_keeps_certificates_ports_and_secrets(prepared: Path) -> None:
