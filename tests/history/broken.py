@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from chelonia.ahash.service import AHashService
 from chelonia.ahash.settings import AHashSettings
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.ids import ObjectId, RequestKey
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.ahash import Element, TransactOutcome
 from tests.history.recorder import Plan, Ports, Recorder, Registers, Times
@@ -27,10 +27,10 @@ from tests.history.records import Fault, History
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.memory_store import InlineExecutor, MemoryStore
+from tests.support.shepherd import VirtualClock
 
 T = TypeVar("T")
 
-WALL_MS = 1_700_000_000_000
 DELAY_MS = (0.2, 5.0)
 CRASH_EVERY_MS = (100.0, 300.0)
 DOWN_MS = 50
@@ -49,26 +49,6 @@ class Mistakes:
     behind: int = 0
     stale_reads: int = 0
     forgets_keys: bool = False
-
-
-class LoopClock:
-    """The running loop's time as a clock."""
-
-    def now_ms(self) -> Ms:
-        """Wall-clock time, from an arbitrary day."""
-        return Ms(WALL_MS + self.monotonic_ms())
-
-    def monotonic_ms(self) -> Ms:
-        """The loop's time."""
-        return Ms(int(asyncio.get_running_loop().time() * 1000))
-
-    async def sleep(self, duration_ms: int) -> None:
-        """Return after `duration_ms`."""
-        await asyncio.sleep(duration_ms / 1000)
-
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call `callback` after `duration_ms`."""
-        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 class WriteBehindStore:
@@ -119,7 +99,7 @@ class FragileAHash:
     async def start(self) -> None:
         """Serve what the store holds."""
         settings = AHashSettings(cluster="broken")
-        self._service = AHashService(self._store, InlineExecutor(), LoopClock(), settings)
+        self._service = AHashService(self._store, InlineExecutor(), VirtualClock(), settings)
         await self._service.start()
 
     async def crash(self) -> None:
@@ -232,7 +212,7 @@ async def _record(mistakes: Mistakes, seed: int, operations: int) -> History:
     if mistakes.stale_reads:
         lines = [CachingPort(line, mistakes.stale_reads) for line in lines]
     plan = Plan("memory", seed, patience_ms=(10_000, 30), pause_ms=5)
-    recorder = Recorder(Ports(lines), plan, Times(LoopClock(), lambda: next(stamps)))
+    recorder = Recorder(Ports(lines), plan, Times(VirtualClock(), lambda: next(stamps)))
     faults: list[Fault] = []
     crashing = asyncio.create_task(_crash_often(ahash, chance, faults, stamps))
     try:

@@ -36,7 +36,8 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import VirtualLoop
-from tests.unit.bartender.stage import ADMIN, Stage, VirtualClock
+from tests.support.shepherd import VirtualClock
+from tests.unit.bartender.stage import ADMIN, Stage
 
 T = TypeVar("T")
 _THREAD = ThreadPoolExecutor(1, "services")
@@ -47,6 +48,7 @@ class _Clock(VirtualClock):
     """It is as late as it is, and never twice the same time; what passes is the time of the services' loop."""
 
     def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
         self._loop = loop
         self._told = 0
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import random
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +55,7 @@ from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire.receipts import to_text
 from tests.sim.virtual_loop import run_virtual
 from tests.support.memory_store import InlineExecutor, MemoryStore
+from tests.support.shepherd import SeededIds, VirtualClock
 
 GIB = 1 << 30
 KEY = b"token key of the test cluster"
@@ -66,38 +65,6 @@ ADMIN = Call(Dn("/O=Grid/CN=admin"), (Role.ADMINISTRATOR,))
 BARTENDER_DN, BARTENDER_ID = Dn("/O=Grid/CN=bartender"), ServiceId("https://b:1/Bartender")
 LIBRARIAN_DN, LIBRARIAN_ID = Dn("/O=Grid/CN=librarian"), ServiceId("https://l:1/Librarian")
 HTTP = ("http",)
-
-
-class VirtualClock:
-    """Time of the running loop."""
-
-    def now_ms(self) -> Ms:
-        return Ms(1_700_000_000_000 + self.monotonic_ms())
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(int(asyncio.get_running_loop().time() * 1000))
-
-    async def sleep(self, duration_ms: int) -> None:
-        await asyncio.sleep(duration_ms / 1000)
-
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
-
-
-class SeededIds:
-    """Ids and chance from one seed."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def uuid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
-
-    def token(self, n_bytes: int) -> bytes:
-        return self._random.randbytes(n_bytes)
-
-    def uniform(self) -> float:
-        return self._random.random()
 
 
 class AnyVerifier:
@@ -215,7 +182,7 @@ class Stage:
     def __init__(
         self, settings: BartenderSettings | None = None, *, owner: Dn = JOE.dn, clock: VirtualClock | None = None
     ) -> None:
-        self.clock, self.ids = clock or VirtualClock(), SeededIds()
+        self.clock, self.ids = clock or VirtualClock(), SeededIds(1)
         self.shepherds: dict[ServiceId, StageShepherd] = {}
         self.ahash = AHashService(MemoryStore(), InlineExecutor(), self.clock, AHashSettings(cluster="test"))
         world = World(

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending
 from tests.sim.virtual_loop import virtual
-from tests.unit.bartender.stage import VirtualClock
+from tests.support.shepherd import VirtualClock
 
 Batches = list[list[int]]
 
