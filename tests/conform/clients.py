@@ -4,7 +4,7 @@ Each client is a list of steps, and a step has passed when its words end well an
 are not installed are told as such, and programs of single steps too. Third-party copies go both ways, with a second
 cluster and with Debian's XRootD, nginx and Apache (`far_ends`): by token, and by a proxy that gfal2 delegates. The
 table is `docs/conform.md`. As root: they are other users. From apt: apache2-bin cadaver chromium chromium-driver davfs2
-davix davix-tests gfal2-plugin-file gfal2-plugin-http gfal2-util-scripts libnss3-tools litmus nginx-core
+davix davix-tests gfal2-plugin-file gfal2-plugin-http gfal2-util-scripts git-annex libnss3-tools litmus nginx-core
 nordugrid-arc-client nordugrid-arc-plugins-needed python3-gfal2 rclone wget xrootd-server.
 """
 
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.cluster.harness import Cluster
 from tests.conform import browser
@@ -35,7 +36,8 @@ SIZE = 3_000_000
 HEAD = """\
 # Clients at the plain door
 
-Unmodified clients against a real cluster, with a proxy certificate (uproot: a token); `make conform` writes this table.
+Unmodified clients against a real cluster, with a proxy certificate; uproot and git-annex show a token.
+`make conform` writes this table.
 A step counts when the client says that it went well and the bytes or names are what they should be.
 The steps of litmus are its suites, of 103 tests in all; those of Chromium are of `make browser`.
 
@@ -75,10 +77,10 @@ class Bench:
     def proxy(self) -> str:
         return str(self.cluster.info["user_proxy"])
 
-    def token(self, path: str) -> str:
-        """One that lets read a file, "" when there is none to be had."""
+    def token(self, path: str, *more: str) -> str:
+        """One that lets read what is there, and do `more`; "" when there is none to be had."""
         headers = {"Content-Type": "application/macaroon-request"}
-        body = b'{"caveats": ["activity:DOWNLOAD,LIST"]}'
+        body = f'{{"caveats": ["activity:{",".join(("DOWNLOAD", "LIST", *more))}"]}}'.encode()
         asked = self.cluster.request("POST", f"{self.https}{path}", body=body, headers=headers)
         found = re.search(r'"macaroon": ?"([^"]+)"', asked.text)
         return found[1] if found else ""
@@ -362,6 +364,44 @@ def cadaver(bench: Bench) -> list[Step]:
     ]
 
 
+def annex(bench: Bench) -> list[Step]:
+    """By a token as its password, as git-annex shows no certificate."""
+    bench.cluster.request("MKCOL", f"{bench.https}/annex")
+    password = bench.token("/annex", "UPLOAD", "DELETE", "UPDATE_METADATA")
+    repository, name = bench.scratch / "annex", "f 1%+ü"
+    repository.mkdir()
+
+    def did(*argv: str) -> bool:
+        who = (f"WEBDAV_PASSWORD={password}", "WEBDAV_USERNAME=x", f"SYSTEM_CERTIFICATE_PATH={ca_file(bench)}")
+        asked = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "annex.security.allowed-ip-addresses=all")
+        return told(bench, "env", *who, "git", "-C", str(repository), *asked, *argv)
+
+    def made(remote: str, *settings: str) -> bool:
+        return did("annex", "initremote", remote, "type=webdav", f"url={bench.https}/annex/{remote}", *settings)
+
+    def added() -> bool:
+        shutil.copy(bench.source, repository / name)
+        return did("annex", "add", ".") and did("commit", "-qm", "x")
+
+    return [
+        (
+            "initremote",
+            lambda: did("init", "-q") and did("annex", "init", "x") and made("parts", "encryption=none", "chunk=1MiB"),
+        ),
+        ("copy", lambda: added() and did("annex", "copy", "--to=parts", ".")),
+        ("fsck", lambda: did("annex", "fsck", "--from=parts", ".")),
+        ("drop and get", lambda: did("annex", "drop", ".") and did("annex", "get", ".")),
+        (
+            "export",
+            lambda: (
+                made("tree", "encryption=none", "exporttree=yes")
+                and did("annex", "export", "HEAD", "--to=tree")
+                and bench.holds(f"/annex/tree/{quote(name)}")
+            ),
+        ),
+    ]
+
+
 WEBDAV4 = """\
 import ssl, sys
 from webdav4.fsspec import WebdavFileSystem
@@ -561,6 +601,7 @@ CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
     "litmus": (litmus, ("litmus", "--version")),
     "cadaver": (cadaver, ("cadaver", "--version")),
     "davfs2": (davfs2, ("mount.davfs", "--version")),
+    "git-annex": (annex, ("git-annex", "version")),
     "webdav4": (webdav4, (PYTHON, "-c", "import importlib.metadata as m; print(m.version('webdav4'))")),
     "uproot": (uproot, (PYTHON, "-c", "import uproot; print(uproot.__version__)")),
     "Chromium": (chromium, ("chromium", "--version")),
