@@ -29,8 +29,8 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from tests.support.files_worlds import World, all_sums, applied, at, done, played, there, write
-from tests.unit.bartender.stage import EVE, JOE
+from tests.support.files_worlds import World, applied, at, done, played, there, write
+from tests.unit.bartender.stage import EVE, JOE, all_sums
 
 S = 1_000_000_000
 

@@ -82,8 +82,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "a Shepherd's state and identity are not synced",
         STATE,
-        "        file.flush()\n        os.fsync(fd)\n",
-        "        file.flush()\n",
+        "            file.flush()\n            os.fsync(fd)\n",
+        "            file.flush()\n",
         SHEPHERD_LOSS,
     ),
     Mistake(

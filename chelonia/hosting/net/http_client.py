@@ -56,8 +56,6 @@ class ClientLimits:
     """How long an answer, or the next bytes of one, may take."""
     send_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
     """How long the next bytes of a body may take to be taken; a longer `Sending.read_idle_ms` counts for them too."""
-    continue_ms: int = 0
-    """How long a body waits for `100 Continue`, and is then sent without; 0: as long as for an answer."""
     connections_max: int = 256
     connections_per_target_max: int = 32
     keepalive_ms: int = 30_000
@@ -168,13 +166,22 @@ class Unreachable(CheloniaError):
 
 
 class HttpClient:
-    """Sends requests over pooled connections. Use inside one event loop; close when done."""
+    """Sends requests over pooled connections. Use inside one event loop; close when done.
+
+    Args: `continue_ms`: how long a body waits for `100 Continue`, and is then sent without; 0: as for an answer.
+    """
 
     def __init__(
-        self, tls: TlsSource, limits: ClientLimits | None = None, resolver: AbstractResolver | None = None
+        self,
+        tls: TlsSource,
+        limits: ClientLimits | None = None,
+        resolver: AbstractResolver | None = None,
+        *,
+        continue_ms: int = 0,
     ) -> None:
         self._tls = tls
         self._resolver = resolver
+        self._continue_ms = continue_ms
         self._limits = limits or ClientLimits()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
@@ -284,7 +291,7 @@ class HttpClient:
             )
             self._sessions[asks] = aiohttp.ClientSession(
                 connector=connector,
-                request_class=impatient(limits.continue_ms) if limits.continue_ms else aiohttp.ClientRequest,
+                request_class=impatient(self._continue_ms) if self._continue_ms else aiohttp.ClientRequest,
                 timeout=self._timeout(limits.read_idle_ms),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),

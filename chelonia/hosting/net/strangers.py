@@ -56,11 +56,10 @@ class Strangers:
             )
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
         self._allowed, self._networks, self._tls = allowed, networks, tls
-        limits = ClientLimits(
-            read_idle_ms=bounds.HTTP_BODY_IDLE_MS, continue_ms=CONTINUE_MS, connections_max=64, keepalive_ms=1000
-        )  # it may measure a large file before it tells the checksum
+        # It may measure a large file before it tells the checksum.
+        limits = ClientLimits(read_idle_ms=bounds.HTTP_BODY_IDLE_MS, connections_max=64, keepalive_ms=1000)
         shown = context or tls.anonymous_context()
-        self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed))
+        self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed), continue_ms=CONTINUE_MS)
 
     async def close(self) -> None:
         await self._client.close()

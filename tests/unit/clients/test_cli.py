@@ -382,7 +382,7 @@ def test_only_a_name_says_which_bartender_is_asked(
 def test_what_is_no_url_is_told_as_such(chelonia: Command, words: tuple[str, ...]) -> None:
     ran = chelonia(*words)
     assert (ran.code, "error of this program" in ran.err) == (2, False), ran
-    with pytest.raises(CheloniaError, match="is no https:// URL"):
+    with pytest.raises(CheloniaError, match="is no URL: one is like https"):
         checked_url("https://[x", "-b")
 
 

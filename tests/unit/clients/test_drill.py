@@ -116,7 +116,7 @@ async def run(
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": "/nonexistent"})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
     given = {f"--{name.replace('_', '-')}": tuple(value.split(",")) for name, value in flags.items()}
     monkeypatch.setattr(removing, "ask", lambda _: answer)
     await verbs_drill.drill(session, Arguments((), given), list(words))

@@ -86,7 +86,7 @@ async def run(
     monkeypatch.setattr(verbs_heal, "WATCH_S", 0)
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
     monkeypatch.setattr(Session, "as_administrator", lambda _: None)
     given = {f"--{name}": (value,) for name, value in flags.items()}
     await admin(session, Arguments(words, given))

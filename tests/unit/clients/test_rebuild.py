@@ -46,7 +46,7 @@ async def run(
     client, administrator = client_on(fake), administrator_on(fake, librarian)
     monkeypatch.setattr(connect, "open_client", lambda *_: client)
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ()})())
+    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
     out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
     given = {f"--{name}": (value,) for name, value in flags.items()}
     await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), given))
