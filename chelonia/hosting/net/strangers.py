@@ -101,16 +101,25 @@ class Strangers:
             if unexpected:
                 sending = replace(sending, expects=False)
                 continue
-            url = urljoin(sending.url, location).replace("davs://", "https://", 1)
-            if not url.startswith("https://"):
-                raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(sending.url)} redirects to no https URL")
-            sending = replace(sending, url=url)
-            if _host(url) != first:
+            sending = replace(sending, url=_led(sending.url, location))
+            if _host(sending.url) != first:
                 said = {name: text for name, text in (sending.headers or {}).items() if name in _ABOUT_BYTES}
                 client, sending = self._beyond, replace(sending, headers=said)
 
 
+def _led(url: str, location: str) -> str:
+    """Where a redirect leads. Raises: INVALID_TARGET."""
+    try:
+        there = urljoin(url, location).replace("davs://", "https://", 1)
+        if there.startswith("https://") and _host(there)[0]:
+            return there
+    except ValueError:  # brackets that do not close, a port that is none
+        pass
+    raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(url)} redirects to no https URL")
+
+
 def _host(url: str) -> tuple[str | None, int]:
+    """Host and port. Raises: ValueError."""
     parsed = urlsplit(url)
     return parsed.hostname, parsed.port or 443
 

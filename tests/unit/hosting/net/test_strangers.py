@@ -89,6 +89,8 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
             "there": f"https://localhost:{second.port}/",
             "inside": "https://10.0.0.1/",
             "plain": "http://localhost/",
+            "beyond": "https://localhost:99999/",
+            "open": "https://[::1/",
         }
 
         async def first(request: HttpRequest) -> HttpResponse:
@@ -102,7 +104,7 @@ async def test_a_redirect_is_looked_at_and_a_token_stays_at_home(grid: Grid) -> 
             sending = Sending("PUT", f"{home}/there", {"Authorization": "Bearer x", "Want-Digest": "md5"}, length=5)
             async with client.stream(sending, body) as answer:
                 assert answer.status == 201
-            for path in ("inside", "plain"):
+            for path in ("inside", "plain", "beyond", "open"):
                 with pytest.raises(CheloniaError) as caught:
                     async with client.stream(Sending("GET", f"{home}/{path}")):
                         pass
