@@ -96,7 +96,9 @@ class Door:
 
         fields = CIMultiDict({"Host": "se:1", "X-Who": who, **{k.replace("_", "-"): v for k, v in headers.items()}})
         path = unquote(target.partition("?")[0])
-        request = HttpRequest(method, path, {}, fields, Peer("127.0.0.1", b""), chunks(), len(body), "r", target=target)
+        request = HttpRequest(
+            method, path, {}, fields, Peer(address="127.0.0.1"), chunks(), len(body), "r", target=target
+        )
         answer = await self.door.serve(request)
         data = answer.body if isinstance(answer.body, bytes) else b"".join([piece async for piece in answer.body])
         return Heard(answer.status, CIMultiDict(answer.headers), data)
