@@ -397,7 +397,7 @@ class CompactConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out = self._out
-        if self._transport is not None and out:
+        if self._transport is not None and not self._transport.is_closing() and out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
         if self._finishing:

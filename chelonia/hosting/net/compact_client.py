@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         """Send what one turn of the event loop has asked in one write."""
         out = self._out
-        if self._transport is not None and not self.broken and out:
+        if self._transport is not None and not self._transport.is_closing() and not self.broken and out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
 

@@ -191,6 +191,15 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
+        self.closes = False
+
+    def is_closing(self) -> bool:
+        return self.closes
+
+    def pause_reading(self) -> None:
+        """Nothing comes."""
+
+    resume_reading = pause_reading
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))

@@ -1,4 +1,5 @@
-"""Who is refused: one who is nobody any more hears why, then is cut off; a host that may be a service asks again."""
+"""Connections that end: who is nobody any more hears why, a host that may be a service asks again, and nothing is
+written to a connection that closes."""
 
 from __future__ import annotations
 
@@ -8,16 +9,34 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.doors import compact_server
+from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor, CompactParts, offer
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient, PendingCall
+from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall
+from chelonia.hosting.net.identity import Identity
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.wire import compact
-from tests.unit.hosting.doors.test_compact import LIBRARIAN, STATUS, Port, answered, door, stub, until
+from chelonia.wire.operations.ahash import AHASH
+from tests.unit.hosting.doors.test_compact import (
+    KNOWN,
+    LIBRARIAN,
+    STATUS,
+    Port,
+    SlowPort,
+    Wire,
+    answered,
+    asked,
+    door,
+    stub,
+    until,
+)
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import client_of
 
@@ -99,3 +118,28 @@ async def test_who_leaves_waits_for_no_goodbye(tmp_path: Path) -> None:
     peer.transport.abort()
     server.close()
     await server.wait_closed()
+
+
+async def test_nothing_is_written_to_a_connection_that_closes() -> None:
+    """TLS closes in several turns of the loop, and complains of each write beyond the fifth."""
+    port, wire, ours = SlowPort(), Wire(), Wire()
+    packed = CompactDoor(offer(AHASH.table, port), CompactParts(RoleRegistry((KNOWN,), None, SystemClock()), Horizon()))
+    busy = list[bool]()
+    serving = CompactConnection(packed, lambda _: Identity(Dn(LIBRARIAN)), lambda _: None)
+    serving.at_work = busy.append
+    serving.connection_made(wire)
+    serving.data_received(b"".join(asked(number) for number in range(10)))
+    await until(lambda: port.asked == 10)
+    asking = Connection("somebody")
+    asking.connection_made(ours)
+    wire.closes = ours.closes = True
+    port.gate.set()
+    words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
+    answer = asking.ask(PendingCall(words, 60_000))
+    await until(lambda: busy[-1:] == [False])
+    assert not wire.written
+    assert not ours.written
+    asking.connection_lost(None)
+    with pytest.raises(CheloniaError) as caught:
+        await answer
+    assert caught.value.kind is Kind.NETWORK
