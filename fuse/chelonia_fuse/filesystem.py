@@ -21,6 +21,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SPECIAL, TYP
 from chelonia.core.names import LogicalName, check_name
 from chelonia.core.ports.files import (
     ANY,
+    LEAVE,
     Attributes,
     Done,
     Looked,
@@ -290,7 +291,12 @@ class FileSystem:
             raise OSError(errno.ENOENT, "it was removed")
         await self.committer.settle(inode)
         source = self.inodes.entry(inode)
-        done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True, when=_still(inode)))
+        try:
+            done = await self._cluster.change(Move(source, self._inside(parent, name), keep=True, when=_still(inode)))
+        except CheloniaError as error:
+            if error.kind is Kind.TOO_LARGE:
+                raise OSError(errno.EMLINK, error.cause) from error  # EFBIG is of files
+            raise
         _touch(parent, name)
         _touch(inode)
         self.inodes.name(inode, parent.number, name)
@@ -340,8 +346,10 @@ class FileSystem:
         try:
             async with copy.lock:
                 copy.resize(size)
-            if not copy.staged.changed:  # then nothing is committed that takes the time along
-                await self.set(inode, Setting(modified_ns=copy.modified_ns))
+            if not copy.staged.changed:  # then nothing is committed that takes along what was set
+                await self.set(inode, copy.settled())
+                if not copy.staged.changed:
+                    copy.setting = LEAVE
         finally:
             inode.opens -= 1
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from chelonia.core import bounds
 from chelonia.core.ids import Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 ROOT: Final = 1
 _BITS: Final = 62
-_DEPTH_MAX: Final = 1000
 LAGS_NS: Final = 1_000_000_000
 """How far a listing, which tells no versions of files, may be behind a look or a change that was answered."""
 UNWRITTEN_NS: Final = 1
@@ -239,19 +239,24 @@ class Inodes:
         return inode
 
     def place(self, inode: Inode) -> LogicalName:
-        """Where it is: by its names where they are known up to the root, else by its GUID."""
+        """Where it is: by its names where they are known up to the root, else by its GUID. Deeper than the name law
+        allows, where programs get step by step, its collection is told by its GUID."""
         parts: list[str] = []
         at = inode
         while at is not self.root:
-            if not at.names or len(parts) > _DEPTH_MAX:
+            if not at.names:
                 return LogicalName(inode.guid, ())
+            if len(parts) > bounds.LN_DEPTH_MAX:
+                return self.entry(inode)
             (number, name), *_ = at.names
             parts.append(name)
             above = self._by_number.get(number)
             if above is None:
                 return LogicalName(inode.guid, ())
             at = above
-        return LogicalName(self._place.start, (*self._place.parts, *reversed(parts)))
+        place = LogicalName(self._place.start, (*self._place.parts, *reversed(parts)))
+        is_long = len(place.parts) > bounds.LN_DEPTH_MAX or len(str(place).encode()) > bounds.LN_BYTES_MAX
+        return self.entry(inode) if is_long else place
 
     def entry(self, inode: Inode) -> LogicalName:
         """One of its names, in the collection that has it; by its GUID where none is known."""

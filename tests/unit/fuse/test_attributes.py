@@ -119,3 +119,15 @@ async def test_an_extended_attribute_has_a_name(mount: Trial) -> None:
     with pytest.raises(OSError, match="Errno 22"):
         await xattrs.set(inode, "user.", b"x")
     assert await xattrs.names(inode) == []
+
+
+async def test_a_mode_that_was_set_before_a_file_was_cut_to_nothing_is_kept(mount: Trial, other: Trial) -> None:
+    """It was to be committed with bytes that are no more: `chmod` was lost."""
+    handle = await mount.open("f", os.O_CREAT | os.O_RDWR)
+    await mount.system.write(handle, 0, b"secret")
+    await mount.system.set(handle.inode, Setting(mode=0o600, uid=7))
+    await mount.system.resize(handle.inode, 0, by_name=False)
+    assert handle.inode.attributes.mode == 0o600
+    await mount.close(handle)
+    seen = (await other.find("f")).attributes
+    assert (seen.mode, seen.uid, seen.size) == (0o600, 7, 0)
