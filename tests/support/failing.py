@@ -8,9 +8,9 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 
 
-def fails(kind: Kind) -> AbstractContextManager[pytest.ExceptionInfo[CheloniaError]]:
-    """Around what has to raise a `CheloniaError` of this kind."""
-    return pytest.raises(CheloniaError, check=lambda error: error.kind is kind)
+def fails(kind: Kind, match: str | None = None) -> AbstractContextManager[pytest.ExceptionInfo[CheloniaError]]:
+    """Around what has to raise a `CheloniaError` of this kind, and with this in its line (a regular expression)."""
+    return pytest.raises(CheloniaError, match=match, check=lambda error: error.kind is kind)
 
 
 async def kind_of(work: Awaitable[object]) -> Kind:

@@ -23,6 +23,7 @@ from chelonia.hosting.transfer.download import download
 from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
 from tests.support.ahash import HandClock
 from tests.support.bartender import FakeBartender, Fault
+from tests.support.failing import fails
 from tests.unit.clients.faking import QuickClock, client_on
 
 SLICE = 4000
@@ -138,9 +139,8 @@ async def test_bytes_of_several_blobs_are_not_put_together_of_two_versions(
     requester: Any = SimpleNamespace(
         files=files, http=None, clock=QuickClock(), looks=looks, new_call=Call, trouble=lambda *_: None
     )
-    with pytest.raises(CheloniaError, match="overwritten meanwhile") as caught:
+    with fails(Kind.CONFLICT, match="overwritten meanwhile"):
         await download(requester, "/f", tmp_path / "f")
-    assert caught.value.kind is Kind.CONFLICT
     assert not versions
 
 

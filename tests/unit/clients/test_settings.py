@@ -10,6 +10,7 @@ import pytest
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia_clients.settings import Settings, Wish, settle
+from tests.support.failing import fails
 from tests.unit.clients.faking import Command
 
 CONF = (
@@ -54,9 +55,8 @@ def test_replicas_by_precedence(home: Path) -> None:
     assert settle(Wish(), {"ARC_NEEDED_REPLICAS": "2"}, home).replicas == 2
     assert settle(Wish(), {}, home).replicas == 5
     assert settle(Wish(), {}, None).replicas == 3
-    with pytest.raises(CheloniaError, match="the environment") as caught:
+    with fails(Kind.BAD_CONFIG, match="the environment"):
         settle(Wish(), {"ARC_NEEDED_REPLICAS": "many"}, home)
-    assert caught.value.kind is Kind.BAD_CONFIG
 
 
 def test_credentials_of_files_are_used_only_when_the_environment_names_none(home: Path) -> None:
@@ -90,9 +90,8 @@ def test_a_cluster_file_settles_url_cas_and_credential_together(home: Path) -> N
     ],
 )
 def test_files_that_were_named_must_be_there(wish: Wish, env: dict[str, str], home: Path) -> None:
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_CONFIG) as caught:
         settle(wish, env, home)
-    assert caught.value.kind is Kind.BAD_CONFIG
     assert "nonexistent" in caught.value.subject
 
 

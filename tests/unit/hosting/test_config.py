@@ -31,6 +31,7 @@ from chelonia.hosting.config import (
     settings_keys,
     trusted,
 )
+from tests.support.failing import fails
 
 CONF = Path(__file__).parents[3] / "conf"
 SECTIONS: dict[str, type[Any]] = {
@@ -52,9 +53,8 @@ data_dir = "/tmp/a"
 
 
 def refusal(text: str) -> CheloniaError:
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_CONFIG) as caught:
         parse_config(tomllib.loads(text))
-    assert caught.value.kind is Kind.BAD_CONFIG
     return caught.value
 
 
@@ -171,9 +171,8 @@ def test_a_node_that_hosts_nothing_is_refused() -> None:
 def test_a_file_that_is_no_toml_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text("a = ")
-    with pytest.raises(CheloniaError) as caught:
+    with fails(Kind.BAD_CONFIG) as caught:
         load_config(path)
-    assert caught.value.kind is Kind.BAD_CONFIG
     assert str(path) in str(caught.value)
 
 
@@ -181,9 +180,8 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(b"0123456789abcdef")
     path.chmod(0o644)
-    with pytest.raises(CheloniaError) as caught:
+    with pytest.raises(CheloniaError, match="chmod"):
         read_secret(path)
-    assert "chmod" in caught.value.cause
     path.chmod(0o400)
     assert read_secret(path) == b"0123456789abcdef"
 

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
-
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.operations.files import FILES
@@ -23,6 +21,7 @@ from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
 from chelonia.hosting.node import Node
 from chelonia.wire import compact
 from tests.support.cluster import MemoryCluster
+from tests.support.failing import fails
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of
 
@@ -52,9 +51,8 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
     assert node._jobs().version == version("chelonia")
     try:
         async with files_at(grid, server.port) as files:
-            with pytest.raises(CheloniaError, match="it is starting") as refused:
+            with fails(Kind.UNAVAILABLE, match="it is starting"):
                 await files.look(Call(), TOP)
-            assert refused.value.kind is Kind.UNAVAILABLE
             node._node.offered |= offer(FILES, MemoryCluster(Dn(JANE)))
             await node._listen(ALL)
             assert node._servers == [server]

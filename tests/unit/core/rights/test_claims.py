@@ -10,6 +10,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.rights.claims import Organisation, judge_claims
 from chelonia.core.rights.policy import Action
+from tests.support.failing import fails
 
 NOW_S = 1_800_000_000
 HERE = Organisation("https://wlcg.example/", ("https://se.example:60006",), "/atlas", "atlas")
@@ -125,13 +126,11 @@ def test_audiences_that_mean_this_service(audience: object) -> None:
     ],
 )
 def test_a_claim_that_does_not_hold_is_named(change: dict[str, Any], claim: str) -> None:
-    with pytest.raises(CheloniaError, match=f"its claim {claim} ") as refused:
+    with fails(Kind.UNTRUSTED, match=f"its claim {claim} "):
         judge_claims(GOOD | change, HERE, NOW_S)
-    assert refused.value.kind is Kind.UNTRUSTED
 
 
 def test_an_expired_token_says_so() -> None:
-    with pytest.raises(CheloniaError) as refused:
+    with fails(Kind.EXPIRED):
         judge_claims(GOOD | {"exp": NOW_S - 61}, HERE, NOW_S)
-    assert refused.value.kind is Kind.EXPIRED
     assert judge_claims(GOOD | {"exp": NOW_S - 59}, HERE, NOW_S), "clocks differ a little"

@@ -23,6 +23,7 @@ from chelonia.hosting.doors.tokens.issuers import Issuer, Issuers
 from chelonia.hosting.net import key_sets
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.hosting.net.tls import ClientCertificate
+from tests.support.failing import fails
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
 
@@ -120,9 +121,8 @@ def test_what_is_not_signed_by_the_issuer_is_refused(file: str) -> None:
             call_of(text, issuer(file))
         assert (refused.value.kind, refused.value.op) == (Kind.UNTRUSTED, "token")
         assert why in refused.value.cause, refused.value.cause
-    with pytest.raises(CheloniaError) as late:
+    with fails(Kind.EXPIRED):
         call_of(token(exp=1_799_999_000), issuer(file))
-    assert late.value.kind is Kind.EXPIRED
 
 
 def test_a_key_for_another_algorithm_or_use_does_not_count(tmp_path: Path) -> None:
@@ -141,9 +141,8 @@ def test_a_key_for_another_algorithm_or_use_does_not_count(tmp_path: Path) -> No
 def test_a_key_file_that_is_none_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
-    with pytest.raises(CheloniaError) as refused:
+    with fails(Kind.UNAVAILABLE):
         call_of(token(), issuer(str(path)))
-    assert refused.value.kind is Kind.UNAVAILABLE
 
 
 class Server:
@@ -214,9 +213,8 @@ def test_keys_are_found_kept_and_fetched_again(tmp_path: Path) -> None:
 def test_a_server_that_is_not_trusted_tells_no_keys(tmp_path: Path) -> None:
     async def test(server: Server, known: Issuer) -> None:
         system = Issuer(server.url, ("https://se",))
-        with pytest.raises(CheloniaError) as refused:
+        with fails(Kind.UNAVAILABLE):
             await Issuers((system,), Clock()).call_of(token(iss=server.url), Call())  # type: ignore[arg-type]
-        assert refused.value.kind is Kind.UNAVAILABLE
         assert not server.asked
 
     by_server(tmp_path, test)

@@ -193,10 +193,8 @@ def test_too_many_extents_are_refused_with_a_cure() -> None:
     model.splice([(0, b"x")], -1, whole=False)
     content = content_object(content_of(model.stored(GUID)))
     model.objects[content]["content"]["extents"] = str(bounds.CONTENT_EXTENTS_MAX)
-    with pytest.raises(CheloniaError) as refused:
+    with fails(Kind.TOO_LARGE, match="anew"):
         model.splice([(5, b"y")], -1, whole=False)
-    assert refused.value.kind is Kind.TOO_LARGE
-    assert "anew" in refused.value.cause
 
 
 # --- the Librarian --------------------------------------------------------------------------------------------------
@@ -334,9 +332,8 @@ async def test_a_content_of_damaged_records_is_not_written_into_and_says_the_cur
         named = (await b.ahash.scan(LIBRARIAN, obj, "named")).items
         lost = tuple(drop(obj, "named", blob) for blob, _ in named)
         assert (await b.ahash.transact(LIBRARIAN, RequestKey(""), lost)).applied
-        with pytest.raises(CheloniaError) as refused:
+        with pytest.raises(CheloniaError, match="fsck"):
             await spliced(b, "f", file, 0)
-        assert "fsck" in refused.value.cause
 
 
 async def test_a_piece_is_no_file_and_another_name_no_excuse() -> None:

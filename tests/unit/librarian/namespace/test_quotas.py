@@ -26,6 +26,7 @@ from chelonia.librarian.namespace.quotas.decide import (
 from chelonia.librarian.settings import LibrarianSettings
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, JOE, Bench, spliced
 from tests.support.paper import paper
 from tests.unit.librarian.namespace.test_parts import filled, seal
@@ -70,9 +71,8 @@ async def counted(b: Bench, quota: Quota) -> QuotaUse:
 
 
 async def refused(doing: Awaitable[Any], kind: Kind = Kind.QUOTA) -> str:
-    with pytest.raises(CheloniaError) as caught:
+    with fails(kind) as caught:
         await doing
-    assert caught.value.kind is kind
     return caught.value.cause
 
 
