@@ -1,15 +1,16 @@
-"""`chelonia admin` on a Librarian in this process, every caller of which is the administrator."""
+"""`chelonia admin` in this process: by an administrator that a test has made, or on a Librarian of its own, every
+caller of which is the administrator."""
 
 import io
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
 from chelonia_clients import connect
+from chelonia_clients.administrator import Administrator
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.output import Output
 from chelonia_clients.session import Session
@@ -46,21 +47,27 @@ class Said:
 async def run_admin(
     made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, verbose: int = 0, **values: str
 ) -> Said:
-    """`chelonia admin <words>`, `values` for options that take one; an error is told as the command tells it."""
-    fake = FakeBartender()
-    client, administrator = client_on(fake), administrator_on(fake, AsAdmin(made))
+    """`chelonia admin <words>` on this Librarian; as `run_as`, but an error is told as the command tells it."""
+    administrator = administrator_on(FakeBartender(), AsAdmin(made))
     administrator.clock = made.clock  # type: ignore[misc]
-    monkeypatch.setattr(connect, "open_client", lambda *_: client)
+    return await run_as(administrator, monkeypatch, *words, as_json=as_json, verbose=verbose, tells=True, **values)
+
+
+async def run_as(
+    administrator: Administrator, monkeypatch: pytest.MonkeyPatch, *words: str,
+    as_json: bool = False, verbose: int = 0, tells: bool = False, **values: str | tuple[str, ...],
+) -> Said:  # fmt: skip
+    """`chelonia admin <words>`, `values` for options that take one. Raises: what the verb raises, unless it `tells`."""
+    monkeypatch.setattr(connect, "open_client", lambda *_: client_on(FakeBartender(), retry_ms=0))
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json, verbose=verbose)
-    session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
     monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
+    out = Output(io.StringIO(), io.StringIO(), as_json=as_json, verbose=verbose)
     flags = {word: ("yes",) for word in words if word.startswith("--")}
-    flags |= {f"--{name}": (value,) for name, value in values.items()}
-    try:
-        await admin(session, Arguments(tuple(word for word in words if not word.startswith("--")), flags))
-    except CheloniaError as error:
-        out.failure(error)
+    for name, value in values.items():
+        flags[f"--{name.replace('_', '-')}"] = (value,) if isinstance(value, str) else value
+    operands = tuple(word for word in words if not word.startswith("--"))
+    with out.trying() if tells else nullcontext():
+        await admin(Session(Arguments((), {}), out, {"HOME": "/nonexistent"}), Arguments(operands, flags))
     out.finish("admin")
     told = (cast(io.StringIO, stream).getvalue() for stream in (out.stdout, out.stderr))
     return Said(out.exit_code, *told)

@@ -26,8 +26,8 @@ from tests.support.bartender import FakeBartender
 class QuickClock:
     """Sleeps take no time but pass."""
 
-    def __init__(self) -> None:
-        self._now = 1_000_000
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self._now = now_ms
 
     def now_ms(self) -> Ms:
         return Ms(self._now)

@@ -7,7 +7,7 @@ import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -21,15 +21,12 @@ from chelonia.core.values import replace
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.web import chart, curve
 from chelonia.wire.web.curve import Curve, CurvePoint
-from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import Output
-from chelonia_clients.session import Session
-from chelonia_clients.verbs import drill as verbs_drill
+from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import removing
+from tests.support.admin_cli import Said, run_as
 from tests.support.bartender import FakeBartender
 from tests.support.failing import fails
-from tests.unit.clients.faking import administrator_on, client_on
+from tests.unit.clients.faking import QuickClock, administrator_on
 
 T0 = 1_700_000_000_000
 ONE = ServiceId("https://s1/Shepherd")
@@ -80,59 +77,21 @@ class Told:
         return said
 
 
-class Instant:
-    """A clock on which sleeping takes no time."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> Ms:
-        return Ms(T0 + self.ms)
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(self.ms)
-
-    async def sleep(self, duration_ms: int) -> None:
-        self.ms += duration_ms
-
-
-@dataclass
-class Ran:
-    out: str
-    code: int
-
-    @property
-    def said(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.out)["results"][0]
-        return found
-
-
-async def run(
-    told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, answer: str = "n", as_json: bool = False, **flags: str
-) -> Ran:
-    fake = FakeBartender()
-    client, administrator = client_on(fake), administrator_on(fake, told)
-    administrator.clock = Instant()
-    monkeypatch.setattr(connect, "open_client", lambda *_: client)
-    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    session = Session(Arguments((), {}), out, {"HOME": "/nonexistent"})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
-    given = {f"--{name.replace('_', '-')}": tuple(value.split(",")) for name, value in flags.items()}
+async def run(told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, answer: str = "n", **flags: Any) -> Said:
+    administrator = administrator_on(FakeBartender(), told)
+    administrator.clock = QuickClock(T0)
     monkeypatch.setattr(removing, "ask", lambda _: answer)
-    await verbs_drill.drill(session, Arguments((), given), list(words))
-    out.finish("admin")
-    return Ran(cast(io.StringIO, out.stdout).getvalue(), out.exit_code)
+    return await run_as(administrator, monkeypatch, "drill", *words, **flags)
 
 
 async def test_a_drill_is_planned_begun_watched_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = Told()
     files = [str(tmp_path / f"curve.{suffix}") for suffix in ("csv", "json", "svg")]
-    ran = await run(told, monkeypatch, "silence", yes="yes", within="2m", curve=",".join(files), **{"for": "20s"})
+    ran = await run(told, monkeypatch, "silence", yes="yes", within="2m", curve=tuple(files), **{"for": "20s"})
     assert ran.code == 0
     for part in ("for at most 20 s", "8 files", "healed: silence of https://s1/Shepherd", "noticed after 1.0 s",
                  "8 files exposed", "whole after 4.0 s", "over after 4.5 s"):  # fmt: skip
-        assert part in ran.out, part
+        assert part in ran.stdout, part
     checked, begun = told.orders
     assert (checked.check_only, checked.shepherd, checked.duration_ms, checked.within_ms) == (True, "", 20_000, 120_000)
     assert begun == replace(checked, check_only=False, shepherd=ONE), "what was told beforehand is what is done"
@@ -150,7 +109,7 @@ async def test_a_dry_run_begins_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ran = await run(told, monkeypatch, "silence", ONE, dry_run="yes")
     assert [order.check_only for order in told.orders] == [True]
     assert told.orders[0].shepherd == ONE
-    assert "nothing was done" in ran.out
+    assert "nothing was done" in ran.stdout
 
 
 async def test_nobody_is_harmed_without_consent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +134,8 @@ async def test_a_refusal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_did_not_heal_in_time_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, stage: DrillStage) -> None:
     bad = replace(HEALED, stage=stage, why="s2 went away meanwhile")
     ran = await run(Told([*STORY[:3], look(bad, 9_000, l2=1)]), monkeypatch, "silence", yes="yes", as_json=True)
-    assert (ran.code, ran.said["stage"], ran.said["why"]) == (1, stage.value, "s2 went away meanwhile")
+    [said] = json.loads(ran.stdout)["results"]
+    assert (ran.code, said["stage"], said["why"]) == (1, stage.value, "s2 went away meanwhile")
 
 
 async def test_librarians_that_do_not_answer_are_asked_again_until_it_must_be_over(
@@ -212,10 +172,11 @@ async def test_nonsense_is_refused(
 
 async def test_status_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told([DrillStatus(Drill())])
-    assert "there has been no drill" in (await run(told, monkeypatch, "status")).out
+    assert "there has been no drill" in (await run(told, monkeypatch, "status")).stdout
     told = Told([DrillStatus(RUNNING)])
-    assert "running" in (await run(told, monkeypatch, "status")).out
-    assert (await run(told, monkeypatch, "stop", as_json=True)).said["id"] == "d1"
+    assert "running" in (await run(told, monkeypatch, "status")).stdout
+    [said] = json.loads((await run(told, monkeypatch, "stop", as_json=True)).stdout)["results"]
+    assert said["id"] == "d1"
     assert told.orders == [DrillOrder(DrillAction.STOP)]
 
 

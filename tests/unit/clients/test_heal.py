@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pytest
 
@@ -27,14 +25,11 @@ from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.librarian import HealthSummary, NodeView, ServiceRecord
 from chelonia.core.values import replace
 from chelonia.hosting.metrics import Metrics
-from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments, UsageError, parse_rate
-from chelonia_clients.output import Output
-from chelonia_clients.session import Session
+from chelonia_clients.arguments import UsageError, parse_rate
 from chelonia_clients.verbs import heal as verbs_heal
-from chelonia_clients.verbs.admin import admin
+from tests.support.admin_cli import run_as
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import administrator_on, client_on
+from tests.unit.clients.faking import administrator_on
 
 FREE = HealControl(0, 4)
 PAUSED = HealControl(0, 4, "/CN=admin", Ms(1_700_000_000_000))
@@ -75,23 +70,11 @@ class Told:
         return ()
 
 
-async def run(
-    told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, **flags: str
-) -> tuple[str, str]:
+async def run(told: Told, monkeypatch: pytest.MonkeyPatch, *words: str, **flags: Any) -> tuple[str, str]:
     """`chelonia admin <words>`: standard output and error."""
-    fake = FakeBartender()
-    client, administrator = client_on(fake), administrator_on(fake, told)
-    monkeypatch.setattr(connect, "open_client", lambda *_: client)
-    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
     monkeypatch.setattr(verbs_heal, "WATCH_S", 0)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    session = Session(Arguments((), {}), out, {"HOME": str(Path("/nonexistent"))})
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
-    monkeypatch.setattr(Session, "as_administrator", lambda _: None)
-    given = {f"--{name}": (value,) for name, value in flags.items()}
-    await admin(session, Arguments(words, given))
-    out.finish("admin")
-    return cast(io.StringIO, out.stdout).getvalue(), cast(io.StringIO, out.stderr).getvalue()
+    said = await run_as(administrator_on(FakeBartender(), told), monkeypatch, *words, **flags)
+    return said.stdout, said.stderr
 
 
 async def test_the_status_says_what_is_exposed_what_is_to_go_and_when_it_is_over(

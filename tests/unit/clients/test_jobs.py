@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any, cast
 
@@ -16,14 +15,8 @@ from chelonia.core.ports.ahash import AHash
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.hosting.net.http_client import HttpClient, Received, Sending
-from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
-from chelonia_clients.arguments import Arguments
-from chelonia_clients.output import Output
-from chelonia_clients.session import Session
-from chelonia_clients.verbs.admin import admin
-from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import client_on
+from tests.support.admin_cli import run_as
 
 CORE = NodeJobs("core", "p1", (
     JobView("librarian", "balance", "held", "this Librarian does not lead repair", "", 0, 200, True),
@@ -61,14 +54,8 @@ async def run(http: PaperHttp, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
         cast(Librarian, PaperLibrarian()),
         {"https://core:1/AHash": cast(AHash, None)},
     )
-    fake = FakeBartender()
-    monkeypatch.setattr(connect, "open_client", lambda *_: client_on(fake, retry_ms=0))
-    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    environ = {"ARC_BARTENDER_URL": "https://b"}
-    await admin(Session(Arguments(("jobs",), {}), out, environ), Arguments(("jobs",), {}))
-    out.finish("admin")
-    return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
+    said = await run_as(administrator, monkeypatch, "jobs", as_json=as_json)
+    return said.code, said.stdout
 
 
 async def test_each_process_is_shown_once_however_many_addresses_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

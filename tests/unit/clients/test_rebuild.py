@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-from typing import cast
+from typing import Any
 
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import RebuildStatus
-from chelonia_clients import connect
-from chelonia_clients.arguments import Arguments, UsageError
-from chelonia_clients.output import Output
-from chelonia_clients.session import Session
-from chelonia_clients.verbs.admin import admin
+from chelonia_clients.arguments import UsageError
+from tests.support.admin_cli import run_as
 from tests.support.bartender import FakeBartender
 from tests.support.failing import fails
-from tests.unit.clients.faking import administrator_on, client_on
+from tests.unit.clients.faking import administrator_on
 
 COUNTS = {"objects restored": 5, "replicas found": 9}
 
@@ -40,19 +36,9 @@ class Slow:
         return self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
 
 
-async def run(
-    librarian: Slow, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False, **flags: str
-) -> tuple[int, str]:
-    fake = FakeBartender()
-    client, administrator = client_on(fake), administrator_on(fake, librarian)
-    monkeypatch.setattr(connect, "open_client", lambda *_: client)
-    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator)
-    monkeypatch.setattr(Session, "settings", lambda _: type("S", (), {"origins": {}, "bartenders": ("https://b",)})())
-    out = Output(io.StringIO(), io.StringIO(), as_json=as_json)
-    given = {f"--{name}": (value,) for name, value in flags.items()}
-    await admin(Session(Arguments((), {}), out, {}), Arguments(("rebuild",), given))
-    out.finish("admin")
-    return out.exit_code, cast(io.StringIO, out.stdout).getvalue()
+async def run(librarian: Slow, monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[int, str]:
+    said = await run_as(administrator_on(FakeBartender(), librarian), monkeypatch, "rebuild", **flags)
+    return said.code, said.stdout
 
 
 async def test_it_is_begun_once_watched_and_its_findings_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
