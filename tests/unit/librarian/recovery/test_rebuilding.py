@@ -40,7 +40,7 @@ from chelonia.librarian.recovery.rebuild.decide import Basis
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.world import World
 from chelonia.wire.snapshots import Manifest, encode_manifest, snapshot_name
-from tests.sim.virtual_loop import run_virtual, virtual
+from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, EVE, HOUR, JOE, PaperVerifier
@@ -620,7 +620,8 @@ async def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytes
         assert any("taken after the loss" in note for note in status.notes)
 
 
-def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_owners(
+@virtual
+async def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_owners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Objects come back in order of their ids: a name before its collection, which for a while looks like none."""
@@ -633,32 +634,29 @@ def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_their_
             await k.bench.service.mend(ADMIN, tuple(each for each in found.findings if each.mendable))
         refused.append(caught.value.kind)
 
-    async def scenario() -> None:
-        k = keepers()
-        chance = random.Random(5)
-        k.ids.uuid = lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4))  # type: ignore[method-assign]
-        async with k.running(BEFORE):
-            for outer in range(6):
-                above = await k.bench.collection(f"d{outer}")
-                for inner in range(3):
-                    await k.bench.collection(f"s{inner}", above)
-            await next_snapshot(k)
-            paths = await k.paths()
-        real = Rebuilding._restore_batch
+    k = keepers()
+    chance = random.Random(5)
+    k.ids.uuid = lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4))  # type: ignore[method-assign]
+    async with k.running(BEFORE):
+        for outer in range(6):
+            above = await k.bench.collection(f"d{outer}")
+            for inner in range(3):
+                await k.bench.collection(f"s{inner}", above)
+        await next_snapshot(k)
+        paths = await k.paths()
+    real = Rebuilding._restore_batch
 
-        async def batch(self: Rebuilding, elements: Sequence[tuple[list[Element], list[Element]]]) -> None:
-            await real(self, elements)
-            await repair(k)
+    async def batch(self: Rebuilding, elements: Sequence[tuple[list[Element], list[Element]]]) -> None:
+        await real(self, elements)
+        await repair(k)
 
-        monkeypatch.setattr(Rebuilding, "_restore_batch", batch)
-        async with rebuilt(k) as (k, status):
-            assert await k.paths() == paths
-            owners = {(await k.bench.stored(each)).value("entry", "owner") for each in paths.values()}
-            assert (owners, set(refused)) == ({JOE}, {Kind.CONFLICT})
-            assert "objects there already" not in status.counts
-            assert await k.bench.service.mend(ADMIN, ()) == ()
-
-    run_virtual(scenario())
+    monkeypatch.setattr(Rebuilding, "_restore_batch", batch)
+    async with rebuilt(k) as (k, status):
+        assert await k.paths() == paths
+        owners = {(await k.bench.stored(each)).value("entry", "owner") for each in paths.values()}
+        assert (owners, set(refused)) == ({JOE}, {Kind.CONFLICT})
+        assert "objects there already" not in status.counts
+        assert await k.bench.service.mend(ADMIN, ()) == ()
 
 
 @pytest.mark.expect_log("a rebuild is not through")  # as far as one that starts meanwhile can tell
