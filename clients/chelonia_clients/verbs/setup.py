@@ -32,11 +32,17 @@ async def setup(session: Session, arguments: Arguments) -> None:
     clusters[name] = {**clusters.get(name, {}), **given}
     if arguments.has("--default") or len(clusters) == 1:
         said["default"] = name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_toml(said), "utf-8")
+    _write(path.resolve(), _toml(said))
     session.out.say(f"{name}: written to {path}" + (" (the default)" if said.get("default") == name else ""))
     session.out.say(f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` tells whether it works")
     session.out.result(cluster=name, file=str(path), settings=clusters[name], default=said.get("default") == name)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file whole: a full disk takes no clusters away that were written down before."""
+    from chelonia.hosting.net.certificates import write_file  # here, as it loads much that only looking does not need
+
+    write_file(path, text.encode(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
 
 
 def _given(session: Session, arguments: Arguments) -> dict[str, Any]:

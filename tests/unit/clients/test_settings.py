@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,26 @@ def test_clusters_have_names_which_setup_writes(
     refused = chelonia("setup", "four", "--bartender", "https://fd00::4:1/Bartender")
     assert (refused.code, "https://[2001:db8::1]:60000" in refused.err) == (2, True)
     assert chelonia("setup", "a/b", "--bartender", "https://x:1/B").code == 2
+
+
+def test_clusters_that_were_written_down_are_still_there_when_the_disk_is_full(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / ".config").symlink_to("dotfiles")
+    assert chelonia("setup", "one", "--bartender", "https://one:1/Bartender").code == 0
+    kept = tmp_path / "dotfiles" / "chelonia" / "client.toml"
+    before, (soft, hard) = kept.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), hard))
+    try:
+        assert chelonia("setup", "another", "--bartender", "https://another:1/Bartender").code == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert kept.read_bytes() == before
+    kept.rename(tmp_path / "own.toml")
+    kept.symlink_to(tmp_path / "own.toml")
+    (tmp_path / "own.toml").chmod(0o600)
+    assert chelonia("setup", "two", "--bartender", "https://two:1/Bartender").code == 0
+    assert kept.is_symlink()
+    assert (tmp_path / "own.toml").stat().st_mode & 0o777 == 0o600
