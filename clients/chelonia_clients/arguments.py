@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chelonia.core.bounds import FILE_BYTES_MAX
 from chelonia.core.errors import CheloniaError, Kind
 
 
@@ -81,7 +82,7 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 def parse_rate(text: str) -> int:
     """Bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
-    rate = _amount(text.removesuffix("/s"))
+    rate = amount(text.removesuffix("/s"))
     if rate >= 0:
         return rate
     raise UsageError(f"a rate is like 500K, 50M or 1G (bytes per second), or 0 for no limit; not {text!r}")
@@ -89,7 +90,7 @@ def parse_rate(text: str) -> int:
 
 def parse_size(text: str, flag: str) -> int:
     """Bytes of `100`, `500K`, `50M`, `1g`, `2T`, `1P`. Raises: UsageError."""
-    size = _amount(text)
+    size = amount(text)
     if size < 0:
         raise UsageError(f"{flag} takes a size like 100, 500K, 50M or 1G, not {text!r}")
     return size
@@ -103,9 +104,11 @@ def parse_count(text: str, flag: str) -> int:
     return int(match[1]) * {"": 1, "K": 1_000, "M": 1_000_000}[match[2].upper()]
 
 
-def _amount(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,12})([KMGTP]?)(?:I?B)?", text.upper())
-    return int(match[1]) * _UNIT_BYTES[match[2]] if match else -1
+def amount(text: str) -> int:
+    """Bytes of what a person writes; -1 for what is no amount of them, or more than a file may have."""
+    match = re.fullmatch(r"([0-9]{1,19})([KMGTP]?)(?:I?B)?", text.upper())
+    size = int(match[1]) * _UNIT_BYTES[match[2]] if match else -1
+    return size if size <= FILE_BYTES_MAX else -1
 
 
 def parse_duration(text: str, flag: str = "--for") -> int:

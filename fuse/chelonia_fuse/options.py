@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia_clients.arguments import amount
 
 CACHE_BYTES: Final = 1 << 30
 INODES, INODES_MIN = 16_000, 1_000
 """Of 1 KiB each. Enough for a directory of so many entries to be read and then looked through."""
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
                              "nodev", "suid", "nosuid", "relatime", "noatime", "async"})  # fmt: skip
 """What `mount` and fstab say to others, or what is so anyhow."""
@@ -67,7 +67,7 @@ def parse(text: str) -> Options:
         umask=_number(said, "umask", 8),
         inodes=max(_number(said, "inodes", 10), INODES_MIN) if "inodes" in said else INODES,
         cache=said.get("cache", ""),
-        cache_bytes=_size(said.get("cache_size", "")),
+        cache_bytes=_size(said["cache_size"]) if said.get("cache_size") else CACHE_BYTES,
         strict="strict" in flags,
         allow_other="allow_other" in flags,
         noexec="noexec" in flags,
@@ -83,7 +83,7 @@ def _number(said: dict[str, str], name: str, base: int) -> int:
 
 
 def _size(text: str) -> int:
-    digits, unit = text.rstrip("KMGTkmgtB").strip(), text.strip("0123456789").rstrip("Bi").upper()
-    if text and not (digits.isascii() and digits.isdigit() and unit in _UNITS):
+    size = amount(text)
+    if size < 0:
         raise CheloniaError(Kind.BAD_CONFIG, "mount", f"cache_size={text}", "write bytes, or 512M, 10G")
-    return int(digits) * _UNITS[unit] if text else CACHE_BYTES
+    return size

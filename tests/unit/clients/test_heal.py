@@ -180,7 +180,9 @@ async def test_orders(
     assert "no limit on bytes/s, 4 copies at once, for each Shepherd" in said
 
 
-@pytest.mark.parametrize("words", [["rate"], ["rate", "fast"], ["rate", "1", "2"], ["stop"], ["pause", "now"]])
+@pytest.mark.parametrize(
+    "words", [["rate"], ["rate", "fast"], ["rate", "9000P"], ["rate", "1", "2"], ["stop"], ["pause", "now"]]
+)
 async def test_what_makes_no_sense_orders_nothing(monkeypatch: pytest.MonkeyPatch, words: Sequence[str]) -> None:
     told = Told(WHOLE)
     with pytest.raises(UsageError):
@@ -199,6 +201,7 @@ async def test_what_makes_no_sense_orders_nothing(monkeypatch: pytest.MonkeyPatc
         ("7MB", 7 << 20),
         ("8k", 8192),
         ("2p", 2 << 50),
+        ("2000000000000", 2_000_000_000_000),
     ],
 )
 def test_rates_are_read_as_people_write_them(text: str, rate: int) -> None:

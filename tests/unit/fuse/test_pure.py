@@ -352,6 +352,8 @@ def test_options_are_read_and_what_is_no_option_is_told() -> None:
     assert options == Options(read_only=True, uid=5, umask=0o27, cache="/x", cache_bytes=2 << 30, strict=True)
     assert [parse(text).noexec for text in ("users,noexec", "noexec,exec", "exec,noexec")] == [True, False, True]
     assert (parse("inodes=50000").inodes, parse("inodes=7").inodes) == (50_000, INODES_MIN)
+    for size, said in ((512 << 20, "512M"), (10 << 30, "10GiB"), (10 << 30, "10gb"), (4096, "4096")):
+        assert parse(f"cache_size={said}").cache_bytes == size
     for bad in ("sync_read", "uid=me", "inodes=few", "cache_size=much", "ro=1"):
         with pytest.raises(CheloniaError, match=bad.split("=")[0]):
             parse(bad)
