@@ -304,7 +304,7 @@ class ShepherdUploads:
             await intake.take(_while_open(pending, upload.body))
             whole = self._is_whole(pending, upload, intake.writer.offset)
         except BaseException as error:
-            await self._interrupted(pending, intake, error)
+            await asyncio.shield(self._node.background.start(self._interrupted(pending, intake, error)))
             if intake.write_failed:
                 await self._node.disk.look(hard=True)
             raise
@@ -312,7 +312,7 @@ class ShepherdUploads:
             self._taking.pop(pending.reference, None)
             self._prolong(pending)
         if not whole:
-            await self._interrupted(pending, intake, None)
+            await asyncio.shield(self._node.background.start(self._interrupted(pending, intake, None)))
             return Uploaded(False, pending.written, guid=pending.request.facts.guid)
         pending.phase = Phase.FINISHING
         return await asyncio.shield(self._node.background.start(self._finish(call, pending, intake)))

@@ -397,25 +397,6 @@ async def test_a_broken_connection_keeps_what_came() -> None:
 
 
 @virtual
-async def test_a_cancelled_request_keeps_what_came() -> None:
-    world = await World().start()
-    ticket = await world.ticket(request(LARGE))
-
-    async def hanging() -> AsyncIterator[bytes]:
-        yield LARGE[: CHUNK_BYTES + 7]
-        await asyncio.Event().wait()
-
-    sending = asyncio.ensure_future(world.service.receive(JOE, Upload(ticket, hanging(), len(LARGE))))
-    await world.pass_ms(100)
-    sending.cancel()
-    await asyncio.wait((sending,))
-    assert sending.cancelled()
-    kept = await world.service.offset(JOE, ticket)
-    assert kept == CHUNK_BYTES + 7
-    assert (await world.send(ticket, LARGE[kept:], offset=kept, total=len(LARGE))).complete
-
-
-@virtual
 async def test_parts_may_be_sent_one_after_the_other() -> None:
     world = await World().start()
     ticket = await world.ticket(request(DATA, size=-1, checksums=Checksums()))
