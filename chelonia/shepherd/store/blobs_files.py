@@ -421,7 +421,11 @@ class FileWriter:
             return
         fd, self._fd = self._fd, -1
         writing = self._store.incoming(self._reference, ".writing")
-        await self._store.run(lambda: _discard(fd, writing))
+        try:
+            with contextlib.suppress(CheloniaError):
+                await self._synchronised()
+        finally:
+            await self._store.run(lambda: _discard(fd, writing))
 
     def _append(self, chunk: bytes) -> None:
         if self._store.free_bytes() < len(chunk):

@@ -1,6 +1,8 @@
 """What only real files show: a full disk, a second process, records of newer software, the state file."""
 
+import asyncio
 import errno
+import gc
 import json
 import os
 import subprocess
@@ -15,7 +17,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import ShepherdState
-from chelonia.shepherd.store import store_state
+from chelonia.shepherd.store import blobs_files, store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
 from chelonia.shepherd.store.store_state import StateFile, locked
 from chelonia.wire import records
@@ -87,6 +89,28 @@ async def test_a_number_whose_closing_fails_is_not_closed_again(
         with pytest.raises(CheloniaError):
             await writer.commit(request(b"x").facts)
     os.close(own)
+    store.close()
+
+
+async def test_what_is_thrown_away_is_not_closed_while_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is another file's soon after; and of a sync that failed nobody was told but asyncio."""
+    told, store = list[object](), FileBlobs(tmp_path)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+
+    def failing(fd: int) -> None:
+        assert os.fstat(fd).st_size == 10
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(blobs_files, "SYNC_EVERY_BYTES", 10)
+    monkeypatch.setattr(blobs_files.os, "fdatasync", failing)
+    writer = await store.create(ReferenceId(numbered("c", 1)))
+    await writer.write(b"0123456789")
+    await writer.abort()
+    del writer
+    gc.collect()
+    assert told == []
     store.close()
 
 
