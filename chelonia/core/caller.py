@@ -100,10 +100,4 @@ class Call(msgspec.Struct, frozen=True):
 
     def strongly(self) -> Call:
         """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""
-        if self.strong:
-            return self
-        return Call(
-            self.dn, self.roles, self.service_id, self.attributes, self.address, self.request_id, self.request_key,
-            self.read_after, strong=True, carrier=self.carrier, scopes=self.scopes, via=self.via,
-            credential=self.credential, is_first=self.is_first, unsure=self.unsure,
-        )  # fmt: skip
+        return self if self.strong else msgspec.structs.replace(self, strong=True)

@@ -3,11 +3,14 @@
 import pytest
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.operations.rows import EVERYONE
 from chelonia.core.operations.tables import TABLES
 from chelonia.core.rights.access import ACCESS, check_access, own_shepherd
+from chelonia.core.rights.scopes import READING, Scope
+from chelonia.core.values import replace
 from tests.support.failing import fails
 
 L, B, S, A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
@@ -115,3 +118,12 @@ def test_a_shepherd_speaks_for_itself_only() -> None:
 
 def test_an_administrator_may_ask_about_any_shepherd() -> None:
     own_shepherd(call(A), ServiceId("https://b/Shepherd"), "inventory")
+
+
+def test_a_call_that_is_to_read_the_newest_is_the_same_in_all_else() -> None:
+    call = Call(
+        Dn("/CN=joe"), (B,), ServiceId("https://b/Bartender"), ("/lab",), "::1", "request", RequestKey("key"),
+        Position("cluster", 1, 2), carrier=Dn("/CN=b"), scopes=(Scope(READING),), via="link", credential="1 /CN=ca",
+        is_first=True, unsure=True, until_ms=Ms(7),
+    )  # fmt: skip
+    assert call.strongly() == replace(call, strong=True)
