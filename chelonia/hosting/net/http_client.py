@@ -149,9 +149,9 @@ class RoundTrips:
                 self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
 
     def keep(self, target: str, ms: float) -> None:
-        """Keep how far a target is."""
+        """Keep how far a target is. Whoever was silent while a connection was made is not as far as that."""
         self._ms.pop(target, None)
-        self._ms[target] = ms
+        self._ms[target] = min(ms, bounds.ROUND_TRIP_MS_MAX)
         if len(self._ms) > TARGETS_MAX:
             del self._ms[next(iter(self._ms))]
 

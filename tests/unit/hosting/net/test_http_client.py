@@ -23,6 +23,7 @@ import aiohttp
 import pytest
 import uvloop
 
+from chelonia.core import bounds
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.buffered import Buffered
@@ -343,6 +344,13 @@ def test_the_round_trip_stands_where_the_kernel_has_it() -> None:
     known = RoundTrips()
     known.note("https://there:1", Connection({"socket": Connection()}))
     assert known.to("https://there:1/turl/x") == 16
+
+
+def test_whoever_was_silent_while_a_connection_was_made_is_not_as_far_as_that() -> None:
+    """Nobody else would be asked beside one that had stood still for 20 s but after 80 s more."""
+    known = RoundTrips()
+    known.keep("https://there:1", 20_000)
+    assert known.to("https://there:1") == bounds.ROUND_TRIP_MS_MAX
 
 
 def test_how_far_they_are_is_known_of_so_many_targets_at_most() -> None:
