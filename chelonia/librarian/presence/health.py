@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.cluster.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
@@ -151,9 +151,11 @@ class HealthTable:
             known.take(stored[shepherd])
         self._nodes = fresh
 
-    def store(self, shepherd: ServiceId, stored: StoredNode) -> None:
-        """Take over what was just written of one Shepherd."""
-        self._nodes.setdefault(shepherd, self._new(stored)).take(stored)
+    def note(self, shepherd: ServiceId, **written: Any) -> None:
+        """Take over what was just written of one Shepherd, unless it has been forgotten meanwhile."""
+        node = self._nodes.get(shepherd)
+        if node is not None:
+            node.take(replace(node.stored, **written))
 
     def _new(self, stored: StoredNode) -> _ShepherdHealth:
         return _ShepherdHealth(stored, deque(maxlen=self._rule.returns_max))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from chelonia.core import bounds
@@ -279,11 +280,10 @@ class NodeTable:
 
     async def _announce(self, call: Call, beat: Heartbeat) -> None:
         """Keep a Shepherd's domain and key, so that they outlive this process."""
-        stored = self.table.stored(beat.shepherd) or StoredNode()
         obj = shepherd_object(beat.shepherd)
         elements = [put(obj, "node", "domain", beat.domain), put(obj, "node", "verify_key", beat.verify_key)]
         await self._records.attempt(call, PlannedTransact(elements))
-        self.table.store(beat.shepherd, replace(stored, domain=beat.domain, verify_key=beat.verify_key))
+        self.table.note(beat.shepherd, domain=beat.domain, verify_key=beat.verify_key)
 
     def _accepted(self, beat: Heartbeat) -> int:
         """The last report applied for this boot, as far as it is known here: no heartbeat waits for the A-Hash, as who
@@ -303,29 +303,30 @@ class NodeTable:
 
     def written(self, transition: Transition, since_ms: Ms, left_until_ms: Ms) -> None:
         """A transition of this Librarian's was written."""
-        stored = self.table.stored(transition.shepherd)
-        if stored is not None:
-            fresh = replace(stored, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
-            self.table.store(transition.shepherd, fresh)
-        self._changed(transition.shepherd)
+        self.decided(transition.shepherd, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce or end planned absence."""
-        stored = self.table.stored(shepherd)
-        if stored is None:
-            raise CheloniaError(Kind.NOT_FOUND, "maintenance", shepherd, "no such Shepherd is registered")
+        self.known("maintenance", shepherd)
 
         async def build() -> PlannedTransact:
             element = put(shepherd_object(shepherd), "node", "maintenance_until_ms", str(until_ms))
             return PlannedTransact((element,), memo=shepherd)
 
         await self._records.apply(call, build)
-        self.decided(shepherd, replace(stored, maintenance_until_ms=until_ms))
+        self.decided(shepherd, maintenance_until_ms=until_ms)
 
-    def decided(self, shepherd: ServiceId, stored: StoredNode) -> None:
-        """An administrator has decided about a Shepherd, and it is written."""
-        self.table.store(shepherd, stored)
+    def decided(self, shepherd: ServiceId, **written: Any) -> None:
+        """Something was decided about a Shepherd, and is written."""
+        self.table.note(shepherd, **written)
         self._changed(shepherd)
+
+    def known(self, op: str, shepherd: ServiceId) -> StoredNode:
+        """What is stored of a Shepherd. Raises: NOT_FOUND."""
+        stored = self.table.stored(shepherd)
+        if stored is None:
+            raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
+        return stored
 
     # --- reports ----------------------------------------------------------------------------------------------------
 

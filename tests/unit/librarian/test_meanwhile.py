@@ -12,8 +12,9 @@ from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, RequestKey, blob_object
 from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
 from chelonia.librarian.metadata import blobs
 from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.presence.health import Transition
 from tests.sim.virtual_loop import virtual
-from tests.support.librarian import BARTENDER, LIBRARIAN, bench, shepherd_call
+from tests.support.librarian import ADMIN, BARTENDER, LIBRARIAN, bench, shepherd_call
 from tests.support.paper import Paper, paper
 
 Meanwhile = Callable[[], Awaitable[None]]
@@ -122,6 +123,29 @@ async def test_an_expired_upload_goes_only_while_it_is_one_whatever_became_of_it
 
 async def _met(ahash: Meddling) -> bool:
     return bool(ahash.outcomes)
+
+
+@pytest.mark.parametrize("decision", ["maintenance_until_ms", "drain_ms"])
+@virtual
+async def test_what_is_decided_about_a_shepherd_leaves_what_was_written_of_it_meanwhile(decision: str) -> None:
+    """It was taken back to what it had been before: the repair leader wrote once more that it is away, and since then,
+    and what it had was replaced later by as much."""
+    made: list[Meddling] = []
+
+    async with bench(wrap=meddling(made)) as b:
+        nodes, shepherd = b.service._parts.nodes, b.shepherds[0]
+
+        async def goes_away() -> None:
+            nodes.written(Transition(shepherd, "offline", "alive"), Ms(7), Ms(0))
+
+        made[-1].expect(lambda elements: any(e.property == decision for e in elements), goes_away)
+        if decision == "drain_ms":
+            await b.service.drain(ADMIN, shepherd, True)
+        else:
+            await b.service.maintenance(ADMIN, shepherd, Ms(1))
+        found = nodes.table.stored(shepherd)
+        assert found is not None
+        assert (found.state, found.since_ms, getattr(found, decision) > 0) == ("offline", 7, True)
 
 
 # --- healing ----------------------------------------------------------------------------------------------------------

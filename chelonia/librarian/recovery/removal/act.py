@@ -40,7 +40,6 @@ from chelonia.librarian.metadata.blobs import blob_of, locations_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, outbox_reference, put, unset, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.presence import registry
-from chelonia.librarian.presence.health import StoredNode
 from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.recovery.removal.decide import part, records_dropped
 from chelonia.librarian.world import World
@@ -84,7 +83,7 @@ class NodeLife:
 
     async def drain(self, call: Call, shepherd: ServiceId, *, on: bool) -> None:
         """Have a Shepherd emptied, or no longer. Raises: NOT_FOUND."""
-        stored = self._known("drain", shepherd)
+        stored = self._nodes.known("drain", shepherd)
         since = (stored.drain_ms or self._world.clock.now_ms()) if on else Ms(0)
 
         async def build() -> PlannedTransact:
@@ -92,7 +91,7 @@ class NodeLife:
 
         await self._records.apply(call, build)
         _LOG.info("shepherd %s: %s", shepherd, "is drained from now on" if on else "is no longer drained")
-        self._nodes.decided(shepherd, replace(stored, drain_ms=since))
+        self._nodes.decided(shepherd, drain_ms=since)
 
     async def told(self, call: Call, views: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
         """The same, those that are drained and empty called so."""
@@ -119,7 +118,7 @@ class NodeLife:
             page = await self._page(call.strongly(), leave, after)
             forgotten = not page.after and not check_only and await self._end(call, shepherd, still, ())
             return replace(page, forgotten=forgotten)
-        known = self._known("forget", shepherd)
+        known = self._nodes.known("forget", shepherd)
         if self._nodes.present(shepherd):
             cause = "it is alive; stop it first, and to lose nothing drain it before (admin node drain)"
             raise CheloniaError(Kind.CONFLICT, "forget", shepherd, cause)
@@ -275,12 +274,6 @@ class NodeLife:
                 return False
         draft = PlannedTransact([check(obj, empty("file"), empty("erase")), erase(obj), *burnt, *still])
         return (await self._records.attempt(call, draft)).applied
-
-    def _known(self, op: str, shepherd: ServiceId) -> StoredNode:
-        stored = self._nodes.table.stored(shepherd)
-        if stored is None:
-            raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
-        return stored
 
 
 def _name_bytes(losses: Sequence[Loss]) -> int:

@@ -242,7 +242,7 @@ def test_unapproved_and_unknown_shepherds_are_nobody() -> None:
 
 def test_maintenance_is_shown_until_its_end_and_hides_no_data() -> None:
     made = table()
-    made.store(A, StoredNode(Dn("/CN=a"), "alive", maintenance_until_ms=Ms(500)))
+    made.note(A, maintenance_until_ms=Ms(500))
     made.beat(beat(), Ms(10))
     assert [view.state for view in made.views(Ms(10), Ms(499))] == ["maintenance", "alive"]
     assert [view.state for view in made.views(Ms(10), Ms(500))] == ["alive", "alive"]
@@ -332,7 +332,7 @@ def test_transitions_are_ordered_and_written_once() -> None:
     made = table()
     both = made.transitions(Ms(2_000))
     assert both == (Transition(A, "offline", "alive"), Transition(B, "offline", "alive"))
-    made.store(A, StoredNode(Dn("/CN=a"), "offline", Ms(7)))
+    made.note(A, state="offline", since_ms=Ms(7))
     assert [t.shepherd for t in made.transitions(Ms(2_000))] == [B]
     assert [v.since_ms for v in made.views(Ms(2_000), Ms(99))] == [7, 99]
 
