@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from chelonia.hosting.transfer.part_file import PartFile
+
+T = TypeVar("T")
 
 FEW: Final = 3
 """So many files are synced one by one: a sync of all writes what others have written, too."""
@@ -57,7 +59,8 @@ class Landing:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
-                told = await asyncio.to_thread(_landed, [(part, mtime_s) for part, mtime_s, _ in batch])
+                files = [(part, mtime_s) for part, mtime_s, _ in batch]
+                told = await _finished(asyncio.get_running_loop().run_in_executor(None, _landed, files))
                 for (_, _, landed), error in zip(batch, told, strict=True):
                     if not landed.done():
                         landed.set_result(None) if error is None else landed.set_exception(error)
@@ -65,6 +68,17 @@ class Landing:
             self._work = None
             for _, _, landed in (*batch, *self._waiting):
                 landed.cancel()
+
+
+async def _finished(work: asyncio.Future[T]) -> T:
+    """What a thread returns. Who is interrupted, as when the loop ends, waits for it: it goes on with the files."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((work,))
+        raise
 
 
 def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[Exception | None]:

@@ -154,12 +154,26 @@ async def test_who_gives_up_twice_still_waits_for_the_thread_that_writes_his_fil
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_loop_that_ends_waits_for_nothing(tmp_path: Path) -> None:
-    landing = Landing()
+def test_a_loop_that_ends_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files were closed while the thread was at work on them: those that it made then stayed."""
+    landing, write_out, at_work = Landing(), PartFile.write_out, threading.Event()
+    loops = list[asyncio.AbstractEventLoop]()
+
+    def slowly(part: PartFile, mtime_s: float | None) -> None:
+        if part._target.name == "3":
+            at_work.set()
+            for _ in range(20):  # turns of the loop, which ends
+                turned = threading.Event()
+                loops[0].call_soon_threadsafe(turned.set)
+                assert turned.wait(20)
+        write_out(part, mtime_s)
+
+    monkeypatch.setattr(PartFile, "write_out", slowly)
 
     async def whole() -> None:
+        loops.append(asyncio.get_running_loop())
         tasks = [asyncio.create_task(landed_in(tmp_path, landing, str(number))) for number in range(MANY)]
-        while not landing._waiting:
+        while not at_work.is_set():
             await asyncio.sleep(0)
         assert tasks
 
