@@ -25,6 +25,9 @@ AUDIT_LOGGER = "chelonia.audit"
 ACCESS_LOGGER = "chelonia.http.access"
 _UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What could begin a line of its own, drive a terminal, or not be written at all."""
+_OF_THE_GONE: Final = ("SSL connection is closed", "socket.send() raised exception.")
+"""What event loops say of each write beyond the fifth to a peer that has gone, of which uvloop tells nobody while bytes
+for it wait. It is no fault of this node, and whoever goes could fill the log."""
 _TICKET = re.compile(r"(ticket=)[^&\s\"'>]+", re.IGNORECASE)
 
 
@@ -59,6 +62,7 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     logging.setLogRecordFactory(LineRecord)
+    logging.getLogger("asyncio").addFilter(_is_of_this_node)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     told = settings.access_file or settings.level == "DEBUG"
     logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if told else logging.WARNING)
@@ -72,6 +76,10 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
             file = LinesTogether(Path(path), encoding="utf-8")
             file.setFormatter(formatter)
             apart.addHandler(file)
+
+
+def _is_of_this_node(record: logging.LogRecord) -> bool:
+    return record.msg not in _OF_THE_GONE
 
 
 _NOWHERE: Final = {

@@ -12,6 +12,9 @@ import pytest
 
 from chelonia.hosting.logging_setup import AUDIT_LOGGER, JsonLines, LogSettings, TextLines, configure, redact
 
+GONE = "SSL connection is closed"
+"""Source: uvloop 0.23, `sslproto.pyx`, `_write_appdata`; asyncio's is the same."""
+
 
 @pytest.fixture
 def audit() -> Iterator[logging.Logger]:
@@ -70,6 +73,15 @@ def test_tickets_are_never_written(lines: logging.Formatter) -> None:
 
 def test_redaction_leaves_the_rest_alone() -> None:
     assert redact("no secret here") == "no secret here"
+
+
+@pytest.mark.usefixtures("audit")
+def test_that_a_peer_has_gone_is_no_line_of_the_event_loop() -> None:
+    """A client that was killed while bytes for it waited made one for each further answer."""
+    loop = logging.getLogger("asyncio")
+    configure(LogSettings(), "n1", logging.Logger("a root of its own"))  # noqa: LOG001 - kept from the log guard
+    told = [logging.LogRecord(loop.name, logging.WARNING, "", 0, said, (), None) for said in (GONE, "Executing took")]
+    assert [bool(loop.filter(each)) for each in told] == [False, True]
 
 
 def test_the_audit_log_has_its_own_file(
