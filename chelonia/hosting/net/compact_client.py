@@ -266,6 +266,7 @@ class Connection(asyncio.Protocol):
     def _tell_silence(self, number: int, waiting: asyncio.Future[compact.IncomingAnswer]) -> None:
         """Whoever waits hears that it takes long; what answers him comes to another future."""
         rest = self._waiting[number] = self._loop.create_future()
+        rest.add_done_callback(_look_at)  # who asked may have gone in this turn of the loop: then nobody awaits it
         waiting.set_exception(Silent(rest))
 
     def _break(self, error: CheloniaError) -> None:
@@ -299,6 +300,12 @@ class Connection(asyncio.Protocol):
 
     def _failure(self, how: str) -> CheloniaError:
         return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
+
+
+def _look_at(answer: asyncio.Future[compact.IncomingAnswer]) -> None:
+    """Have the event loop not warn that nobody took a failure."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _not_spoken(target: str) -> CheloniaError:

@@ -4,6 +4,7 @@ written to a connection that closes."""
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall
+from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall, Silent
 from chelonia.hosting.net.identity import Identity
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
 from chelonia.hosting.net.tls import ClientCertificate
@@ -143,3 +144,20 @@ async def test_nothing_is_written_to_a_connection_that_closes() -> None:
     asking.connection_lost(None)
     with fails(Kind.NETWORK):
         await answer
+
+
+async def test_nothing_is_said_of_who_goes_when_he_hears_that_it_takes_long() -> None:
+    """Nobody awaits the rest of his call then, and that a frozen peer is killed was an ERROR in the log."""
+    complaints = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    connection = Connection("somebody")
+    connection.connection_made(Wire())
+    words = compact.OutgoingCall(0, "ahash", "status", "r", "", "", None, False, ())
+    answer = connection.ask(PendingCall(words, 60_000, silent_ms=1))
+    await until(answer.done)
+    assert isinstance(answer.exception(), Silent)
+    del answer
+    connection.connection_lost(None)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not complaints
