@@ -1,7 +1,8 @@
 """Plumbing of every test: markers by folder, the log guard, capabilities, seeds of the simulator.
 
-Its parts stand in tests/support/: `log_guard` (a test fails on a WARNING it did not declare), `capabilities` (what is
-missing fails under CI and skips loudly elsewhere), `polling`.
+Its parts stand in tests/support/: `log_guard` (a test fails on a WARNING it did not declare), `process_state` (it fails
+on what it leaves changed to others), `capabilities` (what is missing fails under CI and skips loudly elsewhere),
+`polling`.
 """
 
 import os
@@ -19,6 +20,7 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support import capabilities  # noqa: E402 - after its registration for rewriting
 from tests.support.log_guard import LogGuard  # noqa: E402
 from tests.support.polling import patience  # noqa: E402
+from tests.support.process_state import changed, process_state  # noqa: E402
 
 # A user has it not: then lines that somebody waits for must come by themselves.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -50,6 +52,7 @@ hypothesis.settings.register_profile("chelonia", database=None, deadline=None)  
 hypothesis.settings.load_profile("chelonia")
 
 GUARD = pytest.StashKey[LogGuard]()
+BEFORE = pytest.StashKey[dict[str, object]]()
 
 
 # ------------------------------------------------------------------------------------------------- options, collection
@@ -176,6 +179,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     for mark in item.iter_markers("expect_log"):
         guard.expect(*mark.args, **mark.kwargs)
     guard.start()
+    item.stash[BEFORE] = process_state()
     try:
         return (yield)
     finally:
@@ -193,6 +197,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     result = yield
     _judge(item, "teardown")
+    if left := changed(item.stash[BEFORE], process_state()):
+        pytest.fail("the test leaves its process changed:\n  " + "\n  ".join(left), pytrace=False)
     return result
 
 

@@ -215,3 +215,28 @@ def test_a_client_without_its_program_is_no_failure_of_the_server(tmp_path: Path
 
     told = clients.row(bench, "x", client, ("true", "--version"))
     assert told.endswith("| 1 of 2 | test: no no-such-tester here |\n")
+
+
+def test_what_a_test_leaves_changed_to_others_fails_it(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import logging, os
+
+        def test_level():
+            logging.getLogger("chelonia.x").setLevel("INFO")
+
+        def test_root():
+            logging.getLogger().setLevel("DEBUG")
+
+        def test_environment():
+            os.environ["CHELONIA_X"] = "left"
+
+        def test_given_back(monkeypatch, caplog):
+            monkeypatch.setenv("CHELONIA_X", "mine")
+            caplog.set_level("DEBUG")
+        """
+    )
+    result = run(suite)
+    result.assert_outcomes(passed=4, errors=3)
+    result.stdout.fnmatch_lines(["*logger chelonia.x: None, now (20, True, False)*"])
+    result.stdout.fnmatch_lines(["*environment CHELONIA_X: None, now 'left'*"])

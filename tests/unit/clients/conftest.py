@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command
+
+MINDED = (signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def process_kept() -> Iterator[None]:
+    """A command sets its process up as if it ended with it, and minds signals where nobody else does."""
+    collects, minds = gc.get_threshold(), {number: signal.getsignal(number) for number in MINDED}
+    yield
+    gc.set_threshold(*collects)
+    for number, handler in minds.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.hosting.logging_setup import AUDIT_LOGGER, JsonLines, LogSettings, TextLines, configure, redact
+from tests.support.process_state import logging_kept
 
 GONE = "SSL connection is closed"
 """Source: uvloop 0.23, `sslproto.pyx`, `_write_appdata`; asyncio's is the same."""
@@ -19,13 +20,8 @@ GONE = "SSL connection is closed"
 @pytest.fixture
 def audit() -> Iterator[logging.Logger]:
     """The audit logger, given back as it was."""
-    logger = logging.getLogger(AUDIT_LOGGER)
-    yield logger
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-        handler.close()
-    logger.propagate = True
-    logger.setLevel(logging.NOTSET)
+    with logging_kept():
+        yield logging.getLogger(AUDIT_LOGGER)
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

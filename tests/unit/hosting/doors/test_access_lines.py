@@ -30,6 +30,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Door, HttpRequest
 from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
+from tests.support.process_state import logging_kept
 from tests.unit.hosting.doors.test_plain_door import EVE, MemoryBytes
 from tests.unit.hosting.doors.test_s3_busy import JOE, SECRET, door_of
 from tests.unit.hosting.listening import PLAIN, talk
@@ -38,13 +39,9 @@ from tests.unit.hosting.listening import PLAIN, talk
 @pytest.fixture
 def lines(tmp_path: Path) -> Iterator[Path]:
     """The file with the lines."""
-    logger = logging.getLogger(ACCESS_LOGGER)
-    level = logger.level
-    configure(LogSettings(access_file=str(tmp_path / "access.log")), "n1", logging.Logger("another root"))  # noqa: LOG001
-    yield tmp_path / "access.log"
-    for handler in logger.handlers:
-        handler.close()
-    logger.handlers, logger.propagate, logger.level = [], True, level
+    with logging_kept():
+        configure(LogSettings(access_file=str(tmp_path / "access.log")), "n1", logging.Logger("another root"))  # noqa: LOG001
+        yield tmp_path / "access.log"
 
 
 @contextlib.asynccontextmanager
