@@ -26,7 +26,7 @@ from chelonia.core.ports.ahash import AHash
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, delete, no_panic, unset
-from tests.support.polling import poll_async
+from tests.support.polling import NotReached, poll_async
 from tests.support.replicas import LoopThread
 
 T = TypeVar("T")
@@ -173,7 +173,10 @@ class Group:
                 return False  # the master goes by a record before it is written
             return len(record.voters) == wanted and not record.former and set(live) <= set(self.followers())
 
-        await poll_async(look, 30, what=f"a settled group: {self.describe()}")
+        try:
+            await poll_async(look, 30, what="a settled group")
+        except NotReached as error:
+            raise NotReached(f"{error}: {self.describe()}") from None
         return self.master()
 
     def describe(self) -> str:

@@ -106,6 +106,7 @@ class GroupReplica:
         self._engine_ready = False
         self._following: Following | None = None
         self._flushed: Ack | None = None
+        self._untold: Flushed | None = None  # what came while nobody was followed: no frame will tell it again
         alone = membership.number == 1 and membership.replicas == (own,)  # nobody can be master elsewhere
         self._grant = TermGrant(pace, remembers.promised_ms, now_ms, alone=alone)
         # What was granted was written down on the disk that is lost.
@@ -189,9 +190,8 @@ class GroupReplica:
         if self._reign is not None:
             return self.may_answer_strong(now_ms)
         found = self._following
-        if found is None or not (self._trusted and self._ready and found.durable):
-            return False
-        return now_ms - self._heard.left_ms < self._pace.stale_ms
+        holds = found is not None and self._trusted and self._ready and found.durable > 0
+        return holds and now_ms - self._heard.left_ms < self._pace.stale_ms
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
         """What `received` will do with an engine frame of `peer` now."""
@@ -216,7 +216,6 @@ class GroupReplica:
         """All this at a glance."""
         reign, found = self._reign, self._following
         acked = reign.acked if reign else {}
-        peers = (PeerStatus(each, acked.get(each, 0)) for each in self._others())
         return ReplicaStatus(
             role=self.role,
             master=self.master,
@@ -228,7 +227,7 @@ class GroupReplica:
             lease_ms=max(0, self._lease_until(now_ms) - now_ms) if reign else 0,
             membership=self._membership.number,
             vouched=self._vouched,
-            peers=tuple(peers),
+            peers=tuple(PeerStatus(each, acked.get(each, 0)) for each in self._others()),
             parted=tuple(sorted(self.histories.parted)),
             terms_begun=self._terms_begun,
             stretch=self._strain.stretch(now_ms),
@@ -300,7 +299,7 @@ class GroupReplica:
                 assert not self._engine_master, "who leaves his office says so before he follows another"
                 self._turn.over()
                 if self._engine_follows != (term, replica):
-                    self._engine_follows, self._engine_ready = (term, replica), False
+                    self._engine_follows, self._engine_ready, self._untold = (term, replica), False, None
             case Ready():
                 self._engine_ready = True
             case Refilling():
@@ -532,14 +531,16 @@ class GroupReplica:
         found = self._following
         if found is None or found.key != (beat.term, peer):
             if not self._may_follow(peer, beat, now_ms):
-                self._refuse(peer, beat, now_ms)
-                return
+                return self._refuse(peer, beat, now_ms)
             found = self._follow(peer, beat, now_ms)
         found.head = max(found.head, beat.head)
         if beat.durable > found.durable:
             found.durable, self._turn.failures = beat.durable, 0
             self._effects.append(FollowerSees(beat.term, beat.durable))
             self._learn(found)
+        if (untold := self._untold) is not None:
+            self._untold = None
+            self._on_flushed(untold, now_ms)
         self._regain(found, now_ms)
         if beat.sent_ms:
             self._heard.heard(beat.sent_ms, now_ms)
@@ -604,6 +605,7 @@ class GroupReplica:
         """Acknowledge, in the term we follow and no other, what its master sent and we hold."""
         found, token = self._following, event.token
         if found is None or token.term != found.term or self._engine_follows != found.key:
+            self._untold = event if found is None else None
             return
         before, self._flushed = self._flushed, Ack(token, event.sequence)
         assert before is None or before.sequence <= event.sequence, "what was acknowledged is held for the whole term"
@@ -642,7 +644,7 @@ class GroupReplica:
     def _distrust(self) -> None:
         """The engine replaces our log by a copy of the master's: until that is done we hold nothing."""
         self._trusted = self._engine_ready = False
-        self._flushed = None
+        self._flushed = self._untold = None
         if self._following is not None:
             self._following.need = None
 

@@ -382,6 +382,20 @@ def test_acks_are_given_in_the_term_followed_only() -> None:
     assert not sent(Ack, one.event(Flushed(LogPosition(8, 1, 200), 42), OPEN + 3)), "the engine does not follow yet"
 
 
+def test_what_was_synced_while_no_master_was_followed_is_acknowledged_to_the_same_one() -> None:
+    """A starved follower lets its master go, and its engine says that it holds what came just before: nothing says so
+    again. A learner was promoted only after its engine had been opened again, 20 s later."""
+    one, late = follower(), OPEN + PACE.lease_ms
+    keep_time(one, OPEN, late)
+    assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 200), 42), late))
+    assert sent(Ack, one.received(2, beat(durable=41, head=42), late + 1), 2) == [ack(200, 42)]
+    one = follower()
+    keep_time(one, OPEN, late)
+    one.event(Flushed(LogPosition(5, 1, 200), 42), late)
+    one.event(MasterThere(3, 5), late)
+    assert not sent(Ack, one.received(3, beat(durable=41, head=42), late + 1)), "that was another master's"
+
+
 def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
     one = opened()
     one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
@@ -622,12 +636,15 @@ def test_a_replica_that_lost_its_disk_does_nothing_until_it_is_synchronised() ->
     assert sent(Echo, effects) == [Echo(7, 5, False, None)]
     one.event(MasterThere(2, 5), LATE)
     one.event(Ready(), LATE)
-    assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 100), 44), LATE))
-    assert not one.may_read_here(LATE)
-    effects = one.event(Flushed(LogPosition(5, 1, 200), 45), LATE)
+    later = LATE + 2 * PACE.lease_ms
+    keep_time(one, LATE, later)
+    assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 100), 44), later))
+    assert not of(Trusted, one.received(2, beat(durable=41, head=45), later)), "that is not all that its master has"
+    assert not one.may_read_here(later)
+    effects = one.event(Flushed(LogPosition(5, 1, 200), 45), later)
     assert of(Trusted, effects)
     assert sent(Ack, effects, 2) == [ack(200, 45)]
-    assert one.may_read_here(LATE)
+    assert one.may_read_here(later)
 
 
 def test_trust_does_not_return_before_old_promises_have_lapsed() -> None:
