@@ -147,3 +147,17 @@ async def test_links_of_another_token_key_or_of_a_revoked_certificate_are_told_a
     await stage.bartender.keys.revoke(JOE, "link-0")
     later.keys.revoked = lambda credential: credential.startswith("5f ")
     assert all(key.void for key in await later.keys.list(JOE))
+
+
+@scene
+async def test_what_is_remembered_of_keys_is_bounded_and_they_are_found_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask for keys that there are not."""
+    monkeypatch.setattr(bounds, "ACCESS_KEYS_KNOWN_MAX", 3)
+    keys = stage.bartender.keys
+    made = await keys.create(JOE, NewKey())
+    for number in range(10):
+        assert await keys.find(f"NONE{number}") is None
+        assert await keys.find(made.key.id) == made
+        assert len(keys._known) <= 3

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import pytest
 from chelonia.bartender import put_token
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.settings import BartenderSettings
+from chelonia.bartender.shepherds import Shepherds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.uploads import BeginPut, Begun
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
@@ -25,6 +26,7 @@ from chelonia.core.ports.bartender import (
     PutFileRequest,
 )
 from chelonia.core.ports.files import ANY, Arrived, Done, Failure, Inline, Placed, Placing, When, Write
+from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
@@ -229,6 +231,25 @@ async def test_a_shepherd_that_does_not_answer_is_passed_over(stage: Stage) -> N
         first, request = stage.put_request(begun.turl)
         others = [stage.put_request(turl)[0] for turl in request.forward]
         assert {shepherd.dn for shepherd in (first, *others)} == {stage.named("s3").dn, stage.named("s4").dn}
+
+
+@scene
+async def test_who_finds_no_others_to_ask_tells_what_those_asked_have_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the Librarian cannot be asked for others is not why too few take the bytes."""
+    await stage.add_shepherds(*SHEPHERDS)
+    known = Shepherds.nodes
+
+    async def nodes(shepherds: Shepherds, call: Call) -> Sequence[NodeView]:
+        if any(stage.named(name).callers for name in SHEPHERDS):
+            raise CheloniaError(Kind.UNAVAILABLE, "nodes", cause="the Librarian is gone")
+        return await known(shepherds, call)
+
+    monkeypatch.setattr(Shepherds, "nodes", nodes)
+    for name in SHEPHERDS:
+        stage.named(name).refuses = "not enough space"
+    assert (await stage.put_file("/g", needed=2)).status == "no suitable shepherd found"
 
 
 @pytest.mark.parametrize("number", range(4))

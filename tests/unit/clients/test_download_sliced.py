@@ -205,3 +205,38 @@ async def test_what_breaks_a_slice_off_is_told_after_the_bytes_before_it() -> No
     with pytest.raises(CheloniaError):
         await take()
     assert sum(got) == 3 * SLICE - 1
+
+
+async def test_a_file_of_several_blobs_that_breaks_off_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), 2000, "one", 10**18)
+    extents = (Extent(0, 1000, BlobId("a")), Extent(1000, 1000, BlobId("b")))
+    there = Looked(
+        known, extents=extents, told=2000, blobs={BlobId("a"): ("https://s1/a",), BlobId("b"): ("https://s1/b",)}
+    )
+    asked = list[tuple[str, ByteRange]]()
+
+    class Bytes:
+        def __init__(self, *_: object) -> None: ...
+
+        async def get(self, sources: tuple[str, ...], span: ByteRange) -> AsyncGenerator[bytes, None]:
+            asked.append((sources[0], span))
+            first = 1000 if sources == ("https://s1/b",) else 0
+            if len(asked) == 2:
+                yield DATA[first : first + 300]
+                raise CheloniaError(Kind.INCOMPLETE)
+            yield DATA[first + span.offset : first + span.offset + span.length]
+
+    async def look(call: Call, look: Look) -> Looked:
+        return there
+
+    monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
+    requester: Any = SimpleNamespace(
+        files=None, http=None, clock=QuickClock(), looks=SimpleNamespace(send=look), new_call=Call,
+        trouble=lambda *_: None,
+    )  # fmt: skip
+    await download(requester, "/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == DATA[:2000]
+    spans = [("https://s1/a", ByteRange(0, 1000)), ("https://s1/b", ByteRange(0, 1000))]
+    assert asked == [*spans, ("https://s1/b", ByteRange(300, 700))], "what has come is not asked for again"

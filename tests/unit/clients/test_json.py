@@ -12,15 +12,22 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import Drill, DrillStatus
 from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus
 from chelonia.core.cluster.position import Position
+from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.errors import Kind
-from chelonia.core.ids import Dn, Ms, ServiceId
+from chelonia.core.ids import Dn, Guid, Ms, ServiceId
+from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.bartender import DeletedEntry
+from chelonia.core.ports.files import Space
 from chelonia.core.ports.librarian import Finding, HealthSummary, NodeView, ServiceRecord
+from chelonia.core.rights.scopes import Shared
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
+from chelonia_clients.client import Client
+from chelonia_clients.session import Session
+from chelonia_clients.verbs import share as share_verb
 from chelonia_clients.verbs import status
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command, administrator_on
@@ -225,3 +232,59 @@ def test_a_missing_parent_mentions_what_makes_it(chelonia: Command) -> None:
 def test_ls_without_a_name_lists_the_root(chelonia: Command, fake: FakeBartender) -> None:
     fake.add_file("/f", b"")
     assert chelonia("ls").lines == ["'/': collection", "  f  <file>"]
+
+
+def test_a_failure_has_its_facts_beside_what_it_is_of(chelonia: Command) -> None:
+    said = json.loads(chelonia("--json", "stat", "/none").out)
+    facts = {"kind": "not-found", "errno": "ENOENT", "exit_code": 3, "op": "stat", "subject": "/none",
+             "cause": said["error"]["cause"], "retryable": False}  # fmt: skip
+    assert said["error"] == facts
+    assert said["results"] == [{"ok": False, "ln": "/none", "error": facts}]
+
+
+def test_a_quota_has_its_facts(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = QuotaUse(Quota(Dn("/CN=a"), Guid("g"), 100, 7), 40, 2, True, "/c", True)
+    spaces = [Space(9, 8, (use,)), Space(9, 8)]
+
+    async def space(_: Client, ln: str) -> Space:
+        return spaces.pop(0)
+
+    monkeypatch.setattr(Client, "space", space)
+    fake.add_collection("/c")
+    counted = {"user": "/CN=a", "tree": "/c", "guid": "g", "bytes": 40, "bytes_max": 100, "files": 2, "files_max": 7,
+               "counted": True, "default": True}  # fmt: skip
+    assert json.loads(chelonia("--json", "quota", "/c").out)["results"] == [{"ok": True, "ln": "/c", **counted}]
+    assert json.loads(chelonia("--json", "quota", "/").out)["results"] == [
+        {"ok": True, "ln": "/", "total": 9, "free": 8}
+    ]
+
+
+def test_a_share_link_has_its_facts(chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = AccessKey(f"{LINK_PREFIX}ab", Dn("/CN=a"), Ms(1), Ms(1 << 60), "read /c", void=True)
+
+    class Keys:
+        async def list(self, _: Call) -> tuple[AccessKey, ...]:
+            return (key, replace(key, id="of S3"), replace(key, expires_ms=Ms(1)))
+
+        async def revoke(self, _: Call, key_id: str) -> None:
+            assert key_id == key.id
+
+    async def share(_: Client, ln: str, lifetime_ms: int, **how: bool) -> Shared:
+        assert (ln, lifetime_ms, how) == ("/c", 86_400_000, {"upload": True, "write": False})
+        return Shared("token", "https://h/c", "https://h/c?authz=token", Ms(77))
+
+    monkeypatch.setattr(Client, "share", share)
+    monkeypatch.setattr(connect, "open_keys", lambda *_: Keys())
+    monkeypatch.setattr(share_verb, "id_of", lambda _: f"{LINK_PREFIX}ab")
+    monkeypatch.setattr(share_verb, "password_of", lambda _: "secret")
+    monkeypatch.setattr(Session, "settings", lambda _: None)
+
+    def results(*words: str) -> object:
+        return json.loads(chelonia("--json", "share", *words).out)["results"]
+
+    told = {"link": "https://h/c?authz=token", "url": "https://h/c", "token": "token", "password": "secret"}
+    assert results("--upload", "/c") == [{"ok": True, "ln": "/c", **told, "until_ms": 77}]
+    assert results("--list") == [
+        {"ok": True, "id": "ab", "dn": "/CN=a", "created_ms": 1, "until_ms": 1 << 60, "scope": "read /c", "void": True}
+    ]
+    assert results("--revoke", "ab") == [{"ok": True, "id": "ab", "status": "revoked"}]

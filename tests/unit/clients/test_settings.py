@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.credential_files import CredentialFiles
+from chelonia.hosting.net.http_client import HttpClient
+from chelonia.hosting.net.rpc_client import Link
+from chelonia.hosting.net.tls import TlsSettings
+from chelonia_clients import connect
+from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from tests.support.failing import fails
 from tests.unit.clients.faking import Command
@@ -159,3 +166,27 @@ def test_clusters_that_were_written_down_are_still_there_when_the_disk_is_full(
     assert chelonia("setup", "two", "--bartender", "https://two:1/Bartender").code == 0
     assert kept.is_symlink()
     assert (tmp_path / "own.toml").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("open_", "strong"), [(connect.open_client, True), (None, False)])
+async def test_a_command_reads_what_others_have_written_and_a_program_what_it_has_seen(
+    monkeypatch: pytest.MonkeyPatch, open_: Callable[[Settings], Client] | None, strong: bool
+) -> None:
+    """A command knows of no position that it has seen, so all its reads are of the newest."""
+    links = list[Link]()
+
+    def noting(bind: Callable[[Link, tuple[str, ...]], Any]) -> Callable[[Link, tuple[str, ...]], Any]:
+        def bound(link: Link, urls: tuple[str, ...]) -> Any:
+            links.append(link)
+            return bind(link, urls)
+
+        return bound
+
+    monkeypatch.setattr(connect, "find", lambda *_: connect.ConnectionPlan(TlsSettings(), None))
+    monkeypatch.setattr(connect, "open_http", lambda _: HttpClient(lambda: None))
+    for name in ("remote_bartender", "remote_files"):
+        monkeypatch.setattr(connect, name, noting(getattr(connect, name)))
+    wish = Wish(bartenders=("https://b:1/Bartender",))
+    client = open_(connect.settle_here(wish, {})) if open_ is not None else connect.from_environment(wish, {})
+    assert [link.strong for link in links] == [strong] * 2
+    await client.http.close()

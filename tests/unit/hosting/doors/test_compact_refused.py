@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall, Silent
+from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
 from chelonia.hosting.net.tls import ClientCertificate
@@ -161,3 +163,26 @@ async def test_nothing_is_said_of_who_goes_when_he_hears_that_it_takes_long() ->
     gc.collect()
     await asyncio.sleep(0)
     assert not complaints
+
+
+async def test_of_what_a_caller_calls_his_request_no_more_is_kept_than_by_other_doors(
+    expect_log: Callable[[str], None],
+) -> None:
+    heard, long = list[str](), "x" * 64 + "y" * 10_000
+
+    async def status(call: Call) -> AHashStatus:
+        heard.append(call.request_id)
+        if len(heard) == 1:
+            return STATUS
+        raise RuntimeError("planted")
+
+    registry = RoleRegistry((KNOWN,), None, SystemClock())
+    packed = CompactDoor(offer(AHASH.table, Port(status)), CompactParts(registry, Horizon()))
+    expect_log(f"failed service=ahash op=status request={'x' * 64}$")
+    for _ in range(2):
+        call = compact.decode_asked(asked(1)[compact.LENGTH_BYTES :])
+        call.request_id = long
+        answer = await packed.answer(Peer(Dn(LIBRARIAN)), call)
+    assert heard == ["x" * 64] * 2
+    assert b"x" * 64 in answer
+    assert b"xy" not in answer
