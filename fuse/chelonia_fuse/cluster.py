@@ -54,6 +54,7 @@ DEADLINE_S: Final = 30.0
 """For one question or change: several times what a failover takes."""
 AWAY_S: Final = 15.0
 """For so long after a question that nobody answered, those who can do without an answer do not ask."""
+_AWAY: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED, Kind.EXPIRED)
 A = TypeVar("A")
 
 
@@ -104,7 +105,7 @@ class MountedCluster:
         try:
             answer = await _in_time(self._looks.send(new_call(), Look(place, want, span)), "look", place)
         except CheloniaError as error:
-            if error.kind in (Kind.NETWORK, Kind.TIMEOUT):
+            if error.kind in _AWAY:
                 self.away_until_s = time.monotonic() + AWAY_S
             raise
         self.away_until_s = 0.0

@@ -11,10 +11,11 @@ AGAIN: Final = frozenset(
     {
         Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY, Kind.BUSY, Kind.CANCELLED,
         Kind.NO_SHEPHERD, Kind.NO_REPLICA, Kind.CONFLICT, Kind.INCOMPLETE, Kind.CHECKSUM, Kind.BAD_TICKET,
-        Kind.EXPIRED, Kind.ALREADY_DONE, Kind.NOT_ALIVE,
+        Kind.EXPIRED, Kind.UNTRUSTED, Kind.ALREADY_DONE, Kind.NOT_ALIVE,
     }
 )  # fmt: skip
-"""Failures that pass: what failed with one may be tried again as a whole."""
+"""Failures that pass: what failed with one may be tried again as a whole. Proxies and CRLs end while it is mounted, and
+are renewed."""
 _NUMBERS: Final = dict.fromkeys(AGAIN, errno.EIO) | {Kind.CANCELLED: errno.EINTR}
 """Where a program expects something else of a file than the table of kinds says."""
 _QUIET: Final = frozenset(
@@ -43,8 +44,8 @@ def line_of(error: CheloniaError, op: str, path: str) -> str:
 def _cure(kind: Kind) -> str:
     if kind is Kind.DENIED:
         return " (`chelonia policy` shows and changes who may what)"
-    if kind in (Kind.UNTRUSTED, Kind.BAD_CONFIG):
-        return " (`chelonia doctor` shows what is wrong with certificates)"
+    if kind in (Kind.UNTRUSTED, Kind.EXPIRED, Kind.BAD_CONFIG):
+        return " (`chelonia doctor` shows what is wrong with certificates; renewed ones are taken up within seconds)"
     if kind in AGAIN:
         return " (it may pass; `chelonia mount --status` shows what waits)"
     return ""

@@ -18,7 +18,7 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.timing.jobs import Jobs
+from chelonia.core.timing.jobs import Job, Jobs, Wait, every
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
@@ -38,6 +38,8 @@ READ_MS, RETRY_MS = 15_000, 10_000
 """How long one Bartender is waited for, and how long a question is repeated."""
 DRAIN_S: Final = 30.0
 """How long the end of a mount waits for what is in its journal; the next mount does the rest."""
+RENEW_MS: Final = 10_000
+"""How often certificates are looked at: a proxy lasts some hours, a CRL some days, a mount for longer."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,7 +59,7 @@ class Mount:
         self._place = place
         self._mountpoint = mountpoint
         self._options = options
-        http = connection.http
+        self._http = http = connection.http
         link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
         files = remote_files(link, connection.bartenders, RetryLimits(retry_ms=RETRY_MS, read_ms=READ_MS))
         self._cluster = MountedCluster(files, HttpBytes(http, SystemClock()), connection.wanted)
@@ -94,7 +96,8 @@ class Mount:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, kernel.stop)
-        jobs = Jobs(SystemClock(), [self._committer.job()])
+        renewing = Job("certificates", every(RENEW_MS, self._renew), Wait(RENEW_MS), loud=True)
+        jobs = Jobs(SystemClock(), [self._committer.job(), renewing])
         working = [asyncio.create_task(each) for each in (jobs.run(), self._binding.requests.watch())]
         if tell is not None:
             working.append(asyncio.create_task(self._tell(tell)))
@@ -105,6 +108,14 @@ class Mount:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
             await self._drain()
+
+    async def _renew(self) -> None:
+        """Take up certificates, proxies and CRLs that were renewed. Raises: why not; the old ones stay."""
+        if await asyncio.to_thread(self._http.renew):
+            if self._http.compact is not None:
+                self._http.compact.anew()
+            self._cluster.away_until_s = 0.0
+            _LOG.info("certificates were renewed, and are shown from now on")
 
     async def _drain(self) -> None:
         """Commit what is here, for a while."""

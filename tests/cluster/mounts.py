@@ -23,13 +23,16 @@ class Mount:
     path: Path
     cache: Path
     options: str = ""
+    proxy: Path | None = None
+    """Whose it is; None: the cluster's user's."""
     terminal: int | None = None
     """Where it writes what it would write to the person's terminal; None: to the log."""
     process: subprocess.Popen[str] | None = None
     lines: list[str] = field(default_factory=list)
 
     def chelonia(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(self.cluster.root), *words]
+        who = ["--proxy", str(self.proxy)] if self.proxy else []
+        return [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(self.cluster.root), *who, *words]
 
     def start(self) -> Mount:
         self.path.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.mounting import READ_MS
 from chelonia_fuse.options import INODES_MIN
 from chelonia_fuse.xattrs import STATUS
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Cluster, now_ms
 from tests.cluster.mounts import Mount
 from tests.support.polling import patience, poll
 
@@ -337,6 +337,43 @@ def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Moun
         reader.terminate()  # Ctrl-C would not do: what a shell starts in the background ignores it
         assert reader.wait(READ_MS / 2000) == -signal.SIGTERM
     poll(lambda: (mount.path / "cold").read_bytes() == b"x", what="the cluster is back")
+
+
+def test_what_is_closed_after_a_certificate_has_ended_is_committed_once_it_is_renewed(
+    two: tuple[Mount, Mount], cluster: Cluster, tmp_path: Path
+) -> None:
+    """A mount outlives a proxy many times; it kept to the one of its start."""
+    own, there = tmp_path / "own.pem", two[0].path
+    first = cluster.ca.issue_user("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe", now_ms())
+    first.write_proxy(own)
+    mount = Mount(cluster, "/mounted", tmp_path / "m", tmp_path / "cache", proxy=own).start()
+    try:
+        files = {name: (mount.path / name).open("wb") for name in ("small-late", "large-late")}
+        for size, file in zip((10, 300_000), files.values(), strict=True):
+            file.write(bytes(size))
+        (mount.path / "read").write_bytes(b"x")
+        cluster.ca.revoke(first.certificate, now_ms())
+        for name in cluster.names:
+            cluster.signal(name, signal.SIGHUP)
+        cluster.expect_log("handshake-refused|untrusted")
+        poll(lambda: _refused(mount.path / "none"), what="the certificate is no good any more")
+        for file in files.values():
+            file.close()
+        assert (mount.path / "read").read_bytes() == b"x"
+        own.unlink()
+        cluster.ca.issue_user("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe", now_ms()).write_proxy(own)
+        poll(lambda: [(there / name).stat().st_size for name in files] == [10, 300_000], what="all is committed")
+        assert "certificates were renewed" in mount.log()
+        mount.end()
+    finally:
+        mount.abandon()
+
+
+def _refused(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        return error.errno == errno.EIO
 
 
 def test_a_mount_in_the_foreground_shows_what_goes_on(

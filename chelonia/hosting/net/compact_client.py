@@ -52,6 +52,11 @@ class CompactClient:
         """The connection on which a call may be sent at once; None: there is none yet, or it broke."""
         return self._connection_to(_target(url))
 
+    def anew(self) -> None:
+        """Have whoever asks from now on make another connection; those that stand end with the last who waits there."""
+        for connection in self._stands.values():
+            connection.part()
+
     async def close(self) -> None:
         """Close all connections, and wait until they are: else the interpreter warns of them."""
         opening, ending = list(self._open.values()), [*self._left, *self._stands.values()]
@@ -171,6 +176,11 @@ class Connection(asyncio.Protocol):
     def waits(self) -> bool:
         """Whether anybody waits for an answer."""
         return bool(self._waiting)
+
+    def part(self) -> None:
+        """Be asked by nobody more, and end with the last who waits."""
+        self.broken = True
+        self._end_when_left()
 
     def close(self) -> None:
         """Say goodbye."""

@@ -188,6 +188,9 @@ class HttpClient:
         self.round_trips = RoundTrips()
         self.compact: CompactClient | None = None
         """The same peers in the compact encoding; closed with this."""
+        self.renew: Callable[[], bool] = bool
+        """Takes up certificates that were replaced on the disk since, for new connections; tells whether any were. It
+        reads files. Raises: as `TlsStore.reload`."""
         self.loads = "aiohttp"
         """What is imported before the first request; a program of ours may know a quicker way."""
 

@@ -115,6 +115,7 @@ def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
     clock = SystemClock()
     client = HttpClient(functools.cache(tls.client_context), limits)
     client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), client.round_trips)
+    client.renew = tls.reload_if_changed
     return Link(client, clock, SystemIds(), compact=client.compact)
 
 

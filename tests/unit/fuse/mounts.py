@@ -35,14 +35,14 @@ OWNER = Owner(1000, 100)
 
 
 class Network:
-    """The port and the bytes of a cluster, as one user reaches them; `away`: nothing does; `late`: the next answer of a
-    method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first MiB. Of what
-    was sent, `inline_bytes` came in messages. `who` asks."""
+    """The port and the bytes of a cluster, as one user reaches them; `away`: nothing does, and `why`; `late`: the next
+    answer of a method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first
+    MiB. Of what was sent, `inline_bytes` came in messages. `who` asks."""
 
     def __init__(self, memory: MemoryCluster) -> None:
         self.memory = memory
         self.who = WHO
-        self.away = False
+        self.away, self.why = False, Kind.NETWORK
         self.reads = self.read_bytes = self.sent_bytes = self.inline_bytes = 0
         self.asked: list[str] = []
         self.late: dict[str, asyncio.Event] = {}
@@ -51,7 +51,7 @@ class Network:
 
     def check(self) -> None:
         if self.away:
-            raise CheloniaError(Kind.NETWORK, cause="the network is away")
+            raise CheloniaError(self.why, cause="the network is away")
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         async def ask(call: Call, *args: Any) -> Any:

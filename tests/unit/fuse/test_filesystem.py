@@ -399,9 +399,11 @@ async def test_what_is_open_is_read_on_after_it_lost_its_name(mount: Trial, othe
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
+@pytest.mark.parametrize("why", [Kind.NETWORK, Kind.UNTRUSTED, Kind.EXPIRED])  # a proxy has ended, or a CRL
 async def test_what_is_closed_while_the_network_is_away_is_committed_later(
-    mount: Trial, other: Trial, tmp_path: Path, memory: MemoryCluster, caplog: pytest.LogCaptureFixture
+    mount: Trial, other: Trial, tmp_path: Path, memory: MemoryCluster, caplog: pytest.LogCaptureFixture, why: Kind
 ) -> None:
+    mount.network.why = why
     await mount.write("f", LARGE)
     handle = await mount.open("f")
     await mount.system.write(handle, 5, b"later")

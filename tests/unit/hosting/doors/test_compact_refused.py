@@ -23,8 +23,8 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall, Silent
 from chelonia.hosting.net.http_messages import Peer
 from chelonia.hosting.net.identity import Identity
-from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_ahash
-from chelonia.hosting.net.tls import ClientCertificate
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, open_link, remote_ahash
+from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from chelonia.wire import compact
 from chelonia.wire.operations.ahash import AHASH
 from tests.support.failing import fails
@@ -76,6 +76,34 @@ async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pyt
         assert failure.kind is Kind.UNTRUSTED, failure
         assert "revoked" in failure.cause
     assert port.asked == 1
+
+
+async def test_a_renewed_certificate_is_shown_at_once_and_what_had_begun_is_answered(tmp_path: Path) -> None:
+    grid, gate = Grid(tmp_path), asyncio.Event()
+
+    async def slow(call: Call) -> AHashStatus:
+        await gate.wait()
+        return STATUS
+
+    port, files = Port(slow), grid.settings(grid.user(LIBRARIAN))
+    assert files.proxy is not None
+    link = open_link(TlsStore(files, grid.clock.now_ms))
+    async with door(grid, port) as server, link.client as client:
+        ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], RetryLimits())
+        begun = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: port.asked == 1)
+        assert not client.renew()
+        assert client.compact is not None
+        files.proxy.unlink()
+        grid.user(LIBRARIAN).write_proxy(files.proxy)
+        assert client.renew()
+        client.compact.anew()
+        later = asyncio.create_task(ahash.status(Call()))
+        await until(lambda: port.asked == 2)
+        assert server.connections == 2
+        gate.set()
+        assert await asyncio.gather(begun, later) == [STATUS, STATUS]
+        await until(lambda: server.connections == 1)
 
 
 async def away() -> tuple[ServiceRecord, ...]:
