@@ -43,6 +43,8 @@ GIVE_UP_S: Final = 15.0
 """After so long without a Bartender no further try is begun."""
 AGAIN_MS: Final = 3_000
 """Between two tries of what waits in the journal."""
+REFUSED_S: Final = 60.0
+"""Between two tries of what was refused: quotas are raised, and rights given back."""
 _LOG = logging.getLogger(__name__)
 _REFUSED: Final = (
     Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.EXISTS, Kind.NOT_A_FILE,
@@ -102,6 +104,16 @@ class FileCommitter:
             if error.kind not in AGAIN or self._strict:
                 raise
             await self._later(inode, error)
+
+    async def part(self, inode: Inode) -> None:
+        """Commit where no program hears what comes of it: behind the last close, and at the end of the mount. What
+        cannot be committed waits, and is told to the log. Raises: as `close`, where the mount is strict."""
+        try:
+            await self.close(inode)
+        except (CheloniaError, OSError) as error:
+            if self._strict:
+                raise
+            await self._unsent(inode, error)
 
     async def commit(self, inode: Inode) -> None:
         """Return once what was changed is durable in the cluster. Raises: what it says."""
@@ -210,15 +222,17 @@ class FileCommitter:
         except OSError as trouble:
             _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
         if not passing:
-            self._lost(inode, error)
+            self._refused(inode, error)
 
-    def _lost(self, inode: Inode, error: CheloniaError | OSError) -> None:
-        assert inode.copy is not None, "what waits has bytes here"
-        place = self._place(inode, inode.copy)
-        _LOG.error(
-            "%s was closed here and cannot be committed: %s: its bytes stay in %s", place, error, inode.copy.path
-        )
-        self.waiting.pop(inode.guid, None)
+    def _refused(self, inode: Inode, error: CheloniaError | OSError) -> None:
+        """Have what was refused tried again, seldom, and told once."""
+        copy = inode.copy
+        assert copy is not None, "what waits has bytes here"
+        if not copy.due_s:
+            place, how = self._place(inode, copy), "its bytes stay in %s, and are tried again each minute"
+            _LOG.error(f"%s was closed here and cannot be committed: %s: {how}", place, error, copy.path)
+        copy.due_s = time.monotonic() + REFUSED_S
+        self.waiting[inode.guid] = inode
 
     async def replay(self) -> int:
         """Take up what an earlier mount left in the journal; what else is in the cache goes. Returns: how many changes.
@@ -254,13 +268,15 @@ class FileCommitter:
 
     async def work_off(self) -> None:
         """Try once to commit what waits, when the cluster answers."""
-        if self.waiting:
+        now_s = time.monotonic()
+        due = [guid for guid, inode in self.waiting.items() if inode.copy is not None and inode.copy.due_s <= now_s]
+        if due:
             try:
                 await self._cluster.look(LogicalName(self._inodes.root.guid, ()))
             except CheloniaError as error:
                 if error.kind in AGAIN:
                     return
-        for guid in list(self.waiting):
+        for guid in due:
             if (inode := self.waiting.pop(guid, None)) is None:
                 continue  # it was committed meanwhile
             self.waiting[guid] = inode  # the last from now on: where it cannot be committed, others come first
@@ -272,7 +288,7 @@ class FileCommitter:
                 if error.kind in AGAIN:
                     _LOG.info("%s waits still: %s", path, error)
                     return
-                self._lost(inode, error)
+                self._refused(inode, error)
                 continue
             except OSError as error:  # of this machine's disk: the others are not to wait for it
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)

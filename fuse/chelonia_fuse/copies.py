@@ -73,6 +73,7 @@ class CachedCopy:
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: where it was then.
         commit: the etag that its bytes are to have, "" where they are others than had one chosen; `tried`: the blobs
             that they were sent as.
+        due_s: when it is to be committed again, monotonic, where that was refused; 0: it was not.
         held: the bytes while they are few and no file has them; None: the file does.
         saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
         read_at: where it was read last.
@@ -91,6 +92,7 @@ class CachedCopy:
     commit: str = ""
     tried: list[BlobId] = field(default_factory=list)
     place: LogicalName | None = None
+    due_s: float = 0.0
     saving: asyncio.Future[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     fetching: list[Fetch] = field(default_factory=list)
@@ -173,7 +175,7 @@ class CachedCopy:
         self._changed()
 
     def _changed(self) -> int:
-        self.kept, self.commit, self.tried, self.written_ns = False, "", [], time.time_ns()
+        self.kept, self.commit, self.tried, self.due_s, self.written_ns = False, "", [], 0.0, time.time_ns()
         return self.written_ns
 
     def settled(self) -> Setting:

@@ -457,7 +457,7 @@ class FileSystem:
         """The last one who had it open has closed it."""
         inode = handle.inode
         try:
-            await self.committer.close(inode)
+            await self.committer.part(inode)
         finally:
             inode.opens -= 1
             if not inode.opens and self.committer.is_marked(inode):

@@ -124,8 +124,8 @@ class Mount:
                 await self._committer.behind.drained()
                 for inode in self._cache.inodes():
                     if inode.copy is not None and inode.copy.staged.changed and not inode.copy.kept:
-                        with contextlib.suppress(CheloniaError):
-                            await self._committer.close(inode)
+                        with contextlib.suppress(CheloniaError, OSError):
+                            await self._committer.part(inode)
                 await self._committer.work_off()
         if waits := self._waits():
             _LOG.warning("%d files wait in %s; the next mount commits them", waits, self._directory)
