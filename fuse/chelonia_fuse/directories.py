@@ -63,6 +63,11 @@ class OpenDirectory:
         """How long ago the last page was asked for."""
         return (time.monotonic_ns() - self.asked_ns) / 1e9
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it was read to its end, and nothing is in it."""
+        return self.ended and not self.shown
+
     async def entries(
         self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode | None, int], bool]
     ) -> None:

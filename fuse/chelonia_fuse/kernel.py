@@ -26,11 +26,11 @@ import pyfuse3.asyncio
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_MOUNTPOINT, TYPE_SYMLINK
-from chelonia.core.ports.files import Attributes, Named, Over, Setting
+from chelonia.core.ports.files import Named, Over, Setting
 from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.errors import errno_of, line_of
 from chelonia_fuse.filesystem import FileSystem, Handle, Owner
-from chelonia_fuse.inodes import Inode, number_of
+from chelonia_fuse.inodes import ROOT, Inode, number_of
 from chelonia_fuse.interrupts import RequestWatch
 from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.options import Options
@@ -42,6 +42,8 @@ TASKS_MAX: Final = 128
 IN_VAIN_MAX: Final = 2
 """So often the session may be seen readable while nobody waits: who reads next is about to. Then all are at work."""
 PREFERRED_BYTES: Final = 128 * 1024
+DOTS: Final = 2
+"""A listing begins with `.` and `..`, as programs that count what is in a directory expect."""
 _BLOCK_BYTES: Final = 4096
 _FILES: Final = 1 << 40
 """There is no limit to the number of entries."""
@@ -374,20 +376,28 @@ class Binding(pyfuse3.Operations):
     @_answering
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directory = self._directories[fh]
+        inode = directory.inode
+        dots = () if inode.gone else ((b".", inode.number), (b"..", next((above for above, _ in inode.names), ROOT)))
+        for at, (name, number) in enumerate(dots):
+            if start_id <= at and not pyfuse3.readdir_reply(token, name, _numbered(number, stat.S_IFDIR), at + 1):
+                return
+        if start_id == DOTS and directory.is_empty:
+            return  # it was asked already
 
         def accept(entry: Named, inode: Inode | None, following: int) -> bool:
             if inode is None and UNLOOKED:
-                return bool(pyfuse3.readdir_reply(token, entry.name.encode(), _unlooked(entry.attributes), following))
+                told = _numbered(number_of(entry.attributes.guid), mode_of(entry.attributes))
+                return bool(pyfuse3.readdir_reply(token, entry.name.encode(), told, DOTS + following))
             inode = inode or self._system.inodes.listed(
                 entry.attributes, directory.inode.number, entry.name, directory.asked_ns
             )
             told = self._entry(inode)
             told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # who reads slowly asks anew
-            taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, following)
+            taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, DOTS + following)
             inode.lookups += taken
             return taken
 
-        await self._system.entries(directory, start_id, accept)
+        await self._system.entries(directory, max(0, start_id - DOTS), accept)
         self._let_go()
 
     @_answering
@@ -419,11 +429,12 @@ def _filled(told: Shown) -> pyfuse3.EntryAttributes:
     return entry
 
 
-def _unlooked(known: Attributes) -> pyfuse3.EntryAttributes:
+def _numbered(number: int, mode: int) -> pyfuse3.EntryAttributes:
     """An entry of a listing that the kernel is told the number and type of, and does not keep."""
     entry = pyfuse3.EntryAttributes()
-    entry.st_ino, entry.st_mode = pyfuse3.InodeT(number_of(known.guid)), pyfuse3.ModeT(mode_of(known))
-    _node(entry).value = 0
+    entry.st_ino, entry.st_mode = pyfuse3.InodeT(number), pyfuse3.ModeT(mode)
+    if UNLOOKED:
+        _node(entry).value = 0
     return entry
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import uvloop
 
-from chelonia.core.ids import Dn, Guid
-from chelonia.core.ports.files import Attributes
 from chelonia_fuse.options import parse
 from tests.support.polling import poll_async
 
@@ -97,6 +95,6 @@ async def test_who_waits_gives_up_when_the_session_ends(watch: Any, pipe: tuple[
 
 def test_an_entry_that_the_kernel_is_not_to_keep_has_its_number_still() -> None:
     assert kernel.UNLOOKED, "this pyfuse3 has its numbers elsewhere"
-    entry = kernel._unlooked(Attributes(Guid("11111111-1111-4111-8111-111111111111"), "file", 1, Dn("/CN=x")))
+    entry = kernel._numbered(0x111111111111111, 0o100644)
     assert entry.st_ino == 0, "by which it would be kept"
     assert ctypes.c_uint64.from_address(id(entry) + object.__basicsize__ + 16 + 8).value == 0x111111111111111

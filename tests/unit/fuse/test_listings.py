@@ -17,6 +17,25 @@ from chelonia_fuse.directories import OpenDirectory
 from chelonia_fuse.listings import LargeListing
 from chelonia_fuse.names import NOTHING
 from tests.unit.fuse.mounts import HOUR_S, OWNER, WHO, Trial, names
+from tests.unit.fuse.test_filesystem import bound
+
+
+async def test_a_listing_begins_with_the_directory_and_the_one_above(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyfuse3, told = pytest.importorskip("pyfuse3"), list[tuple[bytes, int]]()
+    monkeypatch.setattr(pyfuse3, "readdir_reply", lambda _, name, __, following: not told.append((name, following)))  # type: ignore[func-returns-value]
+    binding, made = bound(mount), await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    opened = await binding.opendir(made.number, None)
+    mount.network.asked.clear()
+    for start in (0, 2):  # the kernel asks until there is no more
+        await binding.readdir(opened, start, None)
+    assert (told, mount.network.asked) == ([(b".", 1), (b"..", 2)], ["list"])
+    await mount.system.create(made, "f", os.O_WRONLY, 0o644, OWNER)
+    for start, names_told in ((0, [b".", b"..", b"f"]), (2, [b"f"]), (3, [])):
+        told.clear()
+        await binding.readdir(opened, start, None)
+        assert [name for name, _ in told] == names_told
 
 
 async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
