@@ -26,7 +26,7 @@ from chelonia.hosting.net.quick_bodies import trim_heaps
 
 # isort: split
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.config import load_config, problems_of, render_config
+from chelonia.hosting.config import NodeConfig, load_config, problems_of, render_config
 from chelonia.hosting.config_looks import local_problems, local_warnings
 from chelonia.hosting.logging_setup import LogSettings, configure
 from chelonia.hosting.net.clock import SystemClock
@@ -154,6 +154,7 @@ def _add_dev(verbs: Any, whole_number: Callable[[int, int], Callable[[str], int]
 
 def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config)
+    _check_account(config)
     faulthandler.enable(STDERR, all_threads=True)  # what a library aborts or crashes says where that was
     os.umask(0o077)  # replicas, metadata and the audit log are nobody else's to read
     configure(config.log, config.node.name)
@@ -168,6 +169,18 @@ def _run(options: argparse.Namespace) -> int:
             return await Node(config).run(on_ready=settle)
 
     return _loop(node())
+
+
+def _check_account(config: NodeConfig) -> None:
+    """Root would leave files in its directories that the node's own account cannot read. Raises: BAD_CONFIG."""
+    for section in (config.ahash, config.shepherd):
+        lock = Path(section.data_dir) / "lock" if section is not None else Path("/")
+        if os.geteuid() == 0 and lock.exists() and (owner := lock.stat()).st_uid != 0:
+            cause = (
+                "another account has run it, and root would leave files there that it cannot read: start the node with "
+                f"systemctl, or put `setpriv --reuid {owner.st_uid} --regid {owner.st_gid} --clear-groups` before this"
+            )
+            raise CheloniaError(Kind.BAD_CONFIG, "run", str(lock.parent), cause)
 
 
 def settle() -> None:

@@ -26,7 +26,7 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     """What the node could not start with, or reach, as far as this host can tell."""
     missing = list(_missing_files(config))
     yield from missing
-    yield from _closed_directories(config)
+    yield from _closed_places(config)
     if not any(problem.subject in ("tls.cert", "tls.key") for problem in missing):
         yield from _wrong_key(config, now_ms)
 
@@ -74,14 +74,18 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
             yield bad(key, f"{name}: {error.cause}")
 
 
-def _closed_directories(config: NodeConfig) -> Iterator[CheloniaError]:
-    """Directories for data that this account cannot write, or make."""
-    for key, section in (("ahash", config.ahash), ("shepherd", config.shepherd)):
-        path = Path(section.data_dir).absolute() if section is not None else Path("/")
-        there = next(each for each in (path, *path.parents) if os.path.exists(each))
-        if section is not None and not os.access(there, os.W_OK | os.X_OK):
+def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Directories for data that this account cannot write, or make, and files of logs."""
+    places = [(f"{key}.data_dir", section.data_dir) for key in ("ahash", "shepherd") if (section := getattr(config, key))]
+    for key, name in (*places, ("log.audit_file", config.log.audit_file), ("log.access_file", config.log.access_file)):
+        path = Path(name).absolute()
+        makes = (path, *path.parents) if key.endswith("dir") else (path, path.parent)  # a log's directory is not made
+        there = next((each for each in makes if os.path.exists(each)), None)
+        if name and there is None:
+            yield bad(key, f"{path.parent}: No such file or directory")
+        elif name and there is not None and not os.access(there, os.W_OK if there.is_file() else os.W_OK | os.X_OK):
             cause = "the account that runs the node has to own it, and its unit to name it in ReadWritePaths="
-            yield bad(f"{key}.data_dir", f"{there} cannot be written: {cause}")
+            yield bad(key, f"{there} cannot be written: {cause}")
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:

@@ -41,6 +41,7 @@ from chelonia.hosting.net.identity import (
     render_dn,
     subject_dn,
 )
+from chelonia.hosting.net.tls import crl_signed
 
 DAY_S: Final = 24 * 3600
 CA_LIFETIME_S: Final = 10 * 365 * DAY_S
@@ -126,7 +127,7 @@ class CertificateAuthority:
 
         Args:
             directory: the grid-security root, made if missing; must hold no CA yet. A key without certificate, which
-                a process that was killed here leaves behind, becomes the CA's.
+                a process that was killed here leaves behind, becomes the CA's; a CRL of an earlier CA is replaced.
             subject: DN in slash form.
         Raises: BAD_CONFIG if a CA is there already; BAD_REQUEST if `subject` is no DN.
         """
@@ -260,7 +261,7 @@ class CertificateAuthority:
 
     def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S) -> None:
         """Make and publish what is not there yet, after whoever made the CA was killed; what is there stays."""
-        if not (self.directory / "ca" / "crl.pem").exists():
+        if self._crl() is None:
             self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
         published = publish(self.trust_dir, self.certificate)
         if not all(_crl_of(path).exists() for path in published):
@@ -298,8 +299,10 @@ class CertificateAuthority:
         return crl.next_update_utc
 
     def _crl(self) -> x509.CertificateRevocationList | None:
+        """The CRL that is there; one that an earlier CA of this directory has signed is none."""
         path = self.directory / "ca" / "crl.pem"
-        return x509.load_pem_x509_crl(path.read_bytes()) if path.exists() else None
+        found = x509.load_pem_x509_crl(path.read_bytes()) if path.exists() else None
+        return found if found is not None and crl_signed(found, self.certificate) else None
 
     def _revoked(self) -> dict[int, datetime]:
         """Serial numbers on the present CRL and when each was revoked."""

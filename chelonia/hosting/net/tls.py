@@ -146,7 +146,7 @@ class Crl(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def signed_by(self, issuer: x509.Certificate) -> bool:
-        return fingerprint(issuer) in self.signers or _crl_signed(self.crl, issuer)
+        return fingerprint(issuer) in self.signers or crl_signed(self.crl, issuer)
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -651,14 +651,13 @@ def _load_crl(data: bytes, path: Path, cas: _Cas) -> Crl:
         revoked=frozenset(entry.serial_number for entry in crl),
         issued_ms=instant_ms(crl.last_update_utc),
         next_update_ms=instant_ms(end) if end else Ms(0),
-        signers=frozenset(
-            fingerprint(cert) for _, cert in cas if cert.subject == crl.issuer and _crl_signed(crl, cert)
-        ),
+        signers=frozenset(fingerprint(cert) for _, cert in cas if cert.subject == crl.issuer and crl_signed(crl, cert)),
         problem=problem or ("" if end else "it has no nextUpdate"),
     )
 
 
-def _crl_signed(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
+def crl_signed(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
+    """Whether a CRL is of a CA: a key of another kind than its signature is not."""
     try:
         return crl.is_signature_valid(issuer.public_key())  # type: ignore[arg-type]
     except (TypeError, ValueError, UnsupportedAlgorithm):

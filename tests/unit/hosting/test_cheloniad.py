@@ -139,6 +139,38 @@ def test_a_data_directory_that_cannot_be_written_is_found_before_it_runs(
     assert f"shepherd.data_dir: bad-config: {root} cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["audit_file", "access_file"])
+def test_a_log_that_cannot_be_written_is_found_before_it_runs(
+    key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    conf, text = tmp_path / "node.toml", with_files(tmp_path / "grid-security")
+    conf.write_text(text.replace(f'{key} = ""', f'{key} = "{tmp_path}/logs/chelonia.log"'))
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 2
+    assert f"log.{key}: bad-config: {tmp_path}/logs: No such file or directory" in capsys.readouterr().err
+    (tmp_path / "logs").mkdir()
+    assert main(["check-config", "--config", str(conf)]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("chelonia.hosting.config_looks.os.access", lambda path, _: path != tmp_path / "logs")
+    assert main(["check-config", "--config", str(conf)]) == 2
+    assert f"log.{key}: bad-config: {tmp_path}/logs cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.capability("root")
+def test_root_runs_no_node_of_another_account(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
+    conf.write_text(with_files(root))
+    section = load_config(conf).shepherd
+    assert section is not None
+    store = Path(section.data_dir)
+    store.mkdir(parents=True)
+    (store / "lock").touch()
+    os.chown(store / "lock", 12_345, 12_346)
+    capsys.readouterr()
+    assert main(["run", "--config", str(conf)]) == 2
+    assert "setpriv --reuid 12345 --regid 12346" in capsys.readouterr().err
+
+
 def test_a_certificate_of_another_subject_than_the_replicas_is_found_before_it_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from chelonia.core.ids import Ms
 from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
 from chelonia.hosting.net.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
-from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, parse_signing_policy
+from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_trust, parse_signing_policy
 from tests.support.failing import fails
 from tests.unit.hosting.grid import HOST, JANE, P256, Grid, ca_below, handshake, publish_to, real_now_ms
 
@@ -98,6 +99,16 @@ def test_a_ca_is_never_overwritten(grid: Grid) -> None:
     with fails(Kind.BAD_CONFIG):
         CertificateAuthority.create(grid.ca.directory, "/O=Grid/CN=Other", grid.now, kind=P256)
     assert CertificateAuthority.load(grid.ca.directory).certificate == grid.ca.certificate
+
+
+def test_a_ca_takes_no_crl_of_the_one_before_it_for_its_own(grid: Grid) -> None:
+    """As when its files were moved away by hand, and not all of them: everything would be refused."""
+    shutil.rmtree(grid.trust_dir)
+    for name in ("cacert.pem", "cakey.pem"):
+        (grid.ca.directory / "ca" / name).unlink()
+    made = CertificateAuthority.create(grid.ca.directory, str(grid.ca.issued.dn), grid.now)
+    trust = load_trust(TlsSettings(ca_dir=made.trust_dir))
+    assert trust.check((made.issue_user(JANE, grid.now).certificate, made.certificate), grid.now) > grid.now
 
 
 def test_a_missing_ca_is_a_clear_error(tmp_path: Path) -> None:
