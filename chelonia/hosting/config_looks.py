@@ -76,7 +76,9 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
 
 def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
     """Directories for data that this account cannot write, or make, and files of logs."""
-    places = [(f"{key}.data_dir", section.data_dir) for key in ("ahash", "shepherd") if (section := getattr(config, key))]
+    places = [
+        (f"{key}.data_dir", section.data_dir) for key in ("ahash", "shepherd") if (section := getattr(config, key))
+    ]
     for key, name in (*places, ("log.audit_file", config.log.audit_file), ("log.access_file", config.log.access_file)):
         path = Path(name).absolute()
         makes = (path, *path.parents) if key.endswith("dir") else (path, path.parent)  # a log's directory is not made
