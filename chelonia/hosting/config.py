@@ -610,11 +610,11 @@ def _render_table(head: str, value: Any, brief: bool) -> list[str]:
         if item.name == "tuning":
             nested += _render_tuning(f"{head[:-1]}.tuning]", type(value), part, brief)
         elif not (brief and part == default_of(item)):
-            lines += _render_key(item.name, part, brief)
+            lines += render_key(item.name, part, brief=brief)
     return [*lines, "", *nested]
 
 
-def _render_key(name: str, value: Any, brief: bool) -> list[str]:
+def render_key(name: str, value: Any, *, brief: bool) -> list[str]:
     """A key on one line, or, for people to read, a list of tables with a line for each."""
     if brief and isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         return [f"{name} = [", *(f"  {_toml(part)}," for part in value), "]"]

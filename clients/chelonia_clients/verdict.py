@@ -174,7 +174,7 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
         few = (
             "one replica: its loss stops all" if len(best.replicas) == 1 else "two replicas: either lost stops changes"
         )
-        cure = "`cheloniad join` on a further host"
+        cure = "`cheloniad join` on a further host; for one that is set up, `chelonia admin ahash add`"
         yield HealthPoint(Level.WARN, f"the A-Hash has {few}", cure)
     for url, found in seen.ahashes.items():
         if found.pages is not None and found.pages.damaged:

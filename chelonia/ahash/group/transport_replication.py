@@ -222,7 +222,10 @@ class ReplicationLinks:
         dn = self._trust.identify(tls)
         found = next((member for member in self._membership.members if member.dn == dn), None)
         if found is None or found.replica == self._own.replica:
-            raise CheloniaError(Kind.UNTRUSTED, "replication", dn, "this certificate is not that of another member")
+            cause = "this certificate is not that of another member"
+            if self._membership.number == 1:  # none was read from the store
+                cause += ": until this replica is filled, these are those in `replicas` of its configuration alone"
+            raise CheloniaError(Kind.UNTRUSTED, "replication", dn, cause)
         return found
 
     def check_hello(self, hello: Hello, member: Member) -> str:

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -175,8 +176,25 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
         port = home.port + ADMISSION
         opened = functools.partial(_tell_token, teller, home, name, token, options.minutes)
         await door.run(options.listen, port, options.minutes * 60, opened)
-    _tell_admitted(teller, home, name)
+        status = await ports.ahash.status(Call(request_id="admit").strongly())
+    named = host_files.name_replicas(home.places.core, _replicas(status))
+    _tell_admitted(teller, home, name, _to_name(home, name, status, named=named))
     return 0
+
+
+def _replicas(status: AHashStatus) -> tuple[ReplicaEntry, ...]:
+    """The members of the A-Hash's group, as a configuration names them."""
+    found = []
+    for view in status.replicas:
+        host, _, port = view.address.rpartition(":")
+        found.append(ReplicaEntry(view.replica, host, int(port), view.dn))
+    return tuple(found)
+
+
+def _to_name(home: _Home, name: str, status: AHashStatus, *, named: bool) -> tuple[str, ...]:
+    """The hosts whose configuration does not name the newcomer's replica. `named`: that of this host does."""
+    own = {home.hosts[0]} if named else set()
+    return tuple(each for each in hosts_of(view.address for view in status.replicas) if each not in {name, *own})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +270,18 @@ def _tell_token(teller: _Teller, home: _Home, name: str, token: AdmissionToken, 
     teller.tell("\n".join(lines), "waiting", host=name, token=str(token), command=command, minutes=minutes)
 
 
-def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
+def _tell_admitted(teller: _Teller, home: _Home, name: str, to_name: Sequence[str] = ()) -> None:
     lines = [f"{name} has its certificate and configuration. It starts with: {host_files.START}"]
     librarian = url(name, home.port, "Librarian") if name not in home.hosts else ""
     if librarian:
         lines.append(
             "The Shepherds of the earlier hosts report to it by themselves. So that they also find it when they start "
             f"while the others are gone, add {librarian} to `librarians` in their {home.places.shepherd}."
+        )
+    if to_name:
+        lines.append(
+            f"So that the newcomer can fill their replicas should these lose their disks, have `replicas` in "
+            f"{home.places.core} of {', '.join(to_name)} say what it says on {name}."
         )
     others = home.other_cas
     if others:
@@ -267,7 +290,8 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str) -> None:
             f"{', '.join(others[:CAS_TOLD_MAX])}{', ...' if len(others) > CAS_TOLD_MAX else ''}. Where hosts or users "
             f"have certificates of those, copy their files from {home.core.tls.ca_dir} to {name} before it starts."
         )
-    teller.tell("\n".join(lines), "admitted", host=name, librarian_to_add=librarian, cas_to_add=list(others))
+    left = {"librarian_to_add": librarian, "cas_to_add": list(others), "replicas_to_name": list(to_name)}
+    teller.tell("\n".join(lines), "admitted", host=name, **left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +397,6 @@ class _Desk:
     def _offer(self, dn: Dn, chain: tuple[x509.Certificate, ...], status: AHashStatus) -> Offer:
         home = self._home
         assert home.core.bartender is not None, "a core has a Bartender"
-        replicas = []
-        for view in status.replicas:
-            host, _, port = view.address.rpartition(":")
-            replicas.append(ReplicaEntry(view.replica, host, int(port), view.dn))
         ca, crl = "", ""
         if home.ca is not None:
             ca = chain_pem([home.ca.certificate]).decode()
@@ -386,7 +406,7 @@ class _Desk:
             cluster=status.position.cluster,
             port=home.port,
             replica=admission.replica_of(status.replicas, dn),
-            replicas=replicas,
+            replicas=list(_replicas(status)),
             hosts=list(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
             administrators=list(home.core.trust.administrators),
             bartender_secret=read_secret(Path(home.core.bartender.token_key_file)).decode(),

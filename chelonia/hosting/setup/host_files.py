@@ -8,8 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import re
 import shutil
 import socket
+import stat
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,15 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
-from chelonia.hosting.config import NodeConfig, load_config, read_secret, render_config
+from chelonia.hosting.config import (
+    NodeConfig,
+    ReplicaEntry,
+    load_config,
+    parse_config,
+    read_secret,
+    render_config,
+    render_key,
+)
 from chelonia.hosting.net.certificates import write_file
 from chelonia.hosting.setup.first_config import (
     LISTENING,
@@ -33,6 +44,8 @@ HEAD: Final = """# Made by `cheloniad {verb}`; yours to change. The files in con
 # `cheloniad print-config --config FILE` shows those that are not here, with their defaults.
 
 """
+_REPLICAS: Final = re.compile(r"^replicas = \[\n(?:  \{ .* \},\n)+\]\n", re.MULTILINE)
+"""The list of replicas as `render_config` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,27 @@ def write_configs(host: HostFacts, cluster: ClusterFacts, places: HostPaths, own
     check_free_of_shepherd(host, cluster, places, verb)
     _write_config(places.shepherd, shepherd_config(host, cluster, places), owner, verb)
     _write_config(places.core, core_config(host, cluster, places), owner, verb)
+
+
+def name_replicas(path: Path, replicas: tuple[ReplicaEntry, ...]) -> bool:
+    """Have the core's configuration name all replicas, in the lines that `init` or `join` wrote; all else in it stays.
+
+    Returns: whether it does now; not where a person has written these lines in another way.
+    """
+    before = path.read_text(encoding="utf-8")
+    block = "\n".join(render_key("replicas", replicas, brief=True)) + "\n"
+    text, found = _REPLICAS.subn(lambda _: block, before)
+    try:
+        section = parse_config(tomllib.loads(text)).ahash
+    except (CheloniaError, tomllib.TOMLDecodeError):
+        return False
+    if found > 1 or section is None or section.replicas != replicas:
+        return False
+    if text != before:
+        kept = path.stat()
+        owner = (kept.st_uid, kept.st_gid) if os.geteuid() == 0 else None
+        write_file(path, text.encode(), stat.S_IMODE(kept.st_mode), owner)
+    return True
 
 
 def _write_config(path: Path, config: NodeConfig, owner: Account, verb: str) -> None:

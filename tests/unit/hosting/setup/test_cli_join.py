@@ -14,6 +14,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
@@ -179,8 +180,52 @@ async def test_a_program_may_admit_as_well(
     cli_join._tell_admitted(admission.teller, admission.home, NEW)
     librarian = f"https://{NEW}:{admission.home.port + 1}/Librarian"
     assert json.loads(capsys.readouterr().out) == {
-        "event": "admitted", "host": NEW, "librarian_to_add": librarian, "cas_to_add": []
+        "event": "admitted", "host": NEW, "librarian_to_add": librarian, "cas_to_add": [], "replicas_to_name": []
     }  # fmt: skip
+
+
+def member(number: int, name: str) -> ReplicaView:
+    return ReplicaView(number, Dn(f"/O=Grid/O=Chelonia/CN=host/{name}"), f"{name}:60011", "follower", 0)
+
+
+def status_of(*members: ReplicaView) -> AHashStatus:
+    return AHashStatus(Position("8e1f7a52", 1, 5), "master", True, 1, 1, replica=1, replicas=members)
+
+
+def test_who_admits_names_the_newcomers_replica_and_says_who_else_has_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its disk lost, a replica is filled by those alone whom its configuration names."""
+    assert init(tmp_path / "one") == 0
+    path = places(tmp_path / "one").core
+    path.write_text(path.read_text().replace("\n[[listen]]", "\n# mine\n[[listen]]", 1))
+    home = cli_join._home(places(tmp_path / "one"))
+    [own] = home.ahash.replicas
+    status = status_of(
+        ReplicaView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW), member(3, "x.org")
+    )
+    assert host_files.name_replicas(path, cli_join._replicas(status))
+    section = load_config(path).ahash
+    assert section is not None
+    assert section.replicas == (own, *cli_join._replicas(status)[1:])
+    assert "# mine\n" in path.read_text()
+    assert host_files.name_replicas(path, section.replicas), "again"
+    left = cli_join._to_name(home, "x.org", status, named=True)
+    assert left == (NEW,)
+    cli_join._tell_admitted(cli_join._Teller(json=False), home, "x.org", left)
+    assert f"`replicas` in {path} of {NEW}" in capsys.readouterr().out
+
+
+def test_replicas_that_a_person_has_written_otherwise_stay_as_they_are(tmp_path: Path) -> None:
+    assert init(tmp_path / "one") == 0
+    path = places(tmp_path / "one").core
+    path.write_text(before := path.read_text().replace("replicas = [\n", "replicas = [ # mine\n"))
+    home = cli_join._home(places(tmp_path / "one"))
+    [own] = home.ahash.replicas
+    status = status_of(ReplicaView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW))
+    assert not host_files.name_replicas(path, cli_join._replicas(status))
+    assert path.read_text() == before
+    assert cli_join._to_name(home, NEW, status, named=False) == ("localhost",)
 
 
 def test_a_host_is_said_to_need_the_other_cas_that_are_trusted(
