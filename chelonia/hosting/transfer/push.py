@@ -17,7 +17,7 @@ from chelonia.wire.web.ranges import content_range
 
 
 class HttpTransfers:
-    """`core.ports.shepherd.Transfers` over the pooled client; users' SDKs upload with it too."""
+    """`core.ports.shepherd.Transfers` over the pooled client."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client

@@ -12,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Looked, Want
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, look, reader
+from chelonia.hosting.doors.plain.sending import held_back
 from chelonia.wire.crcs import Crc, hash_named
 from chelonia.wire.web.digests import wanted
 
@@ -46,19 +47,19 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     return replace(known, **{name: each.hexdigest() for name, each in sums.items()})
 
 
-async def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
+def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
     """The body, whose last piece comes when all of it has the CRCs that are told. Raises: CHECKSUM."""
+    return held_back(_compared(body, told))
+
+
+async def _compared(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
     wanted = {name: crc for name in CRCS if (crc := getattr(told, name))}
-    crcs, held = {name: Crc(name) for name in wanted}, b""
+    crcs = {name: Crc(name) for name in wanted}
     async for chunk in body:
         for crc in crcs.values():
             crc.update(chunk)
-        if held:
-            yield held
-        held = chunk
+        yield chunk
     for name, crc in crcs.items():
         if (measured := crc.hexdigest()) != wanted[name]:
             cause = f"{name} is {measured}, announced was {wanted[name]}; send it again"
             raise CheloniaError(Kind.CHECKSUM, "PUT", cause=cause)
-    if held:
-        yield held

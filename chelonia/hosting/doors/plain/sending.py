@@ -89,6 +89,17 @@ async def _rest_of(form: AsyncIterator[bytes], decoder: FormDecoder, first: byte
     decoder.end()
 
 
+async def held_back(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces, the last of them once all have come: what proves wrong at its end is never stored whole."""
+    held = b""
+    async for piece in pieces:
+        if held:
+            yield held
+        held = piece
+    if held:
+        yield held
+
+
 class PassingBody:
     """A body that is sent on as it comes. While `is_kept` its `chunks` can be had again, from the first on, and who has
     them may be cut off while he waits: the sender is read by another task."""

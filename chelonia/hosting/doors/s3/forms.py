@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.sending import file_in
+from chelonia.hosting.doors.plain.sending import file_in, held_back
 from chelonia.hosting.doors.s3 import objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
 from chelonia.hosting.doors.s3.signing import signed_by
@@ -56,7 +56,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         call = signed_by(call, issued.key)
     checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
     measured = Measured(checksum=checksum, value=value)
-    body = _file(sent, measured, bounds)
+    body = held_back(_file(sent, measured, bounds))
     told = replace(request, headers={**fields, "x-amz-acl": fields.get("acl", "")}, body=body, length=-1)
     made = replace(
         ask,
@@ -71,20 +71,15 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds) -> AsyncIterator[bytes]:
-    """The bytes of the file, the last of them once it is known to be whole and as it must be."""
-    held = b""
+    """The bytes of a file that is whole and as it must be. Raises: S3Error."""
     async for data in sent:
         measured.update(data)
         if 0 <= bounds.most < measured.size:
             raise S3Error("EntityTooLarge", f"the policy allows at most {bounds.most} bytes")
-        if held:
-            yield held
-        held = data
+        yield data
     if measured.size < bounds.least:
         raise S3Error("EntityTooSmall", f"the policy asks for at least {bounds.least} bytes")
     measured.check({})
-    if held:
-        yield held
 
 
 def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpResponse:

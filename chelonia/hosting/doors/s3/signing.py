@@ -16,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
 from chelonia.core.ports.access_keys import AccessKey
 from chelonia.core.values import replace
+from chelonia.hosting.doors.plain.sending import held_back
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire.s3 import checksums, chunks, sigv4
@@ -111,28 +112,23 @@ def _measured(
         md5=checksums.decoded(md5, 16, "Content-MD5", "InvalidDigest") if "Content-MD5" in request.headers else b"",
         sha256=digest.lower(), checksum=name, value=value,
     )  # fmt: skip
-    body = _checked(request.body, decoder, measured, length)
+    body = held_back(_checked(request.body, decoder, measured, length))
     return Verified(call, replace(request, body=body, length=length), measured)
 
 
 async def _checked(
     body: AsyncIterator[bytes], decoder: ChunkDecoder | None, measured: Measured, length: int
 ) -> AsyncIterator[bytes]:
-    held = b""
     async for piece in _theirs(body):
         data = decoder.feed(piece) if decoder is not None else piece
         if data:
             measured.update(data)
-            if held:
-                yield held
-            held = data
+            yield data
     if decoder is not None:
         decoder.end()
     if length >= 0 and measured.size != length:
         raise S3Error("IncompleteBody", f"{length} bytes were announced, {measured.size} came")
     measured.check(decoder.trailers if decoder is not None else {})
-    if held:
-        yield held
 
 
 async def _theirs(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
