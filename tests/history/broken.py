@@ -26,8 +26,8 @@ from tests.history.recorder import Plan, Ports, Recorder, Registers, Times
 from tests.history.records import Fault, History
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.clocks import VirtualClock
 from tests.support.memory_store import InlineExecutor, MemoryStore
-from tests.support.shepherd import VirtualClock
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import VirtualLoop
-from tests.support.shepherd import VirtualClock
+from tests.support.clocks import VirtualClock
 from tests.unit.bartender.stage import ADMIN, Stage
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, ReferenceId, ServiceId
 from chelonia.core.ports.ahash import AHash, Position
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.ports.shepherd import (
@@ -22,29 +22,10 @@ from chelonia.core.ports.shepherd import (
     TurlOutcome,
 )
 from chelonia.librarian.settings import LibrarianSettings
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import SUMS, Bench, bench
 
-START = 1_700_000_000_000
 FILE_BYTES = 7
-
-
-class LoopClock:
-    """Time of the running (virtual) loop; its wall clock may be set, and time may pass in which nothing has run."""
-
-    set_by_ms = 0
-    stood_still_ms = 0
-
-    def now_ms(self) -> Ms:
-        return Ms(START + self.set_by_ms + self.monotonic_ms())
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(round(asyncio.get_running_loop().time() * 1000) + self.stood_still_ms)
-
-    async def sleep(self, duration_ms: int) -> None:
-        await asyncio.sleep(duration_ms / 1000)
-
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 @dataclass
@@ -276,7 +257,7 @@ async def paper(
     shepherds: int = 5, settings: LibrarianSettings | None = None, wrap: Callable[[AHash], AHash] | None = None
 ) -> AsyncIterator[Paper]:
     cluster = Paper()
-    async with bench(shepherds, settings, LoopClock(), cluster, wrap) as b:
+    async with bench(shepherds, settings, VirtualClock(), cluster, wrap) as b:
         cluster.b = b
         cluster.shepherds = {s: PaperShepherd(cluster, s) for s in b.shepherds}
         tasks = [asyncio.create_task(work) for work in (b.service.run(), cluster.hearts())]

@@ -30,12 +30,12 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
+from tests.support.clocks import EPOCH_MS, VirtualClock
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.turls import parse_turl
 
 T = TypeVar("T")
 
-EPOCH_MS = 1_700_000_000_000
 JOE = Call(dn=Dn("/CN=joe"), address="10.0.0.1")
 EVE = Call(dn=Dn("/CN=eve"), address="10.0.0.2")
 BARTENDER = Call(dn=Dn("/CN=bartender"), roles=(Role.BARTENDER,))
@@ -43,25 +43,6 @@ LIBRARIAN = Call(dn=Dn("/CN=librarian"), roles=(Role.LIBRARIAN,))
 ADMINISTRATOR = Call(dn=Dn("/CN=admin"), roles=(Role.ADMINISTRATOR,))
 PEER = Call(dn=Dn("/CN=shepherd"), roles=(Role.SHEPHERD,))
 CLUSTER = "cluster-1"
-
-
-class VirtualClock:
-    """Time of the virtual loop, with a wall clock that a test may step."""
-
-    def __init__(self) -> None:
-        self.step_ms = 0
-
-    def now_ms(self) -> Ms:
-        return Ms(EPOCH_MS + self.step_ms + self.monotonic_ms())
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(round(asyncio.get_running_loop().time() * 1000))
-
-    async def sleep(self, duration_ms: int) -> None:
-        await asyncio.sleep(duration_ms / 1000)
-
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(duration_ms / 1000, callback)
 
 
 class SeededIds:

@@ -54,8 +54,9 @@ from chelonia.librarian.world import World
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire.receipts import to_text
 from tests.sim.virtual_loop import run_virtual
+from tests.support.clocks import VirtualClock
 from tests.support.memory_store import InlineExecutor, MemoryStore
-from tests.support.shepherd import SeededIds, VirtualClock
+from tests.support.shepherd import SeededIds
 
 GIB = 1 << 30
 KEY = b"token key of the test cluster"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.ids import ServiceId
 from chelonia.core.ports.bartender import Bartender
 from chelonia.core.ports.librarian import Librarian
 from chelonia.core.ports.shepherd import Shepherd
@@ -21,29 +20,7 @@ from chelonia_clients.cli import run
 from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from tests.support.bartender import FakeBartender
-
-
-class QuickClock:
-    """Sleeps take no time but pass."""
-
-    def __init__(self, now_ms: int = 1_000_000) -> None:
-        self._now = now_ms
-
-    def now_ms(self) -> Ms:
-        return Ms(self._now)
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(self._now)
-
-    async def sleep(self, duration_ms: int) -> None:
-        self._now += duration_ms
-
-    def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        def due() -> None:
-            self._now += duration_ms
-            callback()
-
-        return asyncio.get_running_loop().call_later(0, due)
+from tests.support.clocks import QuickClock
 
 
 def client_on(fake: FakeBartender, retry_ms: int = 2000) -> Client:

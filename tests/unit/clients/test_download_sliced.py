@@ -23,8 +23,9 @@ from chelonia.hosting.transfer.download import download
 from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
 from tests.support.ahash import HandClock
 from tests.support.bartender import FakeBartender, Fault
+from tests.support.clocks import QuickClock
 from tests.support.failing import fails
-from tests.unit.clients.faking import QuickClock, client_on
+from tests.unit.clients.faking import client_on
 
 SLICE = 4000
 DATA = bytes(range(251)) * 100

@@ -25,8 +25,9 @@ from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import removing
 from tests.support.admin_cli import Said, run_as
 from tests.support.bartender import FakeBartender
+from tests.support.clocks import QuickClock
 from tests.support.failing import fails
-from tests.unit.clients.faking import QuickClock, administrator_on
+from tests.unit.clients.faking import administrator_on
 
 T0 = 1_700_000_000_000
 ONE = ServiceId("https://s1/Shepherd")

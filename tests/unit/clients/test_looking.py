@@ -9,6 +9,7 @@ import pytest
 
 from chelonia.core.errors import Kind
 from tests.support.bartender import FakeBartender
+from tests.support.clocks import QuickClock
 from tests.unit.clients.faking import Command
 
 

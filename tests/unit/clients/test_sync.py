@@ -17,7 +17,8 @@ from chelonia.hosting.transfer.front import HttpBytes
 from chelonia_clients.choosing import Choice
 from chelonia_clients.throttle import limited
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import Command, QuickClock, client_on
+from tests.support.clocks import QuickClock
+from tests.unit.clients.faking import Command, client_on
 from tests.unit.hosting.test_front import DATA as REPLICA
 from tests.unit.hosting.test_front import SOURCES, WHOLE, Replicas
 

@@ -39,9 +39,10 @@ from chelonia_clients.removal import remove_tree
 from chelonia_clients.sync import SyncClient
 from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tree
 from tests.support.bartender import FakeBartender, FakeStore, Fault
+from tests.support.clocks import QuickClock
 from tests.support.failing import fails
 from tests.support.polling import patience
-from tests.unit.clients.faking import QuickClock, client_on
+from tests.unit.clients.faking import client_on
 
 DATA = bytes(range(256)) * 80
 

@@ -25,7 +25,8 @@ from chelonia_clients import waiting, watch
 from chelonia_clients.waiting import WaitingNotes
 from chelonia_clients.watch import WatchedCompact
 from tests.support.bartender import FakeBartender, Fault
-from tests.unit.clients.faking import QuickClock, client_on
+from tests.support.clocks import QuickClock
+from tests.unit.clients.faking import client_on
 
 URL = "https://b.example.org:1/Bartender"
 ASKED = (NameRequest("0", "/"),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
@@ -22,6 +21,7 @@ from chelonia.hosting.net.certificates import (
 )
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
+from tests.support.clocks import QuickClock
 
 DAY_MS = 24 * 3600 * 1000
 JANE = "/O=Grid/OU=Test/CN=Jane Doe"
@@ -31,16 +31,6 @@ P256 = KeyKind.P256
 
 def real_now_ms() -> Ms:
     return Ms(time.time_ns() // 1_000_000)
-
-
-@dataclass
-class Clock:
-    """A clock that a test can move; starts now, because OpenSSL looks at the real one."""
-
-    ms: int = field(default_factory=real_now_ms)
-
-    def now_ms(self) -> Ms:
-        return Ms(self.ms)
 
 
 def ca_below(above: CertificateAuthority, directory: Path, subject: str, now_ms: Ms) -> CertificateAuthority:
@@ -66,7 +56,7 @@ class Grid:
 
     def __init__(self, root: Path, subject: str = "/O=Grid/CN=Test CA") -> None:
         self.root = root
-        self.clock = Clock()
+        self.clock = QuickClock(real_now_ms())  # OpenSSL looks at the real one
         self.now = self.clock.now_ms()
         self.ca = CertificateAuthority.create(root / "grid-security", subject, self.now, kind=P256)
         self.files = 0

@@ -9,7 +9,7 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CALLS_AT_ONCE, WAIT_MS, CallBatches
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import VirtualClock
+from tests.support.clocks import VirtualClock
 
 CALL_MS = 1_000
 

@@ -28,8 +28,8 @@ from chelonia.wire.web.digests import digest_headers
 from chelonia.wire.web.headers import ERROR_HEADER, OFFSET_HEADER, RECEIPTS_HEADER
 from chelonia.wire.web.ranges import content_range, parse_range
 from tests.sim.virtual_loop import virtual
+from tests.support.clocks import VirtualClock
 from tests.support.failing import fails
-from tests.support.shepherd import VirtualClock
 
 DATA = bytes(range(256)) * 5_000
 NOTED = Checksums(sha256=hashlib.sha256(DATA).hexdigest())

@@ -35,6 +35,7 @@ from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.support.ahash import LIBRARIAN, serving
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import (
     ADMIN,
     BARTENDER,
@@ -47,7 +48,6 @@ from tests.support.librarian import (
     shepherd_id,
 )
 from tests.support.memory_store import MemoryStore
-from tests.unit.librarian.test_healing import LoopClock
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Keeper:
 class Keepers:
     """A cluster of keepers; also the carrier between Librarian and Shepherds."""
 
-    clock: LoopClock = field(default_factory=LoopClock)
+    clock: VirtualClock = field(default_factory=VirtualClock)
     ids: SequentialIds = field(default_factory=SequentialIds)
     shepherds: dict[ServiceId, Keeper] = field(default_factory=dict)
     turls: dict[str, ReplicaFacts] = field(default_factory=dict)

@@ -39,8 +39,9 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import this_loop, virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, shepherd_call
-from tests.support.paper import LoopClock, Paper, paper
+from tests.support.paper import Paper, paper
 
 pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
 
@@ -558,7 +559,7 @@ async def test_an_absence_is_waited_for_until_the_delay_is_over() -> None:
 @virtual
 async def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
     async with paper(shepherds=3) as p:
-        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+        world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
         other = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
         await other.start()
         running = asyncio.create_task(other.run())
@@ -584,7 +585,7 @@ async def test_a_new_leader_does_not_call_whole_what_it_has_not_heard_of() -> No
     """The leader and a Shepherd are lost together: until the next has listened for a lease, it counts as there."""
     async with paper(shepherds=3) as p:
         await p.upload("f", copies=3)
-        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+        world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
         other = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
         await other.start()
         running = asyncio.create_task(other.run())
@@ -630,7 +631,7 @@ async def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed
         await p.upload("f", copies=2)
         await asyncio.sleep(2)
         await p.b.service.stop()
-        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
+        world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
         fresh = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
         await fresh.start()
         running = asyncio.create_task(fresh.run())
@@ -646,7 +647,7 @@ async def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed
 async def started_again(p: Paper, settings: LibrarianSettings) -> AsyncIterator[LibrarianService]:
     """Another start of the Librarian."""
     await p.b.service.stop()
-    world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
+    world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
     fresh = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
     await fresh.start()
     running = asyncio.create_task(fresh.run())

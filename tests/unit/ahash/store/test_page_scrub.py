@@ -32,7 +32,7 @@ from chelonia.core.ids import Ms
 from chelonia.core.ports.ahash import PagesSeen
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import SMALL, no_panic
-from tests.support.paper import LoopClock
+from tests.support.clocks import VirtualClock
 
 DAY_MS = 86_400_000
 LEAF, OVERFLOW, FREED = 5, 7, 0
@@ -207,7 +207,7 @@ async def test_a_damaged_log_is_found_while_the_store_goes_on(tmp_path: Path, ca
 async def scrubbed(directory: Path, rounds: int = 1) -> PagesSeen:
     """What a scrub at full speed has seen after so many rounds."""
     files = (PageFile(directory), LogFiles(directory))
-    scrub = PageScrub(*files, LoopClock(), ScrubPace(1, 1 << 40), asyncio.to_thread)
+    scrub = PageScrub(*files, VirtualClock(), ScrubPace(1, 1 << 40), asyncio.to_thread)
     task = asyncio.create_task(scrub.run("the cure", 0.0))
     ended = 0
     last = Ms(0)
@@ -270,7 +270,7 @@ async def test_a_damaged_page_that_nobody_reads_is_found_and_the_store_goes_on(
 class PaperPages:
     """Pages of paper: which have a flaw, for how many looks."""
 
-    clock: LoopClock
+    clock: VirtualClock
     count: int = 64
     flaws: dict[int, int] = field(default_factory=dict)
     looks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -293,7 +293,7 @@ class PaperPages:
 class PaperLogs:
     """Two log files of paper, of four steps each: the flaws of the second, for how many looks."""
 
-    clock: LoopClock
+    clock: VirtualClock
     flaws: int = 0
     looks: list[tuple[int, str, int]] = field(default_factory=list)
 
@@ -318,7 +318,7 @@ def over_days(
     days: int, rate: int, begin: float = 0.5, log_flaws: int = 0, **facts: Any
 ) -> tuple[PaperPages, PageScrub]:
     async def scenario() -> tuple[PaperPages, PageScrub]:
-        pages = PaperPages(LoopClock(), **facts)
+        pages = PaperPages(VirtualClock(), **facts)
         pages.logs = PaperLogs(pages.clock, log_flaws)
         scrub = PageScrub(pages, pages.logs, pages.clock, ScrubPace(DAY_MS, rate), inline)
         task = asyncio.create_task(scrub.run("the cure", begin))
@@ -391,6 +391,6 @@ def test_a_file_that_is_away_costs_a_round_and_no_more() -> None:
 
 @pytest.mark.parametrize("pace", [ScrubPace(0, 1), ScrubPace(1, 0)])
 def test_it_can_be_switched_off(pace: ScrubPace) -> None:
-    scrub = PageScrub(PaperPages(LoopClock()), PaperLogs(LoopClock()), LoopClock(), pace, inline)
+    scrub = PageScrub(PaperPages(VirtualClock()), PaperLogs(VirtualClock()), VirtualClock(), pace, inline)
     assert not scrub.on
     assert scrub.seen() is None

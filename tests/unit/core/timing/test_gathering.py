@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.timing.gathering import BatchLimits, Gathering, Pending
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import VirtualClock
+from tests.support.clocks import VirtualClock
 
 Batches = list[list[int]]
 

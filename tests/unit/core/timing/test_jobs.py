@@ -13,7 +13,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.jobs import BUSY, FAILING, IDLE, Job, Jobs, Next, Wait, wake_or_sleep
 from chelonia.core.timing.pacing import Backoff
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import VirtualClock
+from tests.support.clocks import VirtualClock
 
 
 def _now() -> float:

@@ -12,7 +12,7 @@ from chelonia.core.ids import Dn
 from chelonia.core.limits import LimitCounts
 from chelonia.core.timing.turns import TurnOutcome, Turns
 from tests.sim.virtual_loop import run_virtual, virtual
-from tests.support.paper import LoopClock
+from tests.support.clocks import VirtualClock
 
 
 def test_whoever_is_furthest_behind_goes_next_and_equals_take_turns() -> None:
@@ -59,7 +59,7 @@ def test_32_callers_get_equal_shares_however_many_calls_they_make_at_once() -> N
     async def client(number: int, places: Places, until: float) -> None:
         call, limits = Call(Dn(f"/CN={number}")), LimitCounts()
         while asyncio.get_running_loop().time() < until:
-            async with places.one(call, limits, LoopClock()):
+            async with places.one(call, limits, VirtualClock()):
                 await asyncio.sleep(0.005 + 0.001 * (served[number] % 3))
             served[number] += 1
 
@@ -78,7 +78,7 @@ async def test_who_goes_away_leaves_his_place_and_his_turn() -> None:
     places, limits, call = Places(1, 2), LimitCounts(), Call(Dn("/CN=a"))
 
     async def hold(seconds: float) -> None:
-        async with places.one(call, limits, LoopClock()):
+        async with places.one(call, limits, VirtualClock()):
             await asyncio.sleep(seconds)
 
     first, second, third = (asyncio.create_task(hold(1)) for _ in range(3))
@@ -100,7 +100,7 @@ async def test_who_comes_by_a_link_does_not_keep_its_giver_waiting() -> None:
     guest = Call(Dn("/CN=a"), address="192.0.2.1", via=f"{BY_LINK}1")
 
     async def hold(call: Call) -> None:
-        async with places.one(call, limits, LoopClock()):
+        async with places.one(call, limits, VirtualClock()):
             await asyncio.sleep(1)
 
     held = [asyncio.create_task(hold(guest)) for _ in range(3)]
@@ -116,7 +116,7 @@ async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
     places, limits, call = Places(4, 100), LimitCounts(), Call(Dn("/CN=Joe"))
 
     async def element() -> None:
-        async with places.one(call, limits, LoopClock()):
+        async with places.one(call, limits, VirtualClock()):
             await asyncio.Event().wait()
 
     elements = [asyncio.ensure_future(element()) for _ in range(16)]
@@ -126,7 +126,7 @@ async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
     await asyncio.gather(*elements, return_exceptions=True)
     async with asyncio.timeout(20):
         for _ in range(8):
-            async with places.one(call, limits, LoopClock()):
+            async with places.one(call, limits, VirtualClock()):
                 pass
 
 
@@ -135,7 +135,7 @@ async def test_who_waits_too_long_for_his_turn_is_told_to_ask_elsewhere() -> Non
     places, limits, waits = Places(1, 10), LimitCounts(), bounds.TURN_WAIT_MS_MAX / 1000
 
     async def hold(who: str, seconds: float) -> None:
-        async with places.one(Call(Dn(who)), limits, LoopClock()):
+        async with places.one(Call(Dn(who)), limits, VirtualClock()):
             await asyncio.sleep(seconds)
 
     first = asyncio.create_task(hold("/CN=a", waits + 1))

@@ -9,36 +9,20 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Ms, RequestKey, ServiceId
+from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
 from chelonia.core.values import replace
 from chelonia.hosting.doors.calls import caller
 from chelonia.hosting.doors.grants import UNSURE, RegistryPace, RoleGrant, RoleRegistry
 from chelonia.hosting.net.http_messages import Peer
+from tests.support.clocks import QuickClock
 from tests.support.failing import fails
 
 ADMIN, HOST, NEW, EVE = Dn("/CN=admin"), Dn("/CN=host"), Dn("/CN=new"), Dn("/CN=eve")
 FIRST, SECOND = ServiceId("https://h:1/Shepherd"), ServiceId("https://h:2/Shepherd")
 CONFIGURED = (ServiceRecord(Role.ADMINISTRATOR, ADMIN, ServiceId(""), True),)
 PACE = RegistryPace(refresh_ms=1000, miss_ms=500, keep_ms=10_000)
-
-
-class HandClock:
-    """A clock that moves when it is told, or slept on."""
-
-    def __init__(self) -> None:
-        self.ms = 1
-
-    def now_ms(self) -> Ms:
-        return Ms(self.ms)
-
-    def monotonic_ms(self) -> Ms:
-        return Ms(self.ms)
-
-    async def sleep(self, duration_ms: int) -> None:
-        self.ms += duration_ms
-        await asyncio.sleep(0)
 
 
 class Cluster:
@@ -62,14 +46,14 @@ def shepherd(dn: Dn, service: ServiceId, approved: bool = True) -> ServiceRecord
 
 
 async def test_configured_identities_are_known_without_any_registry() -> None:
-    registry = RoleRegistry(CONFIGURED, None, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, None, QuickClock(), PACE)
     assert (await registry.grant(ADMIN)).roles == (Role.ADMINISTRATOR,)
     assert await registry.grant(EVE) == RoleGrant()
     assert await registry.grant(ANONYMOUS) == RoleGrant()
 
 
 async def test_an_unknown_caller_makes_the_registry_be_read_but_not_at_any_pace() -> None:
-    clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
+    clock, cluster = QuickClock(), Cluster(shepherd(HOST, FIRST))
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     assert await registry.grant(HOST) == RoleGrant((Role.SHEPHERD,), FIRST)
     for _ in range(10):
@@ -89,7 +73,7 @@ async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles()
         await go_on.wait()
         return await cluster.read()
 
-    registry = RoleRegistry(CONFIGURED, slow, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, slow, QuickClock(), PACE)
     asked = [asyncio.create_task(registry.grant(dn)) for dn in (HOST, NEW, HOST)]
     await asyncio.sleep(0)
     go_on.set()
@@ -98,7 +82,7 @@ async def test_callers_at_the_same_time_share_one_read_and_all_get_their_roles()
 
 
 async def test_a_user_who_calls_often_costs_one_read_per_interval() -> None:
-    clock, cluster = HandClock(), Cluster()
+    clock, cluster = QuickClock(), Cluster()
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     for _ in range(PACE.refresh_ms):
         clock.ms += 1
@@ -109,7 +93,7 @@ async def test_a_user_who_calls_often_costs_one_read_per_interval() -> None:
 async def test_nobody_waits_for_a_registry_that_is_away() -> None:
     cluster = Cluster()
     cluster.reachable = False
-    clock = HandClock()
+    clock = QuickClock()
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     for dn in (EVE, NEW, HOST):
         clock.ms += PACE.miss_ms
@@ -127,7 +111,7 @@ async def test_who_calls_while_the_registry_is_read_waits_for_that_read() -> Non
         await go_on.wait()
         return await cluster.read()
 
-    registry = RoleRegistry(CONFIGURED, slow, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, slow, QuickClock(), PACE)
     step = asyncio.create_task(registry.step())
     await asyncio.sleep(0)
     asked = asyncio.create_task(registry.grant(HOST))
@@ -139,7 +123,7 @@ async def test_who_calls_while_the_registry_is_read_waits_for_that_read() -> Non
 
 
 async def test_who_only_waits_for_approval_has_no_role() -> None:
-    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(NEW, FIRST, approved=False)).read, QuickClock(), PACE)
     assert await registry.grant(NEW) == RoleGrant()
 
 
@@ -147,7 +131,7 @@ async def test_the_services_of_a_role_are_those_configured_and_those_approved(ex
     expect_log("registry unreachable")
     other = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l2/Librarian"), True)
     waiting = ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("https://l3/Librarian"), False)
-    cluster, clock = Cluster(other, waiting, shepherd(NEW, FIRST)), HandClock()
+    cluster, clock = Cluster(other, waiting, shepherd(NEW, FIRST)), QuickClock()
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     assert registry.registered(Role.LIBRARIAN) == ()
     await registry.refresh()
@@ -163,7 +147,7 @@ async def test_the_services_of_a_role_are_those_configured_and_those_approved(ex
 
 async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
     cluster = Cluster(shepherd(HOST, FIRST))
-    registry = RoleRegistry(CONFIGURED, cluster.read, HandClock(), PACE)
+    registry = RoleRegistry(CONFIGURED, cluster.read, QuickClock(), PACE)
     assert (await registry.grant(HOST)).roles
     cluster.records = ()
     await registry.refresh()
@@ -173,7 +157,7 @@ async def test_a_withdrawn_identity_loses_its_role_at_the_next_read() -> None:
 @pytest.mark.parametrize("word", ["withdrawn", "forgotten"])
 @pytest.mark.expect_log("only configured identities have roles")
 async def test_a_withdrawn_identity_stays_withdrawn_where_the_configuration_names_it(word: str) -> None:
-    named, clock = shepherd(HOST, FIRST), HandClock()
+    named, clock = shepherd(HOST, FIRST), QuickClock()
     cluster = Cluster(named)
     registry = RoleRegistry((*CONFIGURED, named), cluster.read, clock, PACE)
     assert (await registry.grant(HOST)).roles, "as the configuration says, before anything was read"
@@ -193,7 +177,7 @@ async def test_a_withdrawn_identity_stays_withdrawn_where_the_configuration_name
 
 @pytest.mark.expect_log("only configured identities have roles")
 async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> None:
-    clock, cluster = HandClock(), Cluster(shepherd(HOST, FIRST))
+    clock, cluster = QuickClock(), Cluster(shepherd(HOST, FIRST))
     registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
     assert (await registry.grant(HOST)).roles
     cluster.reachable = False
@@ -205,7 +189,7 @@ async def test_an_unreachable_registry_grants_nothing_once_its_word_is_old() -> 
 
 
 async def test_one_certificate_for_two_services_speaks_as_the_one_it_names() -> None:
-    registry = RoleRegistry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, HandClock(), PACE)
+    registry = RoleRegistry((), Cluster(shepherd(HOST, FIRST), shepherd(HOST, SECOND)).read, QuickClock(), PACE)
     assert (await registry.grant(HOST, SECOND)).service_id == SECOND
     assert (await registry.grant(HOST, FIRST)).service_id == FIRST
     assert (await registry.grant(HOST, "https://elsewhere/Shepherd")).service_id == FIRST
@@ -216,13 +200,13 @@ async def test_a_node_with_several_roles_has_them_all() -> None:
         ServiceRecord(Role.BARTENDER, HOST, ServiceId("b"), True),
         ServiceRecord(Role.LIBRARIAN, HOST, ServiceId("l"), True),
     )
-    grant = await RoleRegistry(records, None, HandClock(), PACE).grant(HOST)
+    grant = await RoleRegistry(records, None, QuickClock(), PACE).grant(HOST)
     assert grant == RoleGrant((Role.LIBRARIAN, Role.BARTENDER), ServiceId("b"))
 
 
 async def test_each_step_reads_and_says_when_to_read_again() -> None:
     cluster = Cluster()
-    registry = RoleRegistry((), cluster.read, HandClock(), PACE)
+    registry = RoleRegistry((), cluster.read, QuickClock(), PACE)
     assert [await registry.step() for _ in range(3)] == [Wait(PACE.refresh_ms)] * 3
     cluster.reachable = False
     assert await registry.step() == Wait(PACE.miss_ms)
@@ -234,7 +218,7 @@ async def test_each_step_reads_and_says_when_to_read_again() -> None:
 
 async def test_a_registry_that_stays_away_is_asked_less_and_less_often() -> None:
     cluster = Cluster()
-    registry = RoleRegistry((), cluster.read, HandClock(), PACE)
+    registry = RoleRegistry((), cluster.read, QuickClock(), PACE)
     for _ in range(2):
         cluster.reachable = False
         waits = [await registry.step() for _ in range(5)]
@@ -244,7 +228,7 @@ async def test_a_registry_that_stays_away_is_asked_less_and_less_often() -> None
 
 
 async def test_a_name_with_roles_counts_only_under_the_cas_that_may_vouch_for_it() -> None:
-    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, HandClock(), PACE, ["/CN=CA", "/CN=CA 2"])
+    registry = RoleRegistry(CONFIGURED, Cluster(shepherd(HOST, FIRST)).read, QuickClock(), PACE, ["/CN=CA", "/CN=CA 2"])
     for issuer in ("/CN=CA", "/CN=CA 2"):
         assert (await registry.grant(HOST, issuer=issuer)).roles
         assert (await registry.grant(ADMIN, issuer=issuer)).roles

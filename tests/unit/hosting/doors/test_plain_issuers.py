@@ -23,6 +23,7 @@ from chelonia.hosting.doors.tokens.issuers import Issuer, Issuers
 from chelonia.hosting.net import key_sets
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.hosting.net.tls import ClientCertificate
+from tests.support.clocks import QuickClock
 from tests.support.failing import fails
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
@@ -30,20 +31,8 @@ from tests.unit.hosting.listening import secure
 NAME = "https://tokens.example/"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
+NOW = 1_800_000_000_000
 OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 def jwks(**keys: Any) -> dict[str, Any]:
@@ -73,8 +62,8 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def call_of(text: str, known: Issuer, clock: Clock | None = None) -> Call:
-    return asyncio.run(Issuers((known,), clock or Clock()).call_of(text, Call()))  # type: ignore[arg-type]
+def call_of(text: str, known: Issuer, clock: QuickClock | None = None) -> Call:
+    return asyncio.run(Issuers((known,), clock or QuickClock(NOW)).call_of(text, Call()))  # type: ignore[arg-type]
 
 
 def test_a_holder_is_somebody_narrowed(file: str) -> None:
@@ -182,7 +171,7 @@ def by_server(tmp_path: Path, test: Callable[[Server, Issuer], Awaitable[None]])
 
 def test_keys_are_found_kept_and_fetched_again(tmp_path: Path) -> None:
     async def test(server: Server, known: Issuer) -> None:
-        clock = Clock()
+        clock = QuickClock(NOW)
         issuers = Issuers((known,), clock)  # type: ignore[arg-type]
 
         async def holds(**more: Any) -> bool:
@@ -214,7 +203,7 @@ def test_a_server_that_is_not_trusted_tells_no_keys(tmp_path: Path) -> None:
     async def test(server: Server, known: Issuer) -> None:
         system = Issuer(server.url, ("https://se",))
         with fails(Kind.UNAVAILABLE):
-            await Issuers((system,), Clock()).call_of(token(iss=server.url), Call())  # type: ignore[arg-type]
+            await Issuers((system,), QuickClock(NOW)).call_of(token(iss=server.url), Call())  # type: ignore[arg-type]
         assert not server.asked
 
     by_server(tmp_path, test)

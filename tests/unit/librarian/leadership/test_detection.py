@@ -21,6 +21,7 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN, serving
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import (
     ADMIN,
     BARTENDER,
@@ -32,7 +33,7 @@ from tests.support.librarian import (
     shepherd_id,
 )
 from tests.support.memory_store import MemoryStore
-from tests.support.paper import LoopClock, paper
+from tests.support.paper import paper
 
 A, B = shepherd_id(1), shepherd_id(2)
 H, S, G, U = HealingWord.HEARD, HealingWord.SILENT, HealingWord.GONE, HealingWord.UNKNOWN
@@ -225,9 +226,9 @@ async def two_librarians(repair_delay_ms: int = 0) -> AsyncIterator[Pair]:
     records = [ServiceRecord(Role.LIBRARIAN, LIBRARIAN.dn, name, approved=True) for name in names]
     quick = LibrarianSettings.dev(ADMIN.dn, (*records, *approved(A, B)))
     settings = replace(quick, repair_delay_ms=repair_delay_ms)
-    async with serving(MemoryStore(), LoopClock()) as ahash:  # type: ignore[arg-type]
+    async with serving(MemoryStore(), VirtualClock()) as ahash:  # type: ignore[arg-type]
         for name in names:
-            world = World(NoShepherds(), PaperVerifier(), LoopClock(), SequentialIds(), settings, Reach(pair, name))
+            world = World(NoShepherds(), PaperVerifier(), VirtualClock(), SequentialIds(), settings, Reach(pair, name))
             service = LibrarianService(ahash, LibrarianIdentity(LIBRARIAN.dn, name), world)
             await service.start()
             pair.librarians[name] = service
@@ -381,7 +382,7 @@ async def test_a_leader_that_stood_still_calls_nobody_away_whose_heartbeats_wait
         dead = p.shepherds[p.b.shepherds[2]]
         dead.up = False
         clock = p.b.clock
-        assert isinstance(clock, LoopClock)
+        assert isinstance(clock, VirtualClock)
         clock.stood_still_ms += 1_000  # longer than a lease, shorter than a leader's
         woke, away = asyncio.get_running_loop().time(), dict[str, float]()
         while len(away) < 1:

@@ -251,7 +251,7 @@ async def test_deleted_files_whose_time_is_over_by_now_do_not_come_back_as_lost(
         await next_snapshot(k)
     for keeper in k.shepherds.values():  # swept since, and the loss came before the next snapshot
         keeper.disk = {at: kept for at, kept in keeper.disk.items() if kept.facts.blob != blob}
-    k.clock.set_by_ms = 2 * HOUR
+    k.clock.step_ms = 2 * HOUR
     async with rebuilt(k) as (k, status):
         assert set(await k.paths()) == {"/g"}
         assert await trashed(k.bench) == []
@@ -267,7 +267,7 @@ async def test_bytes_of_the_trash_whose_time_is_over_by_now_are_sheltered_as_the
         await k.upload("/g")
         await k.bench.service.delete(BARTENDER, Delete(guid))
         await next_snapshot(k)
-    k.clock.set_by_ms = 2 * HOUR
+    k.clock.step_ms = 2 * HOUR
     async with rebuilt(k) as (k, status):
         assert await trashed(k.bench) == []
         [found] = set(await k.paths()) - {"/g", "/lost+found"}
@@ -406,7 +406,7 @@ async def test_the_last_snapshot_is_used_although_the_clock_was_set_back_before_
     async with k.running(BEFORE):
         await k.upload("/f")
         await next_snapshot(k)
-        k.clock.set_by_ms = -HOUR
+        k.clock.step_ms = -HOUR
         await k.upload("/g")
         guid = (await k.bench.names())["f"]
         await k.bench.service.move(BARTENDER, MoveEntry(guid, ROOT, "f", ROOT, "moved", keep=False))

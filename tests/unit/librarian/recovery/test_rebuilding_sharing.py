@@ -74,7 +74,7 @@ async def test_a_copy_keeps_the_bytes_of_a_deleted_file_whose_time_is_over_by_no
         copy = await k.bench.service.copy_file(BARTENDER, CopyFile(Guid(file), k.bench.begin("copy")))
         await k.bench.service.delete(BARTENDER, Delete(Guid(file)))
         await next_snapshot(k)
-    k.clock.set_by_ms = 2 * HOUR
+    k.clock.step_ms = 2 * HOUR
     async with rebuilt(k) as (k, status):
         assert (await k.paths())["/copy"] == copy
         assert (await k.bench.stored(copy)).sections["blobs"] == {"00000000": shared}

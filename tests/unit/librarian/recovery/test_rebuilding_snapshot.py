@@ -339,7 +339,7 @@ async def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_fo
         await k.upload("/g")
         await k.bench.service.delete(BARTENDER, Delete(guid))
         await next_snapshot(k)
-    k.clock.set_by_ms = 2 * HOUR
+    k.clock.step_ms = 2 * HOUR
     async with k.running(BEFORE, generation=2):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Rebuilding, "_noted", broken_off)

@@ -20,6 +20,7 @@ from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransa
 from chelonia.librarian.recovery.rebuild import listing as recounts
 from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import ADMIN, EVE, SequentialIds
 from tests.unit.librarian.keepers import Keeper, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.recovery.test_rebuilding import (
@@ -33,7 +34,6 @@ from tests.unit.librarian.recovery.test_rebuilding import (
     written,
 )
 from tests.unit.librarian.recovery.test_rebuilding_snapshot import without_the_snapshot
-from tests.unit.librarian.test_healing import LoopClock
 
 # --- the A-Hash -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ async def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ah
     hasty.listen(told.append)
     elements = (put(ObjectId("o"), "s", "p", "v"),)
     with pytest.raises(CheloniaError, match="admin ahash status"):
-        await hasty.patiently(RetryContext(LoopClock(), SequentialIds())).attempt(Call(), PlannedTransact(elements))
+        await hasty.patiently(RetryContext(VirtualClock(), SequentialIds())).attempt(Call(), PlannedTransact(elements))
     assert told == [elements]
 
 

@@ -11,8 +11,9 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.clocks import VirtualClock
 from tests.support.librarian import ADMIN, PaperVerifier, SequentialIds, shepherd_call
-from tests.support.paper import LoopClock, paper
+from tests.support.paper import paper
 from tests.unit.librarian.test_healing import Beside, heartbeat
 
 S = ReplicaState
@@ -23,7 +24,7 @@ async def test_the_leader_is_told_of_damage_that_only_another_librarian_has_hear
     settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
     async with paper(3, settings) as p:
         _, blob = await p.upload("f", copies=2)
-        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
+        world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
         other = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
         await other.start()
         running = asyncio.create_task(other.run())
@@ -41,7 +42,7 @@ async def test_the_leader_is_told_of_a_copy_for_which_another_librarian_knows_no
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
     async with paper(3, settings) as p:
-        world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
+        world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings, Beside(p.b.service))  # type: ignore[arg-type]
         other = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
         await other.start()
         running = asyncio.create_task(other.run())

@@ -20,9 +20,10 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
+from tests.support.clocks import VirtualClock
 from tests.support.failing import fails
 from tests.support.librarian import ADMIN, BARTENDER, PaperVerifier, SequentialIds, approved, shepherd_call
-from tests.unit.librarian.test_healing import Beside, LoopClock, Paper, heartbeat, paper
+from tests.unit.librarian.test_healing import Beside, Paper, heartbeat, paper
 
 QUICK = LibrarianSettings.dev(ADMIN.dn)
 
@@ -262,7 +263,7 @@ def successor(
 ) -> LibrarianService:
     """Another Librarian on the same metadata; `beside`: one that it can reach."""
     chosen = replace(settings, bootstrap=approved(*p.b.shepherds))
-    world = World(p, PaperVerifier(), LoopClock(), SequentialIds(9), chosen, Beside(beside) if beside else None)
+    world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), chosen, Beside(beside) if beside else None)
     return LibrarianService(watch(p.b.ahash), LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
 
 

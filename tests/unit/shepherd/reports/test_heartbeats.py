@@ -12,8 +12,8 @@ from chelonia.core.ports.ahash import Position
 from chelonia.core.ports.librarian import Heartbeat, HeartbeatAnswer
 from chelonia.shepherd.reports.heartbeats import HeartbeatSender
 from tests.sim.virtual_loop import virtual
+from tests.support.clocks import VirtualClock
 from tests.support.failing import fails
-from tests.support.paper import LoopClock
 
 BEAT = Heartbeat(ServiceId("https://s1/Shepherd"), 1, 0, 1, 1, 0, True, "", "")
 
@@ -36,7 +36,7 @@ class Ear:
 
 
 def beats(*ears: Ear) -> HeartbeatSender:
-    return HeartbeatSender(lambda: {str(ear.number): ear for ear in ears}, LoopClock(), 250)  # type: ignore[arg-type,misc]
+    return HeartbeatSender(lambda: {str(ear.number): ear for ear in ears}, VirtualClock(), 250)  # type: ignore[arg-type,misc]
 
 
 @virtual
@@ -89,9 +89,9 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
     """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
     with fails(Kind.TIMEOUT):
-        await HeartbeatSender(lambda: {"1": Ear(1, takes_s=60)}, LoopClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type,dict-item]
+        await HeartbeatSender(lambda: {"1": Ear(1, takes_s=60)}, VirtualClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type,dict-item]
     ears = {"1": Ear(1, takes_s=60), "2": Ear(2)}
-    sent = HeartbeatSender(lambda: ears, LoopClock(), 3_000)  # type: ignore[arg-type]
+    sent = HeartbeatSender(lambda: ears, VirtualClock(), 3_000)  # type: ignore[arg-type]
     assert (await sent.send(Call(), BEAT)).accepted == 2
 
 
@@ -105,7 +105,7 @@ async def test_a_goodbye_reaches_all_that_can_be_reached() -> None:
 @virtual
 async def test_librarians_come_and_go_between_two_heartbeats() -> None:
     one, two, known = Ear(1), Ear(2), dict[str, Ear]()
-    sent = HeartbeatSender(lambda: known, LoopClock(), 250)  # type: ignore[arg-type,return-value]
+    sent = HeartbeatSender(lambda: known, VirtualClock(), 250)  # type: ignore[arg-type,return-value]
     known["1"] = one
     await sent.send(Call(), BEAT)
     known["2"] = two

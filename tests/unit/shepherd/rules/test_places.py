@@ -13,8 +13,9 @@ from chelonia.core.ports.shepherd import CopyOrder, Upload
 from chelonia.shepherd.rules.places import MOMENT_MS, STALL_MS, SlotPool
 from chelonia.shepherd.transfers.forwarding import ASK_MS
 from tests.sim.virtual_loop import virtual
+from tests.support.clocks import VirtualClock
 from tests.support.failing import fails
-from tests.support.shepherd import LIBRARIAN, PEER, FakeTransfers, VirtualClock, World, numbered, request, two
+from tests.support.shepherd import LIBRARIAN, PEER, FakeTransfers, World, numbered, request, two
 
 DATA = b"0123456789" * 100
 LARGE = bytes(4 * CHUNK_BYTES)
