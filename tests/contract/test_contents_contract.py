@@ -30,7 +30,7 @@ from chelonia.core.ports.files import (
     Write,
 )
 from tests.support.files_worlds import World, applied, at, done, played, there, write
-from tests.unit.bartender.stage import EVE, JOE, all_sums
+from tests.support.stage import EVE, JOE, all_sums
 
 S = 1_000_000_000
 

@@ -19,7 +19,7 @@ from chelonia.core.ports.files import (
 )
 from tests.contract.test_contents_contract import lay, shape
 from tests.support.files_worlds import World, applied, at, done, played, there, write
-from tests.unit.bartender.stage import EVE
+from tests.support.stage import EVE
 
 S = 1_000_000_000
 

@@ -48,7 +48,7 @@ from tests.support.files_worlds import (
     there,
     write,
 )
-from tests.unit.bartender.stage import EVE, JOE, NOBODY
+from tests.support.stage import EVE, JOE, NOBODY
 
 S = 1_000_000_000
 

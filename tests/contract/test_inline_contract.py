@@ -25,7 +25,7 @@ from chelonia.core.ports.files import (
     Write,
 )
 from tests.support.files_worlds import World, applied, at, collection, done, looked, names, played, there, write
-from tests.unit.bartender.stage import EVE, JOE
+from tests.support.stage import EVE, JOE
 
 S = 1_000_000_000
 DATA = b"small bytes"

@@ -22,7 +22,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.rights.locks import Lock
 from tests.support.files_worlds import World, applied, at, collection, done, played, there, write
-from tests.unit.bartender.stage import EVE, JOE
+from tests.support.stage import EVE, JOE
 
 HELD = When(tokens=("urn:a",))
 FREE = When(tokens=())

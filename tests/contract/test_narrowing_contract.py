@@ -50,7 +50,7 @@ from tests.support.files_worlds import (
     there,
     write,
 )
-from tests.unit.bartender.stage import EVE, JOE, KEY, NOBODY
+from tests.support.stage import EVE, JOE, KEY, NOBODY
 
 
 @pytest.fixture

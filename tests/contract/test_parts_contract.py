@@ -54,7 +54,7 @@ from tests.support.files_worlds import (
     there,
     write,
 )
-from tests.unit.bartender.stage import EVE, JOE, all_sums
+from tests.support.stage import EVE, JOE, all_sums
 
 NOBODYS = UploadId("1700000000000.00000000-0000-4000-8000-0000000000aa")
 

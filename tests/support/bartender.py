@@ -47,7 +47,7 @@ from chelonia.hosting.net.http_client import Received, RoundTrips, Sending
 from chelonia.wire.web.headers import RECEIPTS_HEADER
 from chelonia_clients.client import Metadata
 from tests.support.cluster import MemoryCluster
-from tests.unit.bartender.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, JOE, KEY
+from tests.support.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, JOE, KEY
 
 Method = Callable[..., Coroutine[Any, Any, Any]]
 OUTCOMES: dict[str, type[Any]] = {

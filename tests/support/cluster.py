@@ -37,7 +37,7 @@ from chelonia.core.ports.files import (
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import VirtualLoop
 from tests.support.clocks import VirtualClock
-from tests.unit.bartender.stage import ADMIN, Stage
+from tests.support.stage import ADMIN, Stage
 
 T = TypeVar("T")
 _THREAD = ThreadPoolExecutor(1, "services")

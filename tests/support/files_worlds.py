@@ -42,7 +42,7 @@ from chelonia.hosting.net.tls import ClientCertificate
 from tests.sim.virtual_loop import run_virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.namespace_snapshot import NamespaceSnapshot, broken
-from tests.unit.bartender.stage import JOE, Stage
+from tests.support.stage import JOE, Stage
 from tests.unit.hosting.grid import Grid
 from tests.unit.hosting.listening import secure
 

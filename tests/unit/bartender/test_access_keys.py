@@ -17,7 +17,7 @@ from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes, Share
 from chelonia.core.values import replace
 from tests.support.failing import fails
-from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
+from tests.support.stage import ADMIN, EVE, JOE, Stage, scene
 
 
 @scene

@@ -18,7 +18,7 @@ from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.bartender import MakeRequest, NameRequest
 from chelonia.core.ports.librarian import ModifyEntry
 from tests.support.failing import fails
-from tests.unit.bartender.stage import BARTENDER_DN, BARTENDER_ID, EVE, JOE, Stage, keyed, scene
+from tests.support.stage import BARTENDER_DN, BARTENDER_ID, EVE, JOE, Stage, keyed, scene
 
 LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")
 

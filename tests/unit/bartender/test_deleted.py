@@ -5,7 +5,7 @@ from __future__ import annotations
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn
 from chelonia.core.ports.bartender import DeletedEntry, ListRequest, UndeleteRequest
-from tests.unit.bartender.stage import ADMIN, JOE, Stage, keyed, scene
+from tests.support.stage import ADMIN, JOE, Stage, keyed, scene
 
 EVE = Call(Dn("/O=Grid/CN=eve"))
 

@@ -17,7 +17,7 @@ from chelonia.core.ports.files import Change, Done, Failure, Inline, Look, Remov
 from chelonia.core.timing.gathering import Pending
 from chelonia.core.timing.turns import Turns
 from chelonia.core.values import replace
-from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, keyed, scene
+from tests.support.stage import ADMIN, EVE, JOE, Stage, keyed, scene
 
 LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost")
 

@@ -3,7 +3,7 @@
 joe owns the root; eve has no right anywhere. Vectors of reports and replicas are the Librarian's and the Shepherd's.
 """
 
-from tests.unit.bartender.stage import EVE, JOE, Stage, scene
+from tests.support.stage import EVE, JOE, Stage, scene
 
 # --- changed ---------------------------------------------------------------------------------------------------------
 

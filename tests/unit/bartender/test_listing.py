@@ -17,7 +17,7 @@ from chelonia.core.ports.files import Inline, Listing, Setting, Write
 from chelonia.core.ports.librarian import MakeEntry
 from tests.support.failing import fails
 from tests.support.files_worlds import at
-from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
+from tests.support.stage import ADMIN, EVE, JOE, Stage, scene
 
 TREE = ["/a", "/a/b", "/a/b/c", "/a/d", "/z"]
 FILES = ["/a.x", "/a/b/f", "/a/f", "/f", "/z/g", "/z/h"]

@@ -12,7 +12,7 @@ from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import CHANGING, READING, Scope
 from chelonia.core.values import replace
 from tests.support.files_worlds import at
-from tests.unit.bartender.stage import EVE, JOE, Stage, scene
+from tests.support.stage import EVE, JOE, Stage, scene
 
 
 @scene

@@ -9,7 +9,7 @@ from chelonia.core.metadata import Triple
 from chelonia.core.ports.bartender import MoveRequest, NameRequest
 from chelonia.core.ports.librarian import ModifyEntry
 from tests.support.failing import fails
-from tests.unit.bartender.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, EVE, JOE, NOBODY, Stage, scene
+from tests.support.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, EVE, JOE, NOBODY, Stage, scene
 
 GATEWAY = "gateway is not configured. Bartender does not support mount points"
 

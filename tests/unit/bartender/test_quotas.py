@@ -10,7 +10,7 @@ from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Writ
 from chelonia.core.rights.scopes import ADDING, Scope
 from chelonia.librarian.leadership.counting import Counting
 from tests.support.files_worlds import at
-from tests.unit.bartender.stage import ADMIN, EVE, JOE, Stage, scene
+from tests.support.stage import ADMIN, EVE, JOE, Stage, scene
 
 
 async def counted(stage: Stage, quota: Quota) -> None:

@@ -48,7 +48,7 @@ from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import SmallBlob, StoreOutcome
 from chelonia.core.values import replace
 from tests.support.files_worlds import at
-from tests.unit.bartender.stage import ADMIN, JOE, Stage, scene
+from tests.support.stage import ADMIN, JOE, Stage, scene
 
 DATA = b"small bytes"
 

@@ -31,7 +31,7 @@ from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
 from tests.support.failing import fails
-from tests.unit.bartender.stage import (
+from tests.support.stage import (
     BARTENDER_DN,
     BARTENDER_ID,
     EVE,

@@ -44,7 +44,7 @@ from chelonia_clients.throttle import limit
 from chelonia_clients.transfers import TreeOptions, get_tree, put_tree
 from tests.support.bartender import FakeBartender
 from tests.support.failing import fails
-from tests.unit.bartender.stage import JOE
+from tests.support.stage import JOE
 from tests.unit.clients.faking import client_on
 
 DATA = b"small bytes"

@@ -19,7 +19,7 @@ from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.web import curve
-from tests.unit.bartender.stage import KEY
+from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 from tests.unit.hosting.doors.test_plain_tokens import asked, by
 

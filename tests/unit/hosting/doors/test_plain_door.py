@@ -50,8 +50,8 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from tests.support.cluster import MemoryCluster
+from tests.support.stage import GIB, KEY
 from tests.support.strength import noted
-from tests.unit.bartender.stage import GIB, KEY
 
 JOE, EVE = Dn("/CN=joe"), Dn("/CN=eve")
 DAV = "{DAV:}"

@@ -10,7 +10,7 @@ from chelonia.core.ids import ANONYMOUS, Ms
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
 from chelonia.wire.shares import ShareToken, issue
-from tests.unit.bartender.stage import KEY
+from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
 
 DAV = "{DAV:}"

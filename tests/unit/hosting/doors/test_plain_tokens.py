@@ -20,7 +20,7 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.shares import ShareToken, issue, kept_of, password_of
-from tests.unit.bartender.stage import KEY
+from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 
 REQUEST = "application/macaroon-request"
