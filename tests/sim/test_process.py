@@ -171,3 +171,21 @@ def test_a_mistake_in_a_job_fails_the_run_and_not_the_process() -> None:
         return told, len(steps)
 
     assert run_virtual(scenario()) == (["n: KeyError('planted')"] * 2, 2)
+
+
+def test_what_is_to_be_done_at_the_end_of_a_run_is_done_unless_the_run_has_failed() -> None:
+    done = list[str]()
+
+    async def ending() -> None:
+        await asyncio.sleep(60)
+        done.append("ended")
+
+    async def run(*, fails: bool) -> None:
+        this_loop().endings.append(ending)
+        assert not fails
+
+    run_virtual(run(fails=False))
+    assert done == ["ended"]
+    with pytest.raises(AssertionError):
+        run_virtual(run(fails=True))
+    assert done == ["ended"]

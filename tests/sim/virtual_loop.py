@@ -99,6 +99,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._due: list[Timer] = []
         self._own = contextvars.Context()
         self.living: set[Task[Any]] = set()
+        self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What is still to be done when a run has come to its end: not when it has failed, as one failure is enough."""
         super().__init__(_NoSockets())
         self._ready: deque[_Work] = deque()
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
@@ -305,7 +307,10 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 def _run(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
     try:
-        return loop.run_until_complete(main)
+        result = loop.run_until_complete(main)
+        for ending in loop.endings:
+            loop.run_until_complete(ending())
+        return result
     except BaseException:
         loop.set_exception_handler(lambda _loop, _context: None)  # a run that failed has said why: once is enough
         raise

@@ -30,6 +30,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
+from tests.sim.virtual_loop import this_loop
 from tests.support.clocks import EPOCH_MS, VirtualClock
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.turls import parse_turl
@@ -226,7 +227,7 @@ class FakeTransfers:
 
 
 class World:
-    """A Shepherd and what it depends on; `restart` keeps the disk."""
+    """A Shepherd and what it depends on; `restart` keeps the disk. What runs when the test has ended is stopped."""
 
     def __init__(self, name: str = "s1", **settings: Any) -> None:
         base = f"https://{name}:6000"
@@ -263,7 +264,13 @@ class World:
         await self.service.start()
         if run:
             self.loops = asyncio.ensure_future(self.service.run())
+            this_loop().endings.append(self._ended)
         return self
+
+    async def _ended(self) -> None:
+        """Stop it with the test, unless it was stopped before."""
+        if self.loops is not None:
+            await self.stop()
 
     async def stop(self) -> None:
         if self.loops is not None:

@@ -59,7 +59,6 @@ async def test_a_silent_shepherd_answers_nobody_and_is_back_by_itself(expect_log
     assert len(world.librarian.beats) > beats
     assert await world.state_of(reference) == "alive"
     assert await read_all(world, ticket) == DATA
-    await world.stop()
 
 
 @virtual
@@ -122,7 +121,6 @@ async def test_one_byte_of_the_named_copy_is_changed_found_and_reported(expect_l
     await world.pass_ms(2_000)
     assert await world.state_of(reference) == "invalid"
     assert world.librarian.states()[-1] == (reference, "invalid")
-    await world.stop()
 
 
 @virtual
@@ -133,7 +131,6 @@ async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged() -> Non
     await world.pass_ms(2_000)
     assert await kind_of(world.service.drill(LIBRARIAN, order)) is Kind.NOT_ALIVE
     assert world.blobs.data(reference) == DATA
-    await world.stop()
 
 
 CORRUPT = replace(SILENCE, action=DrillAction.CORRUPT, blob=BlobId(numbered("b", 1)))

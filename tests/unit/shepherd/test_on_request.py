@@ -112,7 +112,6 @@ async def test_quarantine_is_counted_and_discarded_only_by_an_administrators_wor
     assert await world.state_of(held) == "alive", "it is not in quarantine"
     assert [stored.reference for stored in await world.blobs.quarantined()] == [second]
     assert (await world.service.status(ADMINISTRATOR)).quarantined_bytes == len(DATA)
-    await world.stop()
 
 
 @virtual
@@ -135,7 +134,6 @@ async def test_what_is_brought_back_while_the_quarantine_is_discarded_stays(
     assert brought == [2]
     assert [await world.state_of(reference) for reference in references] == ["none", "alive", "alive"]
     assert world.blobs.references() == tuple(sorted(references[1:]))
-    await world.stop()
 
 
 @virtual
@@ -169,7 +167,6 @@ async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_aske
     world.blobs.flip(references[0])
     await world.blobs.quarantine(references[0])
     assert await world.service.readmit(ADMINISTRATOR) == 1, "it is begun anew"
-    await world.stop()
 
 
 @virtual
@@ -211,4 +208,3 @@ async def test_under_restored_metadata_the_quarantine_is_asked_for_again_and_che
     assert (rotten, "alive") not in world.librarian.states()[told:]
     await world.pass_ms(2 * world.settings.unknown_grace_ms)
     assert sorted(stored.reference for stored in await world.blobs.quarantined()) == sorted((unknown, rotten))
-    await world.stop()

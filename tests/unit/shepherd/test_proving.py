@@ -49,7 +49,6 @@ async def test_who_has_not_the_bytes_proves_nothing(expect_log: Callable[..., No
     assert after[1:] == ("", "")
     await world.pass_ms(1_000)
     assert await world.state_of(short) == "invalid", "what could not be read was checked at once"
-    await world.stop()
 
 
 @virtual

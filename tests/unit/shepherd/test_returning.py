@@ -134,7 +134,6 @@ async def test_where_nothing_differs_nothing_is_told_and_no_page_is_asked_for() 
         assert (world.librarian.states(), world.librarian.pages) == ([], [])
         assert compared(world) == 1
     assert world.service.inventory_pages == 0
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -160,7 +159,6 @@ async def test_what_differs_is_told_and_nothing_else() -> None:
     assert kept in world.blobs.references()
     await returned(world)
     assert set(world.librarian.states()) == {(rotten, "invalid"), (cut, "invalid")}, "the others are settled"
-    await world.stop()
 
 
 @virtual
@@ -177,7 +175,6 @@ async def test_what_was_erased_by_order_just_before_a_kill_is_told_and_alarms_no
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([(erased, "deleted")], [])
     assert f"replica missing reference={erased}; reported as deleted: it may have been erased by order" in caplog.text
-    await world.stop()
 
 
 @virtual
@@ -197,7 +194,6 @@ async def test_one_that_was_not_settled_and_is_missing_is_told_as_that_and_not_a
     [told] = [record for record in caplog.records if "replica missing" in record.getMessage()]
     assert told.levelno == logging.INFO
     assert f"reference={open_one}; reported as deleted: it was damaged, or it was not settled" in told.getMessage()
-    await world.stop()
 
 
 async def no_room(notes: Mapping[ReferenceId, bytes]) -> None:
@@ -217,7 +213,6 @@ async def test_an_erasure_that_is_confirmed_is_noted_and_not_told_again(power_cu
         world.blobs.lose_notes(world.blobs.unsynced_notes)
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -239,7 +234,6 @@ async def test_what_nobody_ordered_to_be_erased_is_lost_and_that_is_told_aloud(
     assert told.levelno == logging.WARNING
     assert f"reference={lost} blob={numbered('b', 1)}" in told.getMessage()
     assert "repair copies it" in told.getMessage()
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -264,7 +258,6 @@ async def test_what_is_missing_is_told_until_that_is_taken() -> None:
     await returned(world)
     assert world.librarian.states() == [(gone, "deleted")]
     assert (world.librarian.pages, compared(world)) == ([], 1)
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica is invalid")
@@ -285,7 +278,6 @@ async def test_what_was_told_to_be_damaged_is_not_claimed_before_it_was_read() -
     assert await world.state_of(bad) == "alive"
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
-    await world.stop()
 
 
 @virtual
@@ -299,7 +291,6 @@ async def test_a_power_cut_costs_only_what_has_to_be_told_again() -> None:
     assert {reference for reference, _ in world.librarian.states()} <= {last, *references}
     assert {state for _, state in world.librarian.states()} <= {"alive"}
     assert (world.librarian.pages, compared(world)) == ([], 1)
-    await world.stop()
 
 
 @virtual
@@ -315,7 +306,6 @@ async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken() -> 
     await world.pass_ms(3_000)
     await world.service.tidy()
     assert len((await world.blobs.notes()).parts[reference[:2]][reference]) > len(rows.OPEN)
-    await world.stop()
 
 
 @virtual
@@ -342,7 +332,6 @@ async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     (first, marked), second, *_ = seen
     assert (first.number, marked) == (1, last[0]), "what it found stays until it knows what to do"
     assert second == (ToldReport(first.boot, 2), ToldReport(first.boot, 2))
-    await world.stop()
 
 
 # --- when the notes may lie ----------------------------------------------------------------------------------------
@@ -366,7 +355,6 @@ async def test_an_old_image_of_the_disk_is_compared_whole() -> None:
     del world.librarian.items[later]
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -383,7 +371,6 @@ async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -
     put_back()
     await returned(world)
     assert world.librarian.states() == [(late, "deleted")]
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -405,7 +392,6 @@ async def test_a_start_that_dies_before_it_knows_leaves_an_old_image_as_doubtful
     await returned(world)
     assert world.librarian.states() == [(later, "deleted")]
     assert world.librarian.pages == [""]
-    await world.stop()
 
 
 @virtual
@@ -429,7 +415,6 @@ async def test_a_start_that_has_decided_is_believed_though_its_second_report_was
     await returned(world)
     assert (world.librarian.pages, world.librarian.states(), compared(world)) == ([], [], 1)
     assert set(references) == set(world.blobs.references())
-    await world.stop()
 
 
 @virtual
@@ -446,7 +431,6 @@ async def test_a_start_moves_what_is_believed_before_it_compares() -> None:
     world.librarian.failures.clear()
     await returned(world)
     assert world.librarian.pages == [""]
-    await world.stop()
 
 
 @virtual
@@ -473,7 +457,6 @@ async def test_an_order_of_metadata_put_back_does_not_make_a_start_believed_unde
         await reporting.report_once()
     await reporting.beat()
     assert (compared(world), world.librarian.pages) == (2, [""])
-    await world.stop()
 
 
 @virtual
@@ -491,7 +474,6 @@ async def test_an_image_from_before_an_erasure_shows_though_the_next_order_comes
     world.loops = asyncio.ensure_future(world.service.run())
     await world.pass_ms(3_000)
     assert world.librarian.pages == [""]
-    await world.stop()
 
 
 @virtual
@@ -507,7 +489,6 @@ async def test_restored_metadata_lost_notes_and_an_older_librarian_lead_to_a_com
     assert (world.librarian.pages, compared(world)) == ([""], 2)
     await returned(world)
     assert (world.librarian.pages, compared(world)) == ([], 2)
-    await world.stop()
 
 
 @virtual
@@ -520,7 +501,6 @@ async def test_notes_of_older_software_are_read_and_lead_to_one_comparison() -> 
     assert await world.state_of(references[0]) == "alive", "its record was not read"
     await returned(world)
     assert (world.librarian.pages, world.librarian.states()) == ([], [])
-    await world.stop()
 
 
 @virtual
@@ -547,7 +527,6 @@ async def test_what_older_software_noted_uncommitted_stays_so_until_a_comparison
     await returned(world)
     await world.service.tidy()
     assert [world.blobs._replicas[each].committed for each in uncommitted] == [True, False]
-    await world.stop()
 
 
 @virtual
@@ -562,7 +541,6 @@ async def test_a_comparison_that_a_crash_ended_is_made_again() -> None:
     assert (world.librarian.pages, compared(world)) == ([""], 1)
     await returned(world)
     assert world.librarian.pages == []
-    await world.stop()
 
 
 @virtual
@@ -574,7 +552,6 @@ async def test_a_doubt_outlives_a_crash() -> None:
     assert (compared(world), world.librarian.pages) == (0, [""]), "it waits its turn"
     await returned(world)
     assert (compared(world), world.librarian.pages) == (1, [""])
-    await world.stop()
 
 
 @virtual
@@ -597,7 +574,6 @@ async def test_what_lies_aside_and_was_named_by_a_rebuild_is_brought_back_when_t
     world.librarian.failures.clear()
     await world.pass_ms(5_000)
     assert (compared(world), await world.state_of(aside)) == (1, "alive")
-    await world.stop()
 
 
 @virtual
@@ -607,7 +583,6 @@ async def test_the_answer_to_a_repeated_first_report_tells_as_much() -> None:
     await returned(world)
     assert [report.number for report in world.librarian.sent[-4:]] == [1, 1, 1, 2]
     assert (world.librarian.pages, compared(world)) == ([], 1)
-    await world.stop()
 
 
 @virtual
@@ -625,7 +600,6 @@ async def test_starts_that_nobody_answers_change_nothing() -> None:
     world.librarian.lose_answers.clear()
     await returned(world)
     assert (world.librarian.pages, compared(world)) == ([], 1)
-    await world.stop()
 
 
 @pytest.mark.expect_log("tidy is tried again")
@@ -648,7 +622,6 @@ async def test_a_disk_too_full_for_a_mark_reports_and_compares_at_the_next_start
     monkeypatch.setattr(world.blobs, "note", note)
     await returned(world)
     assert (world.librarian.pages, compared(world)) == ([""], 1)
-    await world.stop()
 
 
 @pytest.mark.parametrize(("step_ms", "pages"), [(0, 0), (3_600_000, 1), (-3_600_000, 1)])
@@ -686,4 +659,3 @@ async def test_notes_written_anew_keep_the_mark_and_what_is_still_to_be_told(mon
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
     assert set(references) == set(world.blobs.references())
-    await world.stop()

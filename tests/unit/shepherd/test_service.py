@@ -79,7 +79,6 @@ async def test_what_could_not_be_erased_is_here_still(monkeypatch: pytest.Monkey
     assert "deleted" not in [state for _, state in world.librarian.states()]
     assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
     assert (world.blobs.used_bytes(), await world.state_of(reference)) == (0, "none")
-    await world.stop()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,6 @@ async def test_a_report_in_flight_cannot_bring_an_erased_replica_back() -> None:
     assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
     await world.pass_ms(3000)
     assert world.librarian.states() == [(reference, "alive"), (reference, "deleted")]
-    await world.stop()
 
 
 @virtual
@@ -195,7 +193,6 @@ async def test_an_erasure_reaches_what_was_set_aside() -> None:
     ((reference, _),) = [(s.reference, s.size) for s in await world.blobs.quarantined()]
     assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
     assert world.blobs.used_bytes() == 0
-    await world.stop()
 
 
 # --- start ---------------------------------------------------------------------------------------------------------
@@ -250,7 +247,6 @@ async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expe
     await world.restart(run=True)
     await world.pass_ms(2000)
     assert set(world.librarian.states()) == {(reference, "invalid")}
-    await world.stop()
 
 
 @virtual
@@ -396,7 +392,6 @@ async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing() -
     await world.pass_ms(5000)
     assert world.librarian.beats[-1].accepting
     assert await world.state_of(reference) == "alive"
-    await world.stop()
 
 
 @virtual
@@ -410,7 +405,6 @@ async def test_a_record_damaged_after_it_was_noted_is_found_by_the_scrub(expect_
     expect_log("replica is invalid")
     await world.pass_ms(130_000)
     assert (reference, "invalid") in set(world.librarian.states())
-    await world.stop()
 
 
 @virtual
@@ -435,7 +429,6 @@ async def test_nothing_is_claimed_of_a_store_before_its_bytes_were_looked_at() -
     held.set()
     await world.pass_ms(20_000)
     assert world.librarian.beats[-1].compared > 0
-    await world.stop()
 
 
 @virtual
@@ -449,7 +442,6 @@ async def test_kept_uploads_of_an_earlier_start_are_gone() -> None:
     assert world.blobs.used_bytes() == 0
     with fails(Kind.BAD_TICKET):
         await world.send(ticket, DATA[10:], offset=10)
-    await world.stop()
 
 
 @virtual
@@ -606,7 +598,6 @@ async def test_the_scrub_finds_rot_within_its_period_and_reports_it() -> None:
     assert sorted(set(world.librarian.states())) == expected
     status = await world.service.status(ADMINISTRATOR)
     assert status.scrubbed >= 10
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica is invalid")
@@ -634,7 +625,6 @@ async def test_the_scrubs_round_goes_on_after_a_restart() -> None:
     await world.restart(run=True, crash=False)
     assert world.state.state is not None
     assert world.state.state.extra["scrub_cursor"] == world.blobs.references()[done - 1]
-    await world.stop()
 
 
 @virtual
@@ -653,7 +643,6 @@ async def test_the_scrubs_round_goes_on_after_a_crash_where_it_was_a_moment_ago(
     await world.restart(run=True)
     await world.pass_ms(60_000)
     assert done + (await world.service.status(ADMINISTRATOR)).scrubbed >= 10
-    await world.stop()
 
 
 # --- stat, status --------------------------------------------------------------------------------------------------
@@ -726,4 +715,3 @@ async def test_records_are_told_page_by_page_with_what_is_damaged_and_what_lies_
     assert by_reference[aside].aside
     with pytest.raises(CheloniaError, match="page of records"):
         await world.service.records(LIBRARIAN, "nowhere", 2)
-    await world.stop()

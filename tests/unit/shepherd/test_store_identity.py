@@ -114,7 +114,6 @@ async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(expect_log
     assert world.librarian.beats[-1].trouble == ""
     assert await world.state_of(reference) == "alive"
     assert (await world.put(request(DATA, 3))).turl
-    await world.stop()
 
 
 @virtual
@@ -130,7 +129,6 @@ async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: C
     await world.pass_ms(60_000)
     assert world.librarian.beats[-1].trouble == ""
     assert await world.state_of(reference) == "alive"
-    await world.stop()
 
 
 @virtual
@@ -192,4 +190,3 @@ async def test_replicas_of_a_replaced_store_are_reported_lost_as_one_event(expec
     await world.pass_ms(1000)
     assert [beat.replaces for beat in world.librarian.beats if beat.store == "new"][:2] == [True, False]
     assert sorted(world.librarian.states()[-5:]) == sorted((reference, "deleted") for reference in references)
-    await world.stop()

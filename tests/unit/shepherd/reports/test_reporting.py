@@ -35,7 +35,6 @@ async def test_heartbeats_say_what_placement_needs() -> None:
     assert (beat.replicas, beat.accepting, beat.reported) == (1, True, 3)
     assert beat.free_bytes == world.blobs.capacity - len(DATA)
     assert len(world.librarian.beats) == 8
-    await world.stop()
 
 
 @virtual
@@ -53,7 +52,6 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
     assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4, 5, 6]
     # The answer that arrived was to a repeat and could not say what is unknown, so the first is told once more.
     assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
-    await world.stop()
 
 
 @virtual
@@ -65,7 +63,6 @@ async def test_reports_wait_out_a_librarian_that_cannot_be_reached() -> None:
     await world.pass_ms(10_000)
     assert set(world.librarian.states()) == {(reference, "alive")}
     assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4]
-    await world.stop()
 
 
 @pytest.mark.expect_log("WARNING .* no Librarian has answered a heartbeat for 60 s.* error=heartbeat: network")
@@ -90,7 +87,6 @@ async def test_heartbeats_that_fail_for_long_are_one_warning_and_one_line_when_t
         "heartbeats are answered again",
     )
     assert words == [*reasons, again, *reasons, "no Librarian has answered", again]
-    await world.stop()
 
 
 @virtual
@@ -105,7 +101,6 @@ async def test_a_new_boot_numbers_from_one() -> None:
     new = world.librarian.applied[-1]
     assert new.boot > old.boot
     assert next(r.number for r in world.librarian.applied if r.boot == new.boot) == 1
-    await world.stop()
 
 
 @virtual
@@ -121,7 +116,6 @@ async def test_nothing_is_reported_while_reporting_is_switched_off() -> None:
     assert await world.service.toggle_report(ADMINISTRATOR, True) is True
     await world.pass_ms(1000)
     assert world.librarian.states() == [(reference, "alive")]
-    await world.stop()
 
 
 @virtual
@@ -135,7 +129,6 @@ async def test_nothing_is_reported_before_the_shepherd_is_approved() -> None:
     world.librarian.approved = True
     await world.pass_ms(3000)
     assert (reference, "alive") in world.librarian.states()
-    await world.stop()
 
 
 @pytest.mark.expect_log("another cluster")
@@ -151,7 +144,6 @@ async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
     await world.pass_ms(200_000)
     assert world.librarian.sent == []
     assert await world.state_of(reference) == "alive"
-    await world.stop()
 
 
 LATER = 1 << 50
@@ -178,7 +170,6 @@ async def test_a_start_follows_a_later_one_that_has_ended() -> None:
     await world.restart(run=True)
     await world.pass_ms(2_000)
     assert world.librarian.sent[-1].boot > first.boot, "no number comes again"
-    await world.stop()
 
 
 @pytest.mark.expect_log("an older state file was put back")
@@ -197,7 +188,6 @@ async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_sta
     await world.restart(run=True)
     await world.pass_ms(60_000)
     assert world.librarian.applied[-1].boot > LATER
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -224,7 +214,6 @@ async def test_heartbeats_say_when_every_difference_has_been_taken() -> None:
     assert world.librarian.beats[-1].compared == 0, "restored metadata are compared anew"
     await world.pass_ms(3_000)
     assert world.librarian.beats[-1].compared == 2
-    await world.stop()
 
 
 @virtual
@@ -243,7 +232,6 @@ async def test_set_aside_bytes_that_the_namespace_names_after_all_are_brought_ba
     assert await world.quarantined() == 0
     assert (reference, "deleted") not in world.librarian.states()
     assert world.blobs.data(reference) == DATA
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -258,7 +246,6 @@ async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() 
     await world.pass_ms(2_000)
     assert world.librarian.states() == [(lost, "deleted")]
     assert len(world.librarian.pages) == 2
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -276,7 +263,6 @@ async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared()
     assert world.librarian.states() == [(lost, "deleted")]
     assert len(world.librarian.pages) == 2
     assert world.librarian.beats[-1].compared == 1
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -291,7 +277,6 @@ async def test_a_doubt_outlives_a_comparison_that_fails() -> None:
     await world.pass_ms(4_000)
     assert not world.librarian.failures["inventory"], "it has failed once"
     assert world.librarian.states() == [(lost, "deleted")]
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica missing")
@@ -314,7 +299,6 @@ async def test_while_a_doubt_is_compared_nothing_counts_as_compared() -> None:
         await world.pass_ms(2_000)
     assert during == [0]
     assert world.librarian.beats[-1].compared == 1
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica is invalid")
@@ -329,7 +313,6 @@ async def test_a_stat_of_a_damaged_replica_has_it_reported_again() -> None:
     await world.service.stat(LIBRARIAN, (("r", reference),))
     await world.pass_ms(2_000)
     assert world.librarian.states().count((reference, "invalid")) == told + 1
-    await world.stop()
 
 
 @virtual
@@ -337,7 +320,6 @@ async def test_the_inventory_is_compared_once_in_a_while() -> None:
     world = await World(compare_ms=60_000).start(run=True)
     await world.pass_ms(200_000)
     assert len(world.librarian.pages) == 4
-    await world.stop()
 
 
 @pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
@@ -358,7 +340,6 @@ async def test_a_clock_that_steps_neither_shortens_nor_prolongs_custody(step_ms:
     await world.pass_ms(30_000)
     assert world.blobs.references() == ()
     assert await world.quarantined() == 2
-    await world.stop()
 
 
 # --- uncommitted ---------------------------------------------------------------------------------------------------
@@ -378,7 +359,6 @@ async def test_uncommitted_bytes_are_asked_for_until_their_grace_is_over_then_se
     assert await world.quarantined() == 1
     await world.pass_ms(60_000)
     assert world.blobs.used_bytes() == 0
-    await world.stop()
 
 
 async def goes_after_33_s_and_three_starts(world: World, reference: ReferenceId) -> None:
@@ -423,7 +403,6 @@ async def test_many_bytes_that_nobody_commits_cost_few_reports() -> None:
     await world.pass_ms(300_000)
     assert 0 < len(world.librarian.applied) - before < 20
     assert len(world.blobs.references()) == 20
-    await world.stop()
 
 
 @pytest.mark.parametrize("in_a_message", [False, True])
@@ -450,7 +429,6 @@ async def test_a_start_with_the_clock_set_back_keeps_such_bytes_no_longer_than_t
     assert await world.quarantined() == 0
     await world.pass_ms(20_000)
     assert await world.quarantined() == 1
-    await world.stop()
 
 
 @virtual
@@ -470,7 +448,6 @@ async def test_bytes_that_nobody_committed_in_time_count_as_reclaimable() -> Non
     await world.pass_ms(60_000)
     assert (await world.service.status(ADMINISTRATOR)).unfinished_bytes == 0
     assert world.librarian.beats[-1].reclaimable_bytes == 2 * len(DATA), "they lie in quarantine now"
-    await world.stop()
 
 
 @pytest.mark.parametrize("broken", ["inventory", "heartbeat"])
@@ -495,7 +472,6 @@ async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_i
     world.librarian.failures = {}
     await world.pass_ms(100_000)
     assert await world.state_of(reference) == "alive"
-    await world.stop()
 
 
 @virtual
@@ -507,7 +483,6 @@ async def test_an_unreachable_librarian_sets_nothing_aside() -> None:
     world.librarian.failures = {"report": [Kind.NETWORK] * 10_000}
     await world.pass_ms(600_000)
     assert await world.state_of(reference) == "alive"
-    await world.stop()
 
 
 @virtual
@@ -521,7 +496,6 @@ async def test_a_blob_named_later_becomes_committed_durably() -> None:
     reports = len(world.librarian.applied)
     await world.pass_ms(60_000)
     assert len(world.librarian.applied) == reports
-    await world.stop()
 
 
 @pytest.mark.expect_log("the namespace does not know 103 of 103 replicas")
@@ -538,7 +512,6 @@ async def test_an_empty_namespace_sets_nothing_aside() -> None:
     await world.pass_ms(30_000)
     assert await world.quarantined() == 0
     assert len(world.blobs.references()) == 103
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica set aside")
@@ -555,7 +528,6 @@ async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_e
     await world.pass_ms(600_000)
     assert await world.state_of(reference) == "none"
     assert [(s.reference, s.committed) for s in await world.blobs.quarantined()] == [(reference, True)]
-    await world.stop()
 
 
 @pytest.mark.expect_log("replica set aside")
@@ -572,7 +544,6 @@ async def test_a_lost_answer_does_not_hide_that_a_committed_replica_is_unknown()
     await world.pass_ms(60_000)
     assert await world.state_of(reference) == "none"
     assert await world.quarantined() == 1
-    await world.stop()
 
 
 # --- inventory -----------------------------------------------------------------------------------------------------
@@ -603,7 +574,6 @@ async def test_each_start_reports_the_differences_page_by_page() -> None:
     await world.pass_ms(2000)
     assert sorted(world.librarian.states()) == sorted([(held[1], "alive"), (held[4], "alive"), (gone, "deleted")])
     assert len(world.librarian.pages) == 3
-    await world.stop()
 
 
 @virtual
@@ -620,7 +590,6 @@ async def test_a_start_compares_once_its_first_report_is_taken() -> None:
     assert world.librarian.pages == []
     await world.pass_ms(3000)
     assert world.librarian.pages == [""]
-    await world.stop()
 
 
 @virtual
@@ -635,7 +604,6 @@ async def test_a_librarian_may_ask_for_the_comparison() -> None:
     world.librarian.items = {reference: item(reference, ReplicaState.ALIVE)}
     await world.pass_ms(2000)
     assert len(world.librarian.pages) > compared
-    await world.stop()
 
 
 @virtual
@@ -652,7 +620,6 @@ async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_w
     await world.pass_ms(3000)
     assert len(world.librarian.pages) > compared
     assert world.librarian.beats[-1].compared == 2
-    await world.stop()
 
 
 @virtual
@@ -669,7 +636,6 @@ async def test_metadata_restored_from_a_backup_is_told_everything_again() -> Non
     assert {first, second} <= {ReferenceId(reference) for reference, _ in world.librarian.states()}
     assert world.state.state is not None
     assert world.state.state.generation == 2
-    await world.stop()
 
 
 @virtual
@@ -694,7 +660,6 @@ async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_ba
     await world.restart(run=True)
     await world.pass_ms(1000)
     assert world.librarian.sent[-1].boot > after[-1].boot
-    await world.stop()
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -719,4 +684,3 @@ async def test_damage_found_before_a_late_commit_is_told_after_it(*, told: bool)
     await world.service.toggle_report(ADMINISTRATOR, on=True)
     await world.pass_ms(2_000)
     assert [state for _, state in world.librarian.states()] == ["invalid"]
-    await world.stop()

@@ -143,7 +143,6 @@ async def test_a_truncated_replica_is_not_alive_and_checked_at_once() -> None:
     assert (reference, "invalid") in world.librarian.states()
     assert (await ask(world, reference)).error == "file is not alive"
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.NOT_ALIVE
-    await world.stop()
 
 
 BLOCK = bounds.CHECKED_BLOCK_BYTES
@@ -181,7 +180,6 @@ async def test_no_byte_of_a_block_that_has_rotted_leaves_and_the_replica_is_chec
     assert await kind_of(part(world, turl, 0, len(LARGE))) is Kind.NOT_ALIVE
     await world.pass_ms(100)
     assert await world.state_of(reference) == "invalid"
-    await world.stop()
 
 
 @virtual
@@ -208,7 +206,6 @@ async def test_crcs_that_could_not_be_read_once_are_read_again(monkeypatch: pyte
         assert await part(world, turl, 0, 1) == LARGE[:1]
     world.blobs.flip(reference, 5)
     assert await kind_of(part(world, turl, 0, 1)) is Kind.NOT_ALIVE
-    await world.stop()
 
 
 @virtual

@@ -152,7 +152,6 @@ async def test_what_was_named_is_not_reported_unless_it_is_damaged() -> None:
     assert good not in told
     assert dict(world.librarian.states())[bad] == "invalid"
     assert silent in told
-    await world.stop()
 
 
 @virtual
@@ -164,7 +163,6 @@ async def test_what_a_librarian_has_called_unknown_is_told_of_again_whoever_says
     await store(world, replace(small(2), named=(back,)))
     await world.pass_ms(80_000)
     assert [reference for reference, _ in world.librarian.states()].count(back) > told > 0
-    await world.stop()
 
 
 async def _stored(world: World, number: int) -> ReferenceId:
