@@ -129,6 +129,7 @@ class Rebuilding:
         self._task: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._total = 0
+        self._begun = Ms(0)
         self._holes = False
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
@@ -453,6 +454,7 @@ class Rebuilding:
 
     async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
+        self._begun = Ms(manifest.begun_ms)
         pages = SnapshotPages(self._read_manifest, self._read, found, manifest, known)
         left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
@@ -517,14 +519,23 @@ class Rebuilding:
         await self._attempt(decide(obj, await self._on.records.one(self._on.call, obj.id, wide)))
 
     async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
-        """All at once; one by one when something is there already, and without its name when that is taken."""
+        """All at once; one by one when something is there already, or a name is taken."""
         whole = [element for objects, names in batch for element in (*objects, *names)]
         if await self._attempt(whole):
             self._progress.count("objects restored", len(batch))
             return
         for objects, names in batch:
-            restored = await self._attempt([*objects, *names]) or await self._attempt(objects)
+            restored = await self._attempt([*objects, *names])
+            if not restored and (restored := await self._attempt(objects)):
+                for named in names:
+                    await self._attempt(await self._of_the_later(named))
             self._progress.count("objects restored" if restored else "objects there already")
+
+    async def _of_the_later(self, named: Element) -> list[Element]:
+        parent = await self._on.records.one(self._on.call, named.object, rebuild.both_forms(named.property))
+        ids = [ObjectId(holder) for holder in parent.sections.get("entries", {}).values()]
+        holders = await self._on.records.get(self._on.call, ids, (Needed("timestamps", "created"),))
+        return rebuild.of_the_later(named, parent, holders, self._begun)
 
     async def _attempt(self, elements: Sequence[Element]) -> bool:
         """Apply; False when it does not apply. What cannot be stored at all is told and passed over."""

@@ -30,7 +30,8 @@ from chelonia.core.ids import (
     blob_object,
     is_guid,
 )
-from chelonia.core.metadata import TYPE_FILE, TYPE_TRASHED, StoredObject
+from chelonia.core.metadata import TYPE_FILE, TYPE_TRASHED, Filter, Needed, StoredObject
+from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.values import replace
@@ -140,6 +141,31 @@ def _names(entry: StoredObject) -> Iterator[Element]:
     for parent, name in names_of(entry):
         free = (unset("entries", name), unset("entries", name + "/"))
         yield put(ObjectId(parent), "entries", key_for(name, type_of(entry)), entry.id, *free)
+
+
+def both_forms(key: str) -> Filter:
+    """Whoever has the name of this property of `entries`, as a collection or as anything else."""
+    name = entry_name(key)
+    return Needed("entries", name), Needed("entries", name + "/")
+
+
+def of_the_later(named: Element, parent: StoredObject, holders: Sequence[StoredObject], begun: Ms) -> list[Element]:
+    """What gives an entry a name that others have: a snapshot reads entries in the order of their ids, so the later of
+    two that it has under one name had it last. Nothing where that is another, or one that a record has named.
+
+    Args: `parent`: with `both_forms` of the name; `holders`: with when they were made; `begun`: the snapshot.
+    """
+    if any(
+        each.id > named.value or float(each.value("timestamps", "created", "0")) * 1000 >= begun for each in holders
+    ):
+        return []
+    known = parent.sections.get("entries", {})
+    assert len(known) <= len(holders), "of each who has the name it is known when it was made"
+    still = tuple(
+        as_read("entries", need.property, known.get(need.property, "")) for need in both_forms(named.property)
+    )
+    others = (key for key in known if key != named.property)
+    return [replace(named, conditions=still), *(drop(parent.id, "entries", key) for key in others)]
 
 
 def _index(trashed: StoredObject) -> list[Element]:

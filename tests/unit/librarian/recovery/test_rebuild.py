@@ -7,6 +7,7 @@ from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, Ms, ObjectId, Refe
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.values import replace
+from chelonia.librarian.metadata.elements import is_, put, unset
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
@@ -96,3 +97,18 @@ def test_what_no_snapshot_can_be_called_is_told_from_one_by_its_seal() -> None:
     name = f"snapshot manifest 0000000000001 {'9' * 5000} {'0' * 64}"
     blob, guid = BlobId("00000000-0000-4000-9000-b00000000001"), Guid(SNAPSHOTS_OBJECT)
     assert not rebuild.genuine(ReplicaFacts(blob, guid, name, JOE, 1, Checksums(), 2, Ms(1), "a seal"), KEY)
+
+
+@pytest.mark.parametrize(
+    ("holder", "created", "taken"),
+    [("a", "9.000", True), ("a", "", True), ("c", "9.000", False), ("a", "10.000", False)],
+    ids=["read before", "of no known age", "read later", "written since"],
+)
+def test_an_entry_takes_its_name_from_one_that_was_read_before_it_alone(holder: str, created: str, taken: bool) -> None:
+    """Which one was read later tells nothing of what a record has named, before the rebuild was begun again."""
+    named = put(ObjectId("p"), "entries", "n/", "b", unset("entries", "n"), unset("entries", "n/"))
+    parent = StoredObject(ObjectId("p"), 1, {"entries": {"n": holder}})
+    there = StoredObject(ObjectId(holder), 1, {"timestamps": {"created": created}} if created else {})
+    elements = rebuild.of_the_later(named, parent, (there,), Ms(10_000))
+    assert [(each.property, each.value) for each in elements] == ([("n/", "b"), ("n", "")] if taken else [])
+    assert all(each.conditions == (is_("entries", "n", holder), unset("entries", "n/")) for each in elements[:1])

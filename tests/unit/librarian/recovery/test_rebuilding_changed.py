@@ -10,14 +10,15 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.contents.uploads import CopyFile, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, ObjectId, blob_object
+from chelonia.core.ids import ROOT, Guid, ObjectId, blob_object
 from chelonia.core.metadata import Filter, StoredObject
-from chelonia.core.ports.librarian import Unlink
+from chelonia.core.ports.librarian import MoveEntry, Unlink
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.recovery import invariants, snapshots
 from chelonia.librarian.recovery.rebuild.act import Rebuilding
 from chelonia.librarian.recovery.snapshots import Snapshotting
+from chelonia.wire import snapshots as pages
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import ADMIN, BARTENDER, EVE
 from tests.unit.librarian.keepers import Keepers, keepers
@@ -153,6 +154,40 @@ async def test_a_file_that_was_overwritten_where_the_snapshot_has_been_has_its_n
 
 async def remove(k: Keepers, file: Guid) -> None:
     await k.bench.service.unlink(BARTENDER, Unlink(Guid("0"), "f", file))
+
+
+@pytest.mark.parametrize(
+    ("over", "kind"),
+    [("refuse", "file"), ("replace", "file"), ("exchange", "file"), ("refuse", "collection")],
+    ids=["moved away before", "replaced", "exchanged", "another kind"],
+)
+@virtual
+async def test_of_two_entries_that_have_had_a_name_it_is_the_later_ones(
+    over: str, kind: str, snapshot_with: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot has both under it: one as it was before, the other, behind it, as it was after. What was written
+    and moved over a file, as editors do, was in /lost+found, and the file had its older bytes."""
+    monkeypatch.setattr(pages, "PAGE_OBJECTS_MAX", 1)
+    k = keepers()
+    async with k.running(BEFORE):
+        first, _ = await k.upload("/f", b"older")
+        k.ids.first = "d"
+        if kind == "file":
+            later, _ = await k.upload("/written beside", b"newer")
+        else:
+            later = await k.bench.collection("written beside")
+
+        async def move() -> None:
+            service = k.bench.service
+            if over == "refuse":
+                await service.move(BARTENDER, MoveEntry(first, ROOT, "f", ROOT, "away", keep=False))
+            there = first if over != "refuse" else Guid("")
+            beside = MoveEntry(later, ROOT, "written beside", ROOT, "f", keep=False, over=over, there=there)
+            await service.move(BARTENDER, beside)
+
+        await snapshot_with(k, first, move)
+    async with rebuilt(k) as (k, _):
+        assert (await k.paths())["/f"] == later
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["a blob", "a content"])
