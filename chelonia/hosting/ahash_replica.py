@@ -86,6 +86,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         open_replica, Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
     )
     executor = ThreadExecutor(goes_round=end(REFILL if len(section.replicas) > 1 else RESTORE))
+    executor.watch(engine.replication)
     pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)
     parts = ReplicaParts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)

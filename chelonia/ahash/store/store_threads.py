@@ -27,6 +27,8 @@ LOOK_S: Final = 1.0
 ROUND_S: Final = 30.0
 """Of CPU for one piece of work: the longest batch, 256 deletions with a thousand properties each, takes 3.3. Who waits,
 for a disk or the processor, uses none."""
+REPLICATION_ROUND_S: Final = 300.0
+"""The same for the thread that replicates: to roll back, or to open its store again, goes through all of a long log."""
 THREADS_CPU: Final = 6
 """Of a clock that counts a thread's CPU: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of the kernel."""
 READ_GROUP_MAX: Final = 64
@@ -93,9 +95,10 @@ class ThreadExecutor:
         self._reads: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._gathered: _Group = []
         self._blocks = 0
-        self._turns = _AtWork(threading.current_thread())
+        self._turns = AtWork(threading.current_thread())
         self._workers = [_start("ahash-committer", self._writes, self._back)]
         self._workers += [_start(f"ahash-reader-{n}", self._reads, self._back) for n in range(readers)]
+        self._watched = [self._turns, *self._workers]
         self._closed = threading.Event()
         if goes_round is not None:
             threading.Thread(target=self._watch, args=(goes_round,), name="ahash-watch", daemon=True).start()
@@ -139,24 +142,28 @@ class ThreadExecutor:
         for start in range(0, len(gathered), READ_GROUP_MAX):
             self._reads.put(gathered[start : start + READ_GROUP_MAX])
 
+    def watch(self, other: AtWork) -> None:
+        """Have another thread watched as well."""
+        self._watched.append(other)
+
     def _watch(self, goes_round: Callable[[str], None]) -> None:
-        threads = (self._turns, *self._workers)
         while not self._closed.wait(LOOK_S):
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._turns.begins)
-            for each in threads:
+            for each in self._watched:
                 if each.goes_round():
                     return goes_round(each.thread.name)
 
 
-class _AtWork:
-    """A thread, and how many pieces of work it has begun."""
+class AtWork:
+    """A thread, and how many pieces of work it has begun. `long_s`: of CPU for one; 0: as for those of the executor."""
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self.thread = thread
+    def __init__(self, thread: threading.Thread, long_s: float = 0.0) -> None:
+        self.thread, self._long_s = thread, long_s
         self._begun, self._seen, self._cpu_s = 0, -1, 0.0
 
     def begins(self) -> None:
+        """It takes its next piece."""
         self._begun += 1
 
     def goes_round(self) -> bool:
@@ -167,17 +174,17 @@ class _AtWork:
             return False
         if self._begun != self._seen:
             self._seen, self._cpu_s = self._begun, cpu_s
-        return cpu_s - self._cpu_s > ROUND_S
+        return cpu_s - self._cpu_s > (self._long_s or ROUND_S)
 
 
-def _start(name: str, work: queue.SimpleQueue[_Group | None], back: _WayBack) -> _AtWork:
+def _start(name: str, work: queue.SimpleQueue[_Group | None], back: _WayBack) -> AtWork:
     thread = threading.Thread(target=lambda: _serve(work, back, own), name=name, daemon=True)
-    own = _AtWork(thread)
+    own = AtWork(thread)
     thread.start()
     return own
 
 
-def _serve(work: queue.SimpleQueue[_Group | None], back: _WayBack, own: _AtWork) -> None:
+def _serve(work: queue.SimpleQueue[_Group | None], back: _WayBack, own: AtWork) -> None:
     while (group := work.get()) is not None:
         for item in group:
             own.begins()

@@ -21,6 +21,9 @@ from chelonia.ahash.service import (
     AHashSettings,
 )
 from chelonia.ahash.store import meta, store_threads
+from chelonia.ahash.store.bdb import replicated
+from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core import bounds
@@ -28,9 +31,9 @@ from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
 from chelonia.core.metadata import StoredObject
-from tests.support.ahash import LIBRARIAN, HandClock, add, check, delete, is_set, open_store, put, serving
+from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, check, delete, is_set, open_store, put, serving
 from tests.support.failing import fails
 from tests.support.memory_store import InlineExecutor, MemoryStore
 
@@ -390,6 +393,26 @@ async def test_a_thread_that_comes_to_no_end_of_its_work_is_told(monkeypatch: py
 
 async def test_an_event_loop_that_does_not_turn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await told_of(monkeypatch, lambda executor: use_cpu(0.5)) == ["MainThread"]
+
+
+async def test_a_replication_thread_that_comes_to_no_end_is_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a time of its own."""
+    monkeypatch.setattr(replicated, "REPLICATION_ROUND_S", 0.2)
+    engine = ReplicatedStore(tmp_path, SMALL, ReplicaIdentity(1, "test", Dn("/CN=1")))
+    engine.start(lambda event: None, lambda peer, control, record: None)
+
+    def replicate(executor: ThreadExecutor) -> None:
+        executor.watch(engine.replication)
+        engine._work.put(lambda: use_cpu(0.15))
+        engine._work.put(lambda: use_cpu(0.5))
+        engine._work.put(done.set)
+        done.wait()
+
+    done = threading.Event()
+    assert await told_of(monkeypatch, replicate) == ["ahash-replication"]
+    engine.close()
 
 
 async def test_who_has_much_to_do_or_waits_does_not_go_round(monkeypatch: pytest.MonkeyPatch) -> None:

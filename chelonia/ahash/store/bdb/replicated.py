@@ -69,6 +69,7 @@ from chelonia.ahash.store.replicated_port import (
     WantElection,
     frame_term,
 )
+from chelonia.ahash.store.store_threads import REPLICATION_ROUND_S, AtWork
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
@@ -110,7 +111,8 @@ class ReplicatedStore:
         self._work: WorkQueue[Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
         self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
-        self._thread: threading.Thread | None = None
+        thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
+        self.replication = AtWork(thread, REPLICATION_ROUND_S)
         self._post: Callable[[Event], None] = lambda event: None
         self._send: Send = lambda peer, control, record: None
         self._panicked = self._closed = False
@@ -158,8 +160,7 @@ class ReplicatedStore:
         if self._panicked:  # in a read before: nobody has heard of it
             self._post(Failed(self._complaint))
         self._work.put(self._follow)
-        self._thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
-        self._thread.start()
+        self.replication.thread.start()
         self._elections.start()
 
     def found(self) -> None:
@@ -328,8 +329,8 @@ class ReplicatedStore:
         self._work.put(lambda: None)  # wakes the replication thread
         self._elections.stop()
         self._pages.close()
-        if self._thread is not None:
-            self._thread.join()
+        if self.replication.thread.is_alive():
+            self.replication.thread.join()
         with self._logs.lock, self._work.turn, self._state.changing(), self._gate.exclusive():
             self._release()
 
@@ -523,6 +524,7 @@ class ReplicatedStore:
         return follows and not (self._elections.turn.locked() or self._state.held)
 
     def _carry_out(self, item: Frame | Callable[[], None]) -> None:
+        self.replication.begins()
         try:
             if isinstance(item, Frame):
                 self._process(item)
