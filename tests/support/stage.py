@@ -20,7 +20,7 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Filter, Triple, from_triples
 from chelonia.core.ports.bartender import (
     GetFileRequest,
@@ -125,7 +125,7 @@ class StageShepherd:
         reference = ReferenceId(f"small-{blob.facts.blob[:8]}-{len(self.small)}")
         self.small[reference] = blob
         location, facts = Location(self.service, reference), blob.facts
-        return Receipt(facts.blob, location, facts.size, facts.checksums, 1, Ms(1), "signature")
+        return Receipt(facts.blob, location, facts.size, facts.checksums, 1, VirtualClock().now_ms(), "signature")
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
         await self._answer(call)

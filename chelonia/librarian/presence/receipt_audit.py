@@ -1,6 +1,7 @@
-"""Asking after copies whose receipts are of another start than the one heard of now.
+"""Asking after copies whose receipts are old, or of another start than the one heard of now.
 
-A receipt may be committed long after it was given (an A-Hash that took nothing meanwhile). If its Shepherd has started
+A receipt may be committed long after it was given (an A-Hash that took nothing meanwhile). Its Shepherd may have set
+the bytes aside as nobody's: Bartenders take none that are too old, but by clocks that may be wrong. If it has started
 again since, with an older image of its disk or another disk, it has compared its inventory too soon to miss the copy.
 Asked for one that it does not have, it compares again. This Librarian may not have heard of that start yet: what was
 written since the Shepherd was last heard is asked for as soon as another start is heard; of one that is not heard here
@@ -27,6 +28,8 @@ from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
 
+LATE_MS: Final = 30_000
+"""A receipt so old is late: a name comes a moment after the bytes. Shepherds keep them for more than ten minutes."""
 TRIES_MAX: Final = 5
 """How often a Shepherd that does not answer is asked for the same copies, a lease apart."""
 
@@ -48,7 +51,8 @@ class Rechecking:
         old: dict[ServiceId, list[Receipt]] = {}
         for receipt in receipts:
             shepherd = receipt.location.shepherd
-            if self._table.boot(shepherd) in (0, receipt.boot):
+            is_late = self._world.clock.now_ms() - receipt.issued_ms >= LATE_MS
+            if self._table.boot(shepherd) in (0, receipt.boot) and not is_late:
                 self._remember(receipt)
             else:
                 old.setdefault(shepherd, []).append(receipt)

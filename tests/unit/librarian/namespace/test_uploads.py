@@ -7,14 +7,15 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.uploads import CommitFile
+from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.uploads import CommitFile, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.seal import seal
-from chelonia.librarian.presence.receipt_audit import TRIES_MAX
+from chelonia.librarian.presence.receipt_audit import LATE_MS, TRIES_MAX
 from tests.support.failing import fails
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call
 
@@ -384,6 +385,22 @@ async def test_a_copy_whose_receipt_is_of_an_earlier_start_is_asked_for_once_it_
         begun = await b.service.begin_put(BARTENDER, b.begin("c", named=True, sections=STATES))
         await commit(b, begun.guid, begun.blob)
         assert directory.references[1:] == [f"{begun.blob}@{b.shepherds[1]}"]
+
+
+async def test_copies_whose_receipts_are_old_are_asked_for_together_once_they_are_written() -> None:
+    """Their Shepherd may have set them aside as nobody's before the commit: a Bartender whose clock had gone back by a
+    day took the receipts all the same, and nobody missed the copies for a day."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        begin = replace(b.begin("a"), piece=True, size=7)
+        begun = [await b.service.begin_put(BARTENDER, begin) for _ in range(2)]
+        pieces = tuple(CommitFile(begin, each, (b.receipt(each.blob, b.shepherds[1]),)) for each in begun)
+        b.clock.advance(LATE_MS)
+        await b.beat(b.shepherds[1])
+        extents = tuple(Extent(7 * n, 7, each.blob) for n, each in enumerate(begun))
+        await b.service.splice(BARTENDER, SpliceFile(b.begin("a"), pieces, extents))
+        assert directory.references == [f"{each.blob}@{b.shepherds[1]}" for each in begun]
+        assert directory.calls == 1
 
 
 async def test_a_copy_written_down_before_the_new_start_is_heard_is_asked_for_then() -> None:
