@@ -21,8 +21,9 @@ STRAIN_TIMES: Final = 3
 STUCK_LONGER: Final = 4
 """A commit may wait for so many times the time by which leases are longer than usual: it takes more than an echo."""
 STUCK_DOUBLED_MAX: Final = 3
-"""Where leases are longer, a term may take twice as long to open for each attempt that came to nothing, so often at
-most: followers begin anew with each term to bring their logs into line, and would never come to the end of it."""
+"""A term may take twice as long to open for each attempt that came to nothing, so often at most: followers begin anew
+with each term to bring their logs into line, a slow disk syncs its first commits anew, and would never come to the end
+of it."""
 STEPS: Final = 4
 """Of the usual lease, by which it grows: who is late by a third of it must not have his successor wait for four."""
 BORNE_TIMES: Final = 3
@@ -73,8 +74,7 @@ class ReplicaStrain:
 
     def stuck_ms(self, now_ms: int, failures: int) -> int:
         """How long a commit may wait, or a term to be opened after so many `failures`."""
-        extra_ms = self.extra_ms(now_ms)
-        return self.pace.stuck_ms + STUCK_LONGER * extra_ms << (min(failures, STUCK_DOUBLED_MAX) if extra_ms else 0)
+        return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms) << min(failures, STUCK_DOUBLED_MAX)
 
     def dead_ms(self, now_ms: int) -> int:
         return self.pace.dead_ms + self.extra_ms(now_ms)
