@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -524,6 +525,17 @@ class _HttpConnection(RequestHandler):
         if transport is not None:
             transport.abort()  # first: a TLS transport that is closed reads on for 30 s
         self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """A body that has come whole is the door's all the same: some clients do not wait for the answer."""
+        if self._current_request is not None:
+            body = self._current_request.content
+            if not body.is_eof():
+                body.set_read_chunk_size(sys.maxsize)  # so that aiohttp parses what it has come by
+                self.resume_reading()
+            if body.is_eof():
+                self._current_request = None  # whose body aiohttp would void
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; cut off a client whose header fields do not end in time."""

@@ -6,6 +6,8 @@ It is faster by a second of CPU per GiB and knows nothing of HTTP (docs/performa
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 
 SLICE_BYTES = 256 * 1024
 """Most that one step of the event loop takes in."""
@@ -24,9 +26,10 @@ class Buffered(asyncio.BufferedProtocol):
         self._whole = memoryview(buffer)
         self._view = self._whole[:first_bytes]
         self._transport: asyncio.BaseTransport | None = None
+        self._tls: ssl.SSLObject | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport, self._tls = transport, transport.get_extra_info("ssl_object")
         self._take_at_once(self._view)
         self._handler.connection_made(transport)
 
@@ -37,12 +40,17 @@ class Buffered(asyncio.BufferedProtocol):
 
     def _take_at_once(self, view: memoryview) -> None:
         self._view, transport = view, self._transport
-        if transport is not None and transport.get_extra_info("ssl_object") is not None:
+        if transport is not None and self._tls is not None:
             # else TLS takes in twice 256 KiB in a step, whatever is decrypted of it
             transport.set_read_buffer_limits(len(view))  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # uvloop's holds `get_buffer`: a ring, and a megabyte until a full collection
+        tls, self._tls = self._tls, None
+        # Nor does it hand on what has come before the end while its reader was busy or paused.
+        with contextlib.suppress(ssl.SSLError):
+            while tls is not None and (rest := tls.read(len(self._whole))):
+                self._handler.data_received(rest)
         self._handler.connection_lost(exc)
 
     def pause_writing(self) -> None:

@@ -315,6 +315,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = TellingObject
     context.verify_mode = client_certificate.value
+    context.num_tickets = 1  # FFmpeg closes with the second of two unread: a reset takes the end of its file away
     _furnish(context, settings, trust, (HTTP, compact.PROTOCOL))
     return context
 

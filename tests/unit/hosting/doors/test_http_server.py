@@ -388,6 +388,42 @@ async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None
         assert (await seen).kind is Kind.INCOMPLETE
 
 
+@pytest.mark.parametrize(("tls", "size"), [(False, 100_000), (True, 10), (True, 100_000), (True, 570_000)])
+def test_a_body_that_has_come_whole_is_taken_though_its_client_has_gone(grid: Grid, tls: bool, size: int) -> None:
+    """As FFmpeg goes, which looks at no answer. The door has other things to do first, on the loop of production."""
+
+    async def scenario() -> int:
+        gone, taken = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def door(request: HttpRequest) -> HttpResponse:
+            request.when_closed("test", gone.set)
+            try:
+                await gone.wait()
+                taken.set_result(sum([len(chunk) async for chunk in request.body]))
+            except CheloniaError as error:
+                taken.set_exception(error)
+            return text_answer(200, "stored")
+
+        def send(port: int) -> None:
+            connection = socket.create_connection(("127.0.0.1", port))
+            with unchecked.wrap_socket(connection) if tls else connection as connection:
+                head = f"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n"
+                connection.sendall(head.encode() + b"x" * size)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+        unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+        listener = secure(door, grid.server(), ClientCertificate.OPTIONAL) if tls else plain(door)
+        async with listener as server:
+            await asyncio.to_thread(send, server.port)
+            return await taken
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(scenario()) == size
+
+
 async def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     ended = asyncio.Event()

@@ -22,7 +22,14 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
 from chelonia.hosting.net.identity import INDEPENDENT, NOBODY
-from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, handshake_error
+from chelonia.hosting.net.tls import (
+    ClientCertificate,
+    TlsSettings,
+    TlsStore,
+    handshake_error,
+    load_trust,
+    make_server_context,
+)
 from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake, publish_to
 
 REQUIRED, OPTIONAL = ClientCertificate.REQUIRED, ClientCertificate.OPTIONAL
@@ -364,6 +371,11 @@ def resume(grid: Grid, store: TlsStore, between: Callable[[], None] = lambda: No
 def test_a_resumed_session_keeps_its_identity(grid: Grid) -> None:
     store = grid.server()
     assert store.identify(resume(grid, store)).dn == JANE
+
+
+def test_a_listener_sends_one_ticket(grid: Grid) -> None:
+    """FFmpeg reads one before it closes; another would be unread, and the kernel resets such a connection."""
+    assert make_server_context(grid.settings(), load_trust(grid.settings()), REQUIRED).num_tickets == 1
 
 
 def test_a_resumed_session_nobody_remembers_is_told_to_reconnect(grid: Grid) -> None:
