@@ -139,14 +139,15 @@ class Channel:
     """Carries calls to one service, over one or several URLs of it."""
 
     def __init__(
-        self, link: Link, service: PortTable | Service, urls: Sequence[str], patience: RetryLimits | None = None
+        self, link: Link, service: Service | str, urls: Sequence[str], patience: RetryLimits | None = None
     ) -> None:
-        """Args: service: one of ours by its table, or another by its SOAP form. Raises: BAD_CONFIG without a URL."""
+        """Args: service: its module's name in `core.operations`, or its SOAP form. Raises: BAD_CONFIG without a URL."""
+        self._form = None if isinstance(service, str) else service
+        self.table = _rows_of(service) if isinstance(service, str) else service.table
+        self._name = self.table.name
         if not urls:
-            raise CheloniaError(Kind.BAD_CONFIG, service.name, cause=f"no URL of a {service.name} is known")
+            raise CheloniaError(Kind.BAD_CONFIG, self._name, cause=f"no URL of a {self._name} is known")
         self._link = link
-        self._name, self.table = service.name, _table(service)
-        self._form = None if isinstance(service, PortTable) else service
         self._patience = patience or RetryLimits()
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
@@ -353,10 +354,6 @@ class Channel:
         return headers
 
 
-def _table(service: PortTable | Service) -> PortTable:
-    return service if isinstance(service, PortTable) else service.table
-
-
 class _RemotePort:
     """A port's methods, each a call on `channel`, which is made for the first one."""
 
@@ -388,15 +385,9 @@ def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, A
     return ask
 
 
-def remote(link: Link, service: PortTable | Service | str, urls: Sequence[str], patience: RetryLimits) -> Any:
-    """The port of a service elsewhere, every method a call.
-
-    Args: service: as of `Channel`, or the name of its module in `core.operations`. Raises: BAD_CONFIG without a URL.
-    """
-
-    def channel() -> Channel:
-        return Channel(link, _rows_of(service) if isinstance(service, str) else service, urls, patience)
-
+def remote(link: Link, service: Service | str, urls: Sequence[str], patience: RetryLimits) -> Any:
+    """The port of a service elsewhere, as of `Channel`, every method a call. Raises: BAD_CONFIG without a URL."""
+    channel = functools.partial(Channel, link, service, urls, patience)
     if not urls:
         channel()
     return _RemotePort(channel)

@@ -536,7 +536,7 @@ async def test_a_malformed_position_is_refused() -> None:
 
 
 async def test_shepherds_are_not_believed_about_positions() -> None:
-    shepherds = replace(AHASH, name="shepherd")
+    shepherds = replace(AHASH, name="shepherd", table=replace(AHASH.table, name="shepherd"))
     async with telling(shepherds) as (told, channel, _, _):
         told.stands = Position("c", 9, 99)
         await channel.call(Call(), "get", (), ())
