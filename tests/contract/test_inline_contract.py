@@ -14,7 +14,6 @@ from chelonia.core.ports.files import (
     MARK,
     Arrived,
     Content,
-    Failure,
     Inline,
     Placed,
     Placing,
@@ -24,6 +23,7 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
+from tests.support.failing import failure_kind
 from tests.support.files_worlds import World, applied, at, collection, done, looked, names, played, there, write
 from tests.support.stage import EVE, JOE
 
@@ -181,5 +181,4 @@ async def test_bytes_that_a_name_is_not_free_for_are_refused_before_they_are_sen
     assert isinstance(placed, Placed)
     await write(world, "/f")
     [refused] = await world.files.place(JOE, (free,))
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.PRECONDITION
+    assert failure_kind(refused) is Kind.PRECONDITION

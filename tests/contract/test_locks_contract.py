@@ -21,6 +21,7 @@ from chelonia.core.ports.files import (
     When,
 )
 from chelonia.core.rights.locks import Lock
+from tests.support.failing import failure_kind
 from tests.support.files_worlds import World, applied, at, collection, done, played, there, write
 from tests.support.stage import EVE, JOE
 
@@ -49,8 +50,7 @@ async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> Non
         assert await applied(world, Move(at("/f"), at("/g"), when=when)) is Kind.LOCKED
         assert await applied(world, Remove(at("/f"), when=when)) is Kind.LOCKED
         (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, reserving=Reserving(when=when)),))
-        assert isinstance(placed, Failure)
-        assert placed.kind is Kind.LOCKED
+        assert failure_kind(placed) is Kind.LOCKED
     assert isinstance(await write(world, "/f", when=HELD), Done)
     assert isinstance(await write(world, "/f"), Done)  # who knows nothing of locks
     assert await locked(world, "/f") == ["urn:a"]

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Failure
 
 
 def fails(kind: Kind, match: str | None = None) -> AbstractContextManager[pytest.ExceptionInfo[CheloniaError]]:
@@ -18,3 +19,9 @@ async def kind_of(work: Awaitable[object]) -> Kind:
     with pytest.raises(CheloniaError) as caught:
         await work
     return caught.value.kind
+
+
+def failure_kind(answer: object) -> Kind:
+    """The kind of the `Failure` that this answer of a port has to be."""
+    assert isinstance(answer, Failure)
+    return answer.kind

@@ -9,6 +9,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
 from chelonia.core.rights.scopes import ADDING, Scope
 from chelonia.librarian.leadership.counting import Counting
+from tests.support.failing import failure_kind
 from tests.support.files_worlds import at
 from tests.support.stage import ADMIN, EVE, JOE, Stage, scene
 
@@ -32,16 +33,13 @@ async def test_what_does_not_fit_is_refused_before_and_at_the_commit(stage: Stag
     await counted(stage, Quota(JOE.dn, Guid(""), 100))
     assert isinstance(await write(stage, "/f", 60), Done)
     refused = await write(stage, "/g", 41)
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.QUOTA
+    assert failure_kind(refused) is Kind.QUOTA
     assert "60 of 100 bytes are in use, and this takes 41 bytes more" in refused.cause
     (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/g"), 41, wanted=2),))
-    assert isinstance(placed, Failure)
-    assert placed.kind is Kind.QUOTA
+    assert failure_kind(placed) is Kind.QUOTA
     assert isinstance(await write(stage, "/f", 100), Done), "an overwrite takes the difference"
     refused = await write(stage, "/f", 101)
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.QUOTA
+    assert failure_kind(refused) is Kind.QUOTA
 
 
 @scene
@@ -54,8 +52,7 @@ async def test_who_comes_by_a_token_hears_of_no_tree_nor_of_what_is_in_it(stage:
     (written,) = await stage.bartender.files.apply(guest, (Write(at("/atlas/in/g"), inline=Inline(b"x" * 101, 2)),))
     (placed,) = await stage.bartender.files.place(guest, (Placing(at("/atlas/in/g"), 101, wanted=2),))
     for refused in (placed, written):
-        assert isinstance(refused, Failure)
-        assert refused.kind is Kind.QUOTA
+        assert failure_kind(refused) is Kind.QUOTA
         assert "ask who gave you the token" in refused.cause
         assert not {"atlas", "100"} & set(refused.cause.replace("/", " ").split()), refused.cause
         assert refused.subject != "/atlas"

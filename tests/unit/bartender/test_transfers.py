@@ -30,7 +30,7 @@ from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
-from tests.support.failing import fails
+from tests.support.failing import fails, failure_kind
 from tests.support.stage import (
     BARTENDER_DN,
     BARTENDER_ID,
@@ -365,8 +365,7 @@ async def test_rules_that_come_with_bytes_take_the_place_of_the_default_policy(s
     assert (await stage.stat("/shared/f"))["policy"] == {"VOMS:/vo": "+read", EVE.dn: "+read"}
     await stage.modify("/shared", "set", "defaultPolicy", "ALL", "-modifyPolicy")
     (refused,) = await stage.bartender.files.apply(JOE, (replace(write, place=parse_ln("/shared/g")),))
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.DENIED, "what every file there has is not got rid of by writing it"
+    assert failure_kind(refused) is Kind.DENIED, "what every file there has is not got rid of by writing it"
 
 
 # --- bytes first -----------------------------------------------------------------------------------------------------
@@ -485,8 +484,7 @@ async def test_replacing_bytes_first(stage: Stage) -> None:
     await stage.file("/f")
     guid = await stage.guid("/f")
     refused = await place(stage, "/f", replaces=False)
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.PRECONDITION
+    assert failure_kind(refused) is Kind.PRECONDITION
     assert await write(stage, "/f", await placed(stage, "/f")) == ""
     assert await stage.guid("/f") == guid
 
@@ -494,8 +492,7 @@ async def test_replacing_bytes_first(stage: Stage) -> None:
 @scene
 async def test_a_place_needs_a_replica(stage: Stage) -> None:
     refused = await place(stage, "/f", needed=0)
-    assert isinstance(refused, Failure)
-    assert refused.kind is Kind.BAD_REQUEST
+    assert failure_kind(refused) is Kind.BAD_REQUEST
 
 
 def token(name: str = "f") -> PutToken:
