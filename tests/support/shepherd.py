@@ -1,9 +1,11 @@
 """One Shepherd in a world a test controls: memory stores, virtual time, a Librarian and peers that do as told."""
 
 import asyncio
+import functools
+import inspect
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -30,7 +32,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
-from tests.sim.virtual_loop import this_loop
+from tests.sim.virtual_loop import run_virtual, this_loop
 from tests.support.clocks import EPOCH_MS, VirtualClock
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.turls import parse_turl
@@ -410,3 +412,28 @@ async def two(**settings: Any) -> tuple[World, World]:
     first, second = World("s1", **settings), World("s2")
     first.transfers.peers[second.base] = second.service
     return await first.start(), await second.start()
+
+
+def served(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Turns `async def test(world, ...)` into a test on virtual time, with a Shepherd that serves."""
+    return _on_world(test, run=False)
+
+
+def running(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """As `served`; the Shepherd does its background work as well."""
+    return _on_world(test, run=True)
+
+
+def _on_world(test: Callable[..., Awaitable[None]], *, run: bool) -> Callable[..., None]:
+    async def play(**named: Any) -> None:
+        await test(world=await World().start(run=run), **named)
+
+    @functools.wraps(test)
+    def on_world(**named: Any) -> None:
+        run_virtual(play(**named))
+
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "world"]
+    on_world.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    del on_world.__wrapped__
+    return on_world

@@ -24,6 +24,8 @@ from tests.support.shepherd import (
     numbered,
     read_all,
     restored_within,
+    running,
+    served,
     within,
 )
 from tests.support.turls import parse_turl
@@ -123,9 +125,8 @@ async def test_one_byte_of_the_named_copy_is_changed_found_and_reported(expect_l
     assert world.librarian.states()[-1] == (reference, "invalid")
 
 
-@virtual
-async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged() -> None:
-    world = await World().start(run=True)
+@running
+async def test_only_a_whole_committed_copy_of_the_named_blob_is_damaged(world: World) -> None:
     reference = await world.store(DATA)
     order = replace(SILENCE, action=DrillAction.CORRUPT, reference=reference, blob=BlobId(numbered("b", 9)))
     await world.pass_ms(2_000)
@@ -157,9 +158,8 @@ def test_an_order_of_older_metadata_damages_nothing_once_newer_are_heard_of(afte
 
 
 @pytest.mark.expect_log("DRILL d1")
-@virtual
-async def test_an_order_that_comes_twice_at_once_is_obeyed_once() -> None:
-    world = await World().start(run=True)
+@running
+async def test_an_order_that_comes_twice_at_once_is_obeyed_once(world: World) -> None:
     reference = await world.store(DATA)
     await world.pass_ms(2_000)
     await world.stop()
@@ -171,9 +171,8 @@ async def test_an_order_that_comes_twice_at_once_is_obeyed_once() -> None:
 
 @pytest.mark.expect_log("DRILL d1")
 @pytest.mark.expect_log("drill refused")
-@virtual
-async def test_what_was_damaged_by_order_is_not_damaged_by_an_older_order() -> None:
-    world = await World().start(run=True)
+@running
+async def test_what_was_damaged_by_order_is_not_damaged_by_an_older_order(world: World) -> None:
     first, second = await world.store(DATA, 1), await world.store(DATA, 2)
     await world.pass_ms(2_000)
     await world.stop()
@@ -201,8 +200,7 @@ def test_an_order_without_authority_is_not_obeyed(position: Position, expect_log
     scenario()
 
 
-@virtual
-async def test_only_librarians_order_it() -> None:
-    world = await World().start()
+@served
+async def test_only_librarians_order_it(world: World) -> None:
     for call in (ADMINISTRATOR, BARTENDER, JOE):
         assert await kind_of(world.service.drill(call, SILENCE)) is Kind.DENIED

@@ -12,7 +12,7 @@ from chelonia.core.values import replace
 from chelonia.shepherd import service
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request
+from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, served
 from tests.support.turls import parse_turl
 
 DATA = b"x" * 100_000
@@ -51,9 +51,10 @@ async def test_a_requested_scrub_goes_through_all_in_pages_and_says_what_is_wron
     assert "record is missing" in reasons[3]
 
 
-@virtual
-async def test_a_scrub_may_be_of_some_of_the_unchecked_or_of_suspicion(expect_log: Callable[..., None]) -> None:
-    world = await World().start()
+@served
+async def test_a_scrub_may_be_of_some_of_the_unchecked_or_of_suspicion(
+    world: World, expect_log: Callable[..., None]
+) -> None:
     references = sorted([await world.store(DATA, number) for number in range(1, 5)])
     gone = ReferenceId(numbered("9", 9))
     pages, damaged = await scrub(world, ScrubOrder((references[2], gone)))
@@ -71,9 +72,8 @@ async def test_a_scrub_may_be_of_some_of_the_unchecked_or_of_suspicion(expect_lo
     assert damaged == [references[1]]
 
 
-@virtual
-async def test_only_administrators_may_and_not_too_many_at_once() -> None:
-    world = await World().start()
+@served
+async def test_only_administrators_may_and_not_too_many_at_once(world: World) -> None:
     for call in (JOE, LIBRARIAN):
         with fails(Kind.DENIED):
             await world.service.scrub_page(call, ScrubOrder())
@@ -169,9 +169,8 @@ async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_aske
     assert await world.service.readmit(ADMINISTRATOR) == 1, "it is begun anew"
 
 
-@virtual
-async def test_of_what_nobody_is_known_to_have_named_bytes_of_snapshots_alone_come_back() -> None:
-    world = await World().start()
+@served
+async def test_of_what_nobody_is_known_to_have_named_bytes_of_snapshots_alone_come_back(world: World) -> None:
     references = []
     for number, guid in ((1, Guid(SNAPSHOTS_OBJECT)), (2, Guid(numbered("f", 2)))):
         wanted = request(DATA, number)

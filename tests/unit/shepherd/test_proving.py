@@ -12,7 +12,7 @@ from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import Challenge, Question
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, LIBRARIAN, World, numbered, served
 
 DATA = bytes(range(256)) * 400
 WHOLE = (ByteRange(0, len(DATA) // 2), ByteRange(1000, 7))
@@ -51,9 +51,8 @@ async def test_who_has_not_the_bytes_proves_nothing(expect_log: Callable[..., No
     assert await world.state_of(short) == "invalid", "what could not be read was checked at once"
 
 
-@virtual
-async def test_only_librarians_ask_and_never_for_much() -> None:
-    world = await World().start()
+@served
+async def test_only_librarians_ask_and_never_for_much(world: World) -> None:
     reference = await world.store(DATA)
     for call in (ADMINISTRATOR, BARTENDER):
         with fails(Kind.DENIED):

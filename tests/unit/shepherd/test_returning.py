@@ -20,7 +20,7 @@ from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request
+from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, running
 
 DATA = b"data"
 KNOWN = NoteMark("store", 3, ToldReport(100, 7), ToldReport(90, 4), settled=True, compared_ms=50)
@@ -293,9 +293,8 @@ async def test_a_power_cut_costs_only_what_has_to_be_told_again() -> None:
     assert (world.librarian.pages, compared(world)) == ([], 1)
 
 
-@virtual
-async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken(world: World) -> None:
     await world.pass_ms(1_500)
     world.librarian.failures["report"] = [Kind.NETWORK] * 50
     reference = await world.store(DATA)

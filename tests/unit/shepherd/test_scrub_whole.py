@@ -10,7 +10,7 @@ from chelonia.core.ports.shepherd import ScrubOrder
 from chelonia.core.values import replace
 from chelonia.shepherd import scrubber
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import ADMINISTRATOR, World
+from tests.support.shepherd import ADMINISTRATOR, World, served
 
 
 async def paged(world: World) -> list[ReferenceId]:
@@ -48,10 +48,11 @@ async def test_every_replica_of_every_page_is_read(
 
 
 @pytest.mark.parametrize("size", [5, bounds.CHECKED_BLOCK_BYTES, 3 * bounds.CHUNK_BYTES + 5])
-@virtual
-async def test_a_record_by_which_no_part_can_be_read_is_damage(size: int, expect_log: Callable[..., None]) -> None:
+@served
+async def test_a_record_by_which_no_part_can_be_read_is_damage(
+    world: World, size: int, expect_log: Callable[..., None]
+) -> None:
     """The bytes are right, but readers are refused them by the CRCs of their blocks: another copy is to be made."""
-    world = await World().start()
     reference = await world.store(b"x" * size)
     assert await world.service.scrub(ADMINISTRATOR, ()) == 0
     facts, crcs = world.blobs.record(reference), bytearray(await world.blobs.blocks(reference))

@@ -32,6 +32,8 @@ from tests.support.shepherd import (
     numbered,
     request,
     restored_within,
+    running,
+    served,
     two,
 )
 
@@ -49,9 +51,8 @@ async def order(world: World, reference: ReferenceId, position: Position | None)
 # --- erasure -------------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_an_order_with_authority_erases() -> None:
-    world = await World().start()
+@served
+async def test_an_order_with_authority_erases(world: World) -> None:
     reference = await world.store(DATA)
     assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
     assert world.blobs.used_bytes() == 0
@@ -61,10 +62,9 @@ async def test_an_order_with_authority_erases() -> None:
 
 
 @pytest.mark.expect_log("erasure failed")
-@virtual
-async def test_what_could_not_be_erased_is_here_still(monkeypatch: pytest.MonkeyPatch) -> None:
+@running
+async def test_what_could_not_be_erased_is_here_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup of the metadata that was put back then named bytes that were said to be missing."""
-    world = await World().start(run=True)
     reference = await world.store(DATA)
     await world.pass_ms(1100)
 
@@ -92,11 +92,10 @@ async def test_what_could_not_be_erased_is_here_still(monkeypatch: pytest.Monkey
     ],
 )
 @pytest.mark.expect_log("erasure refused")
-@virtual
+@served
 async def test_an_order_without_or_with_stale_authority_is_refused_also_after_a_restart(
-    position: Position | None, why: str
+    world: World, position: Position | None, why: str
 ) -> None:
-    world = await World().start()
     assert await order(world, UNKNOWN, Position(CLUSTER, 2, 5)) == "deleted"
     reference = await world.store(DATA)
     status = await order(world, reference, position)
@@ -109,9 +108,8 @@ async def test_an_order_without_or_with_stale_authority_is_refused_also_after_a_
 
 
 @pytest.mark.expect_log("erasure refused")
-@virtual
-async def test_the_first_heartbeat_teaches_the_cluster() -> None:
-    world = await World().start()
+@served
+async def test_the_first_heartbeat_teaches_the_cluster(world: World) -> None:
     world.librarian.position = Position(CLUSTER, 3, 1)
     await world.service.beat()
     reference = await world.store(DATA)
@@ -127,9 +125,8 @@ def generation_of(world: World) -> int:
 
 
 @pytest.mark.expect_log("erasure refused")
-@virtual
-async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of() -> None:
-    world = await World().start()
+@served
+async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of(world: World) -> None:
     await world.service.beat()
     reference = await world.store(DATA)
     restored_within(world, "identity")
@@ -139,9 +136,8 @@ async def test_an_order_of_older_metadata_is_not_begun_once_newer_are_heard_of()
 
 
 @pytest.mark.expect_log("erasure refused")
-@virtual
-async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of() -> None:
-    world = await World().start()
+@served
+async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of(world: World) -> None:
     await world.service.beat()
     references = [await world.store(DATA, number) for number in range(ERASED_TOGETHER + 2)]
     asked = tuple((str(number), reference) for number, reference in enumerate(references))
@@ -153,18 +149,16 @@ async def test_an_order_of_older_metadata_does_not_go_on_once_newer_are_heard_of
     assert world.blobs.references() == tuple(sorted(references[ERASED_TOGETHER:]))
 
 
-@virtual
-async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metadata_were_heard_of() -> None:
-    world = await World().start()
+@served
+async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metadata_were_heard_of(world: World) -> None:
     await world.service.beat()
     restored_within(world, "identity", after=1)  # it looks whether the disk is there, then before it saves
     await world.service.tidy()
     assert generation_of(world) == 2
 
 
-@virtual
-async def test_only_librarians_may_erase() -> None:
-    world = await World().start()
+@served
+async def test_only_librarians_may_erase(world: World) -> None:
     reference = await world.store(DATA)
     for call in (JOE, ADMINISTRATOR, Call(roles=(Role.BARTENDER, Role.SHEPHERD))):
         work = world.service.delete(call, (("r", reference),), Authority(Position(CLUSTER, 1, 1)))
@@ -172,9 +166,8 @@ async def test_only_librarians_may_erase() -> None:
     assert world.blobs.data(reference) == DATA
 
 
-@virtual
-async def test_a_report_in_flight_cannot_bring_an_erased_replica_back() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_report_in_flight_cannot_bring_an_erased_replica_back(world: World) -> None:
     await world.pass_ms(1100)
     reference = await world.store(DATA)
     await world.pass_ms(100)
@@ -198,9 +191,8 @@ async def test_an_erasure_reaches_what_was_set_aside() -> None:
 # --- start ---------------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_the_boot_number_rises_and_the_index_is_rebuilt_from_the_records() -> None:
-    world = await World().start()
+@served
+async def test_the_boot_number_rises_and_the_index_is_rebuilt_from_the_records(world: World) -> None:
     reference = await world.store(DATA)
     before = await world.service.status(ADMINISTRATOR)
     await world.restart()
@@ -249,9 +241,8 @@ async def test_damage_found_at_the_start_is_reported_as_invalid(fault: str, expe
     assert set(world.librarian.states()) == {(reference, "invalid")}
 
 
-@virtual
-async def test_a_start_reads_only_records_that_were_not_noted(expect_log: Any) -> None:
-    world = await World().start()
+@served
+async def test_a_start_reads_only_records_that_were_not_noted(world: World, expect_log: Any) -> None:
     noted, gone = await world.store(DATA), await world.store(b"gone", 2)
     world.listed(noted, gone)
     await world.service.tidy()
@@ -290,11 +281,11 @@ async def test_notes_are_written_anew_in_order_when_many_are_behind(monkeypatch:
     assert sorted(reference for part in parts.values() for reference in part) == sorted(r for _, r in asked[:4])
 
 
-@virtual
+@served
 async def test_what_comes_and_goes_while_notes_are_written_anew_is_noted_after_it(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = await World().start()
     kept = sorted([await world.store(b"data %d" % number, number) for number in range(1, 9)])
     world.listed(*kept)
     await world.service.tidy()
@@ -369,9 +360,8 @@ async def test_a_disk_too_full_for_notes_is_tidied_all_the_same(monkeypatch: pyt
     assert world.blobs.used_bytes() == 4
 
 
-@virtual
-async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing(world: World) -> None:
     reference = await world.store(DATA)
     await world.stop()
     held, notes = asyncio.Event(), world.blobs.notes
@@ -407,9 +397,8 @@ async def test_a_record_damaged_after_it_was_noted_is_found_by_the_scrub(expect_
     assert (reference, "invalid") in set(world.librarian.states())
 
 
-@virtual
-async def test_nothing_is_claimed_of_a_store_before_its_bytes_were_looked_at() -> None:
-    world = await World().start(run=True)
+@running
+async def test_nothing_is_claimed_of_a_store_before_its_bytes_were_looked_at(world: World) -> None:
     reference = await world.store(DATA)
     await world.pass_ms(15_000)
     world.librarian.items[reference] = InventoryItem(reference, BlobId(numbered("b", 1)), ReplicaState.ALIVE)
@@ -444,9 +433,8 @@ async def test_kept_uploads_of_an_earlier_start_are_gone() -> None:
         await world.send(ticket, DATA[10:], offset=10)
 
 
-@virtual
-async def test_kept_bytes_go_with_their_ticket() -> None:
-    world = await World().start()
+@served
+async def test_kept_bytes_go_with_their_ticket(world: World) -> None:
     ticket = await world.ticket(request(DATA, lifetime_ms=1000))
     with pytest.raises(CheloniaError):
         await world.service.receive(JOE, Upload(ticket, broken_body(DATA[:10]), len(DATA)))
@@ -601,9 +589,8 @@ async def test_the_scrub_finds_rot_within_its_period_and_reports_it() -> None:
 
 
 @pytest.mark.expect_log("replica is invalid")
-@virtual
-async def test_a_check_on_request_counts_damage_and_a_later_match_is_alive_again() -> None:
-    world = await World().start()
+@served
+async def test_a_check_on_request_counts_damage_and_a_later_match_is_alive_again(world: World) -> None:
     good, bad = await world.store(DATA, 1), await world.store(DATA, 2)
     world.blobs.flip(bad)
     assert await world.service.scrub(LIBRARIAN, (good, UNKNOWN)) == 0
@@ -648,26 +635,25 @@ async def test_the_scrubs_round_goes_on_after_a_crash_where_it_was_a_moment_ago(
 # --- stat, status --------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_stat_tells_of_uploads_and_of_nothing() -> None:
-    world = await World().start()
+@served
+async def test_stat_tells_of_uploads_and_of_nothing(world: World) -> None:
     upload = await world.put(request(DATA))
     waiting, nothing = await world.service.stat(LIBRARIAN, (("a", upload.reference), ("b", UNKNOWN)))
     assert (waiting.found, waiting.state, waiting.size) == (True, "creating", len(DATA))
     assert not nothing.found
 
 
-@virtual
-async def test_control_operations_are_refused_to_users() -> None:
-    world = await World().start()
+@served
+async def test_control_operations_are_refused_to_users(world: World) -> None:
     for work in (world.service.stat(JOE, ()), world.service.status(JOE), world.service.toggle_report(LIBRARIAN, False)):
         assert await kind_of(work) is Kind.DENIED
 
 
-@virtual
-async def test_a_page_of_records_waits_for_no_look_at_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_page_of_records_waits_for_no_look_at_all_replicas(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rebuild waits a minute for a page, and a million sizes can take longer."""
-    world = await World().start()
     kept = [await world.store(b"data %d" % number, number) for number in range(1, 6)]
     world.listed(*kept)
     await world.service.tidy()
@@ -687,9 +673,8 @@ async def test_a_page_of_records_waits_for_no_look_at_all_replicas(monkeypatch: 
     assert [reference for reference, state in states.items() if state is not ReplicaState.ALIVE] == [kept[1]]
 
 
-@virtual
-async def test_records_are_told_page_by_page_with_what_is_damaged_and_what_lies_aside() -> None:
-    world = await World().start(run=True)
+@running
+async def test_records_are_told_page_by_page_with_what_is_damaged_and_what_lies_aside(world: World) -> None:
     kept = [await world.store(b"data %d" % number, number) for number in range(1, 6)]
     aside = await world.store(b"aside", 9)
     await world.pass_ms(2000)

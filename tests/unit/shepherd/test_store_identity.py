@@ -13,7 +13,7 @@ from chelonia.core.values import replace
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
 from tests.support.memory_blobs import MemoryBlobs
-from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request
+from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, running, served
 
 DATA = b"x" * 1000
 
@@ -55,19 +55,18 @@ async def test_a_disk_of_another_cluster_is_not_ready(expect_log: Callable[..., 
     assert (await world.put(request(DATA))).turl == ""
 
 
-@virtual
-async def test_a_store_the_cluster_does_not_expect_ends_the_shepherd_naming_the_cure() -> None:
-    world = await World().start()
+@served
+async def test_a_store_the_cluster_does_not_expect_ends_the_shepherd_naming_the_cure(world: World) -> None:
     world.librarian.refused = REFUSED_STORE
     with fails(Kind.BAD_CONFIG, match=r"somebody else; .*accept-store"):
         await world.service.run()
 
 
-@virtual
+@served
 async def test_a_second_process_takes_and_reports_nothing_until_the_first_is_gone(
+    world: World,
     expect_log: Callable[..., None],
 ) -> None:
-    world = await World().start()
     expect_log("refused by the cluster: it is somebody else")
     world.librarian.refused = REFUSED_TWIN
     await world.service.beat()
@@ -81,9 +80,8 @@ async def test_a_second_process_takes_and_reports_nothing_until_the_first_is_gon
     assert (await world.put(request(DATA))).turl
 
 
-@virtual
-async def test_each_start_remembers_those_before_it() -> None:
-    world = await World().start()
+@served
+async def test_each_start_remembers_those_before_it(world: World) -> None:
     boots = []
     for _ in range(10):
         await world.pass_ms(3000)
@@ -94,9 +92,10 @@ async def test_each_start_remembers_those_before_it() -> None:
     assert len(world.librarian.beats[-1].boots) == 8
 
 
-@virtual
-async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(expect_log: Callable[..., None]) -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(
+    world: World, expect_log: Callable[..., None]
+) -> None:
     reference = await world.store(DATA)
     await world.pass_ms(1000)
     told = len(world.librarian.sent)
@@ -116,9 +115,10 @@ async def test_a_disk_that_goes_away_is_told_and_nothing_is_concluded(expect_log
     assert (await world.put(request(DATA, 3))).turl
 
 
-@virtual
-async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: Callable[..., None]) -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(
+    world: World, expect_log: Callable[..., None]
+) -> None:
     reference = await world.store(DATA)
     await world.pass_ms(1000)
     expect_log("the store is not there any more: its disk fails")
@@ -131,9 +131,10 @@ async def test_a_disk_that_fails_under_a_cache_condemns_no_replica(expect_log: C
     assert await world.state_of(reference) == "alive"
 
 
-@virtual
-async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(expect_log: Callable[..., None]) -> None:
-    world = await World().start()
+@served
+async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(
+    world: World, expect_log: Callable[..., None]
+) -> None:
     reference = await world.store(DATA)
     expect_log("the store is not there any more")
     world.blobs.vanish()
@@ -146,11 +147,10 @@ async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(ex
         await world.state_of(reference)
 
 
-@virtual
+@served
 async def test_erasures_are_not_confirmed_when_the_disk_goes_meanwhile(
-    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    world: World, expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = await World().start()
     references = [await world.store(DATA, number) for number in range(1, 4)]
     order = tuple((str(number), reference) for number, reference in enumerate(references))
     authority = Authority(world.librarian.position)
@@ -174,9 +174,10 @@ async def test_erasures_are_not_confirmed_when_the_disk_goes_meanwhile(
     assert world.blobs.references() == ()
 
 
-@virtual
-async def test_replicas_of_a_replaced_store_are_reported_lost_as_one_event(expect_log: Callable[..., None]) -> None:
-    world = await World().start(run=True)
+@running
+async def test_replicas_of_a_replaced_store_are_reported_lost_as_one_event(
+    world: World, expect_log: Callable[..., None]
+) -> None:
     references = [await world.store(DATA, number) for number in range(1, 6)]
     await world.pass_ms(1000)
     await world.stop()

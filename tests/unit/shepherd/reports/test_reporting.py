@@ -16,7 +16,7 @@ from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBl
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, JOE, LIBRARIAN, World, numbered, request
+from tests.support.shepherd import ADMINISTRATOR, BARTENDER, CLUSTER, JOE, LIBRARIAN, World, numbered, request, running
 
 DATA = b"data"
 
@@ -37,9 +37,8 @@ async def test_heartbeats_say_what_placement_needs() -> None:
     assert len(world.librarian.beats) == 8
 
 
-@virtual
-async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in_order() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in_order(world: World) -> None:
     await world.pass_ms(1100)
     first = await world.store(DATA, 1)
     await world.pass_ms(100)
@@ -54,9 +53,8 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
     assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
 
 
-@virtual
-async def test_reports_wait_out_a_librarian_that_cannot_be_reached() -> None:
-    world = await World().start(run=True)
+@running
+async def test_reports_wait_out_a_librarian_that_cannot_be_reached(world: World) -> None:
     await world.pass_ms(100)
     world.librarian.failures = {"report": [Kind.NETWORK] * 5, "heartbeat": [Kind.TIMEOUT] * 5}
     reference = await world.store(DATA)
@@ -89,9 +87,8 @@ async def test_heartbeats_that_fail_for_long_are_one_warning_and_one_line_when_t
     assert words == [*reasons, again, *reasons, "no Librarian has answered", again]
 
 
-@virtual
-async def test_a_new_boot_numbers_from_one() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_new_boot_numbers_from_one(world: World) -> None:
     await world.store(DATA, 1)
     await world.pass_ms(2000)
     old = world.librarian.applied[-1]
@@ -103,9 +100,8 @@ async def test_a_new_boot_numbers_from_one() -> None:
     assert next(r.number for r in world.librarian.applied if r.boot == new.boot) == 1
 
 
-@virtual
-async def test_nothing_is_reported_while_reporting_is_switched_off() -> None:
-    world = await World().start(run=True)
+@running
+async def test_nothing_is_reported_while_reporting_is_switched_off(world: World) -> None:
     await world.pass_ms(100)
     assert await world.service.toggle_report(ADMINISTRATOR, False) is False
     beats = len(world.librarian.beats)
@@ -132,9 +128,8 @@ async def test_nothing_is_reported_before_the_shepherd_is_approved() -> None:
 
 
 @pytest.mark.expect_log("another cluster")
-@virtual
-async def test_a_librarian_of_another_cluster_hears_nothing() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_librarian_of_another_cluster_hears_nothing(world: World) -> None:
     reference = await world.store(DATA)
     await world.pass_ms(2000)
     world.librarian.position = Position("cluster-2", 9, 9)
@@ -151,10 +146,9 @@ LATER = 1 << 50
 
 
 @pytest.mark.expect_log("an older state file was put back")
-@virtual
-async def test_a_start_follows_a_later_one_that_has_ended() -> None:
+@running
+async def test_a_start_follows_a_later_one_that_has_ended(world: World) -> None:
     """An image of the disk was put back, and the clock was ahead before, or is behind: else it never reports again."""
-    world = await World().start(run=True)
     reference = await world.store(DATA)
     await world.pass_ms(2_000)
     await world.stop()
@@ -173,10 +167,9 @@ async def test_a_start_follows_a_later_one_that_has_ended() -> None:
 
 
 @pytest.mark.expect_log("an older state file was put back")
-@virtual
-async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_start_is_heard() -> None:
+@running
+async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_start_is_heard(world: World) -> None:
     """A clone of its disk ran, and has ended: this start is not heard any more, and would look ready for ever."""
-    world = await World().start(run=True)
     await world.pass_ms(2_000)
     world.librarian.boot, taken = LATER, len(world.librarian.applied)
     await world.store(DATA)
@@ -191,10 +184,9 @@ async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_sta
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_heartbeats_say_when_every_difference_has_been_taken() -> None:
+@running
+async def test_heartbeats_say_when_every_difference_has_been_taken(world: World) -> None:
     """A disk that came back empty must not be relied on before the namespace has learned of it."""
-    world = await World().start(run=True)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
     world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 12
@@ -235,9 +227,8 @@ async def test_set_aside_bytes_that_the_namespace_names_after_all_are_brought_ba
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() -> None:
-    world = await World().start(run=True)
+@running
+async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared(world: World) -> None:
     await world.pass_ms(2_000)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
@@ -249,10 +240,9 @@ async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared() 
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared() -> None:
+@running
+async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared(world: World) -> None:
     """Named after this start had compared, by a receipt of the start before: a copy nobody else misses for a day."""
-    world = await World().start(run=True)
     await world.pass_ms(2_000)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
@@ -266,9 +256,8 @@ async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared()
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_a_doubt_outlives_a_comparison_that_fails() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_doubt_outlives_a_comparison_that_fails(world: World) -> None:
     await world.pass_ms(2_000)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
@@ -280,9 +269,8 @@ async def test_a_doubt_outlives_a_comparison_that_fails() -> None:
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_while_a_doubt_is_compared_nothing_counts_as_compared() -> None:
-    world = await World().start(run=True)
+@running
+async def test_while_a_doubt_is_compared_nothing_counts_as_compared(world: World) -> None:
     await world.pass_ms(2_000)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
@@ -302,9 +290,8 @@ async def test_while_a_doubt_is_compared_nothing_counts_as_compared() -> None:
 
 
 @pytest.mark.expect_log("replica is invalid")
-@virtual
-async def test_a_stat_of_a_damaged_replica_has_it_reported_again() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_stat_of_a_damaged_replica_has_it_reported_again(world: World) -> None:
     reference = await world.store(DATA)
     world.blobs.flip(reference)
     await world.service.scrub(LIBRARIAN, (reference,))
@@ -485,9 +472,8 @@ async def test_an_unreachable_librarian_sets_nothing_aside() -> None:
     assert await world.state_of(reference) == "alive"
 
 
-@virtual
-async def test_a_blob_named_later_becomes_committed_durably() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_blob_named_later_becomes_committed_durably(world: World) -> None:
     await world.send(await world.ticket(request(DATA)), DATA)
     await world.pass_ms(1500)
     world.librarian.known[BlobId(numbered("b", 1))] = None
@@ -550,9 +536,8 @@ async def test_a_lost_answer_does_not_hide_that_a_committed_replica_is_unknown()
 
 
 @pytest.mark.expect_log("replica missing")
-@virtual
-async def test_each_start_reports_the_differences_page_by_page() -> None:
-    world = await World().start(run=True)
+@running
+async def test_each_start_reports_the_differences_page_by_page(world: World) -> None:
     world.librarian.page_size = 2
     await world.pass_ms(100)
     held = sorted([await world.store(DATA, number) for number in range(1, 6)])
@@ -576,10 +561,9 @@ async def test_each_start_reports_the_differences_page_by_page() -> None:
     assert len(world.librarian.pages) == 3
 
 
-@virtual
-async def test_a_start_compares_once_its_first_report_is_taken() -> None:
+@running
+async def test_a_start_compares_once_its_first_report_is_taken(world: World) -> None:
     """Until then a report of the start before, or what that start was ordered to erase, may still be written down."""
-    world = await World().start(run=True)
     await world.pass_ms(2000)
     world.librarian.pages.clear()
     world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 8
@@ -592,9 +576,8 @@ async def test_a_start_compares_once_its_first_report_is_taken() -> None:
     assert world.librarian.pages == [""]
 
 
-@virtual
-async def test_a_librarian_may_ask_for_the_comparison() -> None:
-    world = await World().start(run=True)
+@running
+async def test_a_librarian_may_ask_for_the_comparison(world: World) -> None:
     await world.pass_ms(100)
     compared = len(world.librarian.pages)
     world.librarian.next_report_ms = -1
@@ -606,10 +589,9 @@ async def test_a_librarian_may_ask_for_the_comparison() -> None:
     assert len(world.librarian.pages) > compared
 
 
-@virtual
-async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_were_restored() -> None:
+@running
+async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_were_restored(world: World) -> None:
     """The order came before the heartbeat whose answer would have told of the new generation."""
-    world = await World().start(run=True)
     await world.pass_ms(100)
     reference = await world.store(DATA)
     await world.pass_ms(3000)
@@ -622,9 +604,8 @@ async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_w
     assert world.librarian.beats[-1].compared == 2
 
 
-@virtual
-async def test_metadata_restored_from_a_backup_is_told_everything_again() -> None:
-    world = await World().start(run=True)
+@running
+async def test_metadata_restored_from_a_backup_is_told_everything_again(world: World) -> None:
     await world.pass_ms(100)
     first = await world.store(DATA, 1)
     await world.pass_ms(2000)
@@ -638,10 +619,9 @@ async def test_metadata_restored_from_a_backup_is_told_everything_again() -> Non
     assert world.state.state.generation == 2
 
 
-@virtual
-async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_back() -> None:
+@running
+async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_back(world: World) -> None:
     """They go on from an older number: what was late, or comes a second time, would be taken for the next one."""
-    world = await World().start(run=True)
     for number in range(1, 4):
         await world.store(DATA, number)
         await world.pass_ms(2000)
@@ -664,9 +644,8 @@ async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_ba
 
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.expect_log("replica is invalid")
-@virtual
-async def test_damage_found_before_a_late_commit_is_told_after_it(*, told: bool) -> None:
-    world = await World().start(run=True)
+@running
+async def test_damage_found_before_a_late_commit_is_told_after_it(world: World, *, told: bool) -> None:
     await world.pass_ms(2_000)
     commit_put = world.librarian.commit_put
 

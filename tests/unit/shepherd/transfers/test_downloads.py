@@ -14,7 +14,7 @@ from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire import tickets
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails, kind_of
-from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all
+from tests.support.shepherd import BARTENDER, EVE, JOE, World, checksums, numbered, read_all, served
 from tests.support.turls import parse_turl
 
 DATA = b"the quick brown fox" * 1000
@@ -29,18 +29,16 @@ async def ticket_of(world: World, reference: ReferenceId, **how: Any) -> Turl:
     return parse_turl((await ask(world, reference, **how)).turl)
 
 
-@virtual
-async def test_a_live_replica_is_offered_with_its_checksum_and_read() -> None:
-    world = await World().start()
+@served
+async def test_a_live_replica_is_offered_with_its_checksum_and_read(world: World) -> None:
     reference = await world.store(DATA)
     outcome = await ask(world, reference)
     assert (outcome.checksum_type, outcome.checksum) == ("md5", checksums(DATA).md5)
     assert await read_all(world, parse_turl(outcome.turl)) == DATA
 
 
-@virtual
-async def test_all_checksums_are_told_that_were_measured_as_far_as_the_record_can_be_read() -> None:
-    world = await World().start()
+@served
+async def test_all_checksums_are_told_that_were_measured_as_far_as_the_record_can_be_read(world: World) -> None:
     reference = await world.store(DATA)
     download = await world.service.open(JOE, await ticket_of(world, reference))
     told = await download.reader.checksums()
@@ -51,9 +49,8 @@ async def test_all_checksums_are_told_that_were_measured_as_far_as_the_record_ca
     assert await download.reader.checksums() == download.checksums
 
 
-@virtual
-async def test_offers_are_refused_in_the_originals_words() -> None:
-    world = await World().start()
+@served
+async def test_offers_are_refused_in_the_originals_words(world: World) -> None:
     reference = await world.store(DATA)
     (wrong,) = await world.service.get(BARTENDER, (GetRequest("r", reference, ("byteio",)),))
     assert wrong.error == "no supported protocol found"
@@ -62,9 +59,8 @@ async def test_offers_are_refused_in_the_originals_words() -> None:
     assert await kind_of(world.service.get(JOE, ())) is Kind.DENIED
 
 
-@virtual
-async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_restart() -> None:
-    world = await World().start()
+@served
+async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_restart(world: World) -> None:
     ticket = await ticket_of(world, await world.store(DATA), dn=JOE.dn, lifetime_ms=5000)
     assert await read_all(world, ticket) == DATA
     await world.restart()
@@ -76,9 +72,8 @@ async def test_a_bound_ticket_reads_any_ranges_until_it_expires_and_survives_a_r
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
 
 
-@virtual
-async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well() -> None:
-    world = await World().start()
+@served
+async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well(world: World) -> None:
     ticket = await ticket_of(world, await world.store(DATA), ranges=True, lifetime_ms=5000)
     for caller in (EVE, JOE):
         download = await world.service.open(caller, ticket)
@@ -90,9 +85,8 @@ async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well() ->
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
 
 
-@virtual
-async def test_a_ticket_is_checked_once_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = await World().start()
+@served
+async def test_a_ticket_is_checked_once_for_each_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = await ticket_of(world, await world.store(DATA), dn=JOE.dn)
     sign, signed = tickets._mac, list[bytes]()
 
@@ -105,9 +99,8 @@ async def test_a_ticket_is_checked_once_for_each_request(monkeypatch: pytest.Mon
     assert len(signed) == 1
 
 
-@virtual
-async def test_an_unbound_ticket_is_good_for_one_full_body() -> None:
-    world = await World().start()
+@served
+async def test_an_unbound_ticket_is_good_for_one_full_body(world: World) -> None:
     reference = await world.store(DATA)
     ticket = await ticket_of(world, reference)
     download = await world.service.open(EVE, ticket)
@@ -122,9 +115,8 @@ async def test_an_unbound_ticket_is_good_for_one_full_body() -> None:
     assert await kind_of(world.service.open(JOE, other)) is Kind.BAD_TICKET
 
 
-@virtual
-async def test_a_range_beyond_the_end_is_refused() -> None:
-    world = await World().start()
+@served
+async def test_a_range_beyond_the_end_is_refused(world: World) -> None:
     download = await world.service.open(JOE, await ticket_of(world, await world.store(DATA)))
     with fails(Kind.BAD_RANGE):
         await anext(aiter(download.reader.read(ByteRange(len(DATA), 1))))
@@ -155,9 +147,8 @@ async def part(world: World, turl: Turl, offset: int, length: int) -> bytes:
     return b"".join([chunk async for chunk in download.reader.read(ByteRange(offset, length))])
 
 
-@virtual
-async def test_any_part_of_a_replica_is_what_was_stored() -> None:
-    world = await World().start()
+@served
+async def test_any_part_of_a_replica_is_what_was_stored(world: World) -> None:
     turl = await ticket_of(world, await world.store(LARGE), dn=JOE.dn)
     ends = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 16 * BLOCK - 1, 16 * BLOCK, 16 * BLOCK + 1, len(LARGE) - 1, len(LARGE))
     for start in ends:

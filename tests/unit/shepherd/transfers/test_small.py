@@ -14,7 +14,7 @@ from chelonia.core.values import replace
 from chelonia.shepherd.store.checksums import Hasher
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
-from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request
+from tests.support.shepherd import BARTENDER, LIBRARIAN, World, checksums, numbered, request, running, served
 
 DATA = b"small bytes"
 T = TypeVar("T")
@@ -39,9 +39,8 @@ async def fetch(world: World, reference: ReferenceId) -> bytes | str:
     return outcome.kind if outcome.data is None else outcome.data
 
 
-@virtual
-async def test_a_receipt_is_given_for_what_is_on_stable_storage() -> None:
-    world = await World().start()
+@served
+async def test_a_receipt_is_given_for_what_is_on_stable_storage(world: World) -> None:
     (outcome,) = await store(world)
     assert outcome.receipt is not None
     assert (outcome.receipt.size, outcome.receipt.checksums) == (len(DATA), checksums(DATA))
@@ -74,9 +73,8 @@ async def test_what_is_many_bytes_leaves_turns_of_the_event_loop_to_others() -> 
     assert turns[1] - turns[0] > 10 < turns[3] - turns[2]
 
 
-@virtual
-async def test_what_was_measured_is_told_as_long_as_the_bytes_are_held_for_whole() -> None:
-    world = await World().start()
+@served
+async def test_what_was_measured_is_told_as_long_as_the_bytes_are_held_for_whole(world: World) -> None:
     reference, hasher = await kept(world), Hasher()
     hasher.update(DATA)
     for _ in range(2):
@@ -86,9 +84,8 @@ async def test_what_was_measured_is_told_as_long_as_the_bytes_are_held_for_whole
         await world.restart()
 
 
-@virtual
-async def test_each_of_several_is_answered_by_itself() -> None:
-    world = await World().start()
+@served
+async def test_each_of_several_is_answered_by_itself(world: World) -> None:
     wrong = SmallBlob(request(DATA, 2).facts, DATA[::-1])
     many = SmallBlob(request(bytes(bounds.INLINE_BYTES_MAX + 1), 3).facts, bytes(bounds.INLINE_BYTES_MAX + 1))
     short = SmallBlob(request(DATA, 4).facts, DATA[1:])
@@ -97,18 +94,16 @@ async def test_each_of_several_is_answered_by_itself() -> None:
     assert len(world.blobs.references()) == 2
 
 
-@virtual
-async def test_a_blob_is_kept_here_once() -> None:
-    world = await World().start()
+@served
+async def test_a_blob_is_kept_here_once(world: World) -> None:
     await kept(world)
     assert [each.kind for each in await store(world)] == ["exists"]
     assert len(world.blobs.references()) == 1
 
 
 @pytest.mark.expect_log("the store is not there any more")
-@virtual
-async def test_a_disk_that_is_full_or_fails_has_nothing_of_it() -> None:
-    world = await World().start()
+@served
+async def test_a_disk_that_is_full_or_fails_has_nothing_of_it(world: World) -> None:
     world.blobs.capacity = 5
     assert [each.kind for each in await store(world)] == ["no-space"]
     world.blobs.capacity = 1 << 30
@@ -118,18 +113,16 @@ async def test_a_disk_that_is_full_or_fails_has_nothing_of_it() -> None:
     assert world.blobs.references() == ()
 
 
-@virtual
-async def test_space_that_is_promised_to_an_upload_is_not_given_again() -> None:
-    world = await World().start()
+@served
+async def test_space_that_is_promised_to_an_upload_is_not_given_again(world: World) -> None:
     world.blobs.capacity = 100
     await world.service.put(BARTENDER, (request(bytes(60), 9),))
     for number, kind in ((1, ""), (2, "no-space")):  # within the second in which free bytes are counted once
         assert [each.kind for each in await store(world, small(number, bytes(25)))] == [kind]
 
 
-@virtual
-async def test_damaged_bytes_are_not_given() -> None:
-    world = await World().start()
+@served
+async def test_damaged_bytes_are_not_given(world: World) -> None:
     reference = await kept(world)
     world.blobs.flip(reference)
     assert await fetch(world, reference) == "not-alive"
@@ -137,9 +130,8 @@ async def test_damaged_bytes_are_not_given() -> None:
 
 
 @pytest.mark.expect_log("replica is invalid")
-@virtual
-async def test_what_was_named_is_not_reported_unless_it_is_damaged() -> None:
-    world = await World().start(run=True)
+@running
+async def test_what_was_named_is_not_reported_unless_it_is_damaged(world: World) -> None:
     await world.pass_ms(20_000)  # until inventories are compared
     good, bad, silent = [await _stored(world, number) for number in (1, 2, 3)]
     world.blobs.flip(bad)
@@ -154,9 +146,10 @@ async def test_what_was_named_is_not_reported_unless_it_is_damaged() -> None:
     assert silent in told
 
 
-@virtual
-async def test_what_a_librarian_has_called_unknown_is_told_of_again_whoever_says_that_it_was_named() -> None:
-    world = await World().start(run=True)
+@running
+async def test_what_a_librarian_has_called_unknown_is_told_of_again_whoever_says_that_it_was_named(
+    world: World,
+) -> None:
     back = await kept(world)
     await world.pass_ms(20_000)
     told = [reference for reference, _ in world.librarian.states()].count(back)
@@ -173,17 +166,15 @@ async def _stored(world: World, number: int) -> ReferenceId:
     return outcome.receipt.location.reference
 
 
-@virtual
-async def test_only_bartenders_may() -> None:
-    world = await World().start()
+@served
+async def test_only_bartenders_may(world: World) -> None:
     for ask in (world.service.store(LIBRARIAN, (small(),)), world.service.fetch(LIBRARIAN, ())):
         with fails(Kind.DENIED):
             await ask
 
 
-@virtual
-async def test_what_comes_together_is_written_together_and_fails_alone() -> None:
-    world = await World().start()
+@served
+async def test_what_comes_together_is_written_together_and_fails_alone(world: World) -> None:
     whole, sizes = world.blobs.store_whole, list[int]()
 
     async def slowly(replicas: Sequence[SmallReplica]) -> None:
@@ -201,9 +192,8 @@ async def test_what_comes_together_is_written_together_and_fails_alone() -> None
     assert len(world.blobs.references()) == 5
 
 
-@virtual
-async def test_what_nobody_waits_for_any_more_is_not_written() -> None:
-    world = await World().start()
+@served
+async def test_what_nobody_waits_for_any_more_is_not_written(world: World) -> None:
     whole, written = world.blobs.store_whole, list[int]()
 
     async def slowly(replicas: Sequence[SmallReplica]) -> None:
@@ -222,9 +212,8 @@ async def test_what_nobody_waits_for_any_more_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-@virtual
-async def test_who_goes_away_while_a_write_goes_on_takes_nobody_along(fails: bool) -> None:
-    world = await World().start()
+@served
+async def test_who_goes_away_while_a_write_goes_on_takes_nobody_along(world: World, fails: bool) -> None:
     whole = world.blobs.store_whole
 
     async def slowly(replicas: Sequence[SmallReplica]) -> None:
@@ -240,9 +229,8 @@ async def test_who_goes_away_while_a_write_goes_on_takes_nobody_along(fails: boo
     assert [each.kind for each in await stays] == ["no-space" if fails else ""]
 
 
-@virtual
-async def test_no_more_is_written_at_once_than_one_call_may_have() -> None:
-    world = await World().start()
+@served
+async def test_no_more_is_written_at_once_than_one_call_may_have(world: World) -> None:
     whole, sizes = world.blobs.store_whole, list[int]()
 
     async def noted(replicas: Sequence[SmallReplica]) -> None:

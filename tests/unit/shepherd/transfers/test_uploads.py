@@ -29,6 +29,7 @@ from tests.support.shepherd import (
     checksums,
     numbered,
     request,
+    served,
     two,
 )
 from tests.support.turls import parse_turl
@@ -45,9 +46,8 @@ async def peer_turl(peer: World, data: bytes, **how: Any) -> str:
 # --- offers --------------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
-    world = await World().start()
+@served
+async def test_a_put_is_answered_with_a_turl_and_reserves_its_space(world: World) -> None:
     world.blobs.capacity = 1000
     first = await world.put(request(b"x" * 600, 1))
     assert (first.error, first.protocol) == ("", "http")
@@ -57,10 +57,11 @@ async def test_a_put_is_answered_with_a_turl_and_reserves_its_space() -> None:
     assert (await world.put(request(b"x" * 400, 3))).error == ""
 
 
-@virtual
-async def test_a_full_disk_refuses_without_going_through_what_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_full_disk_refuses_without_going_through_what_is_promised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 18 000 uploads open each refusal cost 29 ms, in which nobody was served."""
-    world = await World().start()
     world.blobs.capacity = 1000
     assert (await world.put(request(b"x" * 900, 1))).error == ""
     world.blobs.capacity = 500
@@ -69,10 +70,9 @@ async def test_a_full_disk_refuses_without_going_through_what_is_promised(monkey
     assert "space_promised" not in world.limits.reached, "it is the disk, and no limit"
 
 
-@virtual
-async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has_not_begun_to_use() -> None:
+@served
+async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has_not_begun_to_use(world: World) -> None:
     """A Bartender has more places kept than the upload uses; on a nearly full disk the file's third copy finds room."""
-    world = await World().start()
     world.blobs.capacity = 1000
     assert (await world.put(request(b"x" * 600, 1))).error == ""
     assert (await world.put(request(b"x" * 600, 2))).error == "not enough space"
@@ -81,9 +81,8 @@ async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has
     assert (await world.send(parse_turl(copy.turl), b"x" * 600)).complete
 
 
-@virtual
-async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket() -> None:
-    world = await World().start()
+@served
+async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(world: World) -> None:
     world.blobs.capacity = 1000
     idle = await world.put(request(b"x" * 600, 1))
     await world.pass_ms(world.settings.reserve_ms + 1)
@@ -91,10 +90,9 @@ async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(
     assert (await world.send(parse_turl(idle.turl), b"x" * 600)).complete
 
 
-@virtual
-async def test_one_user_does_not_reserve_all_space_without_a_byte() -> None:
+@served
+async def test_one_user_does_not_reserve_all_space_without_a_byte(world: World) -> None:
     """25 `startPut` did, for as long as they were repeated."""
-    world = await World().start()
     world.blobs.capacity = 100_000
     for number in range(1, 26):
         await world.put(request(b"", number, size=60_000 // number, owner=EVE.dn))
@@ -106,9 +104,8 @@ async def test_one_user_does_not_reserve_all_space_without_a_byte() -> None:
     assert (await world.put(request(b"", 51, size=99_000, reference=CLAIMED))).error == "", "but for healing"
 
 
-@virtual
-async def test_a_trickle_keeps_half_of_what_is_free_at_most() -> None:
-    world = await World().start()
+@served
+async def test_a_trickle_keeps_half_of_what_is_free_at_most(world: World) -> None:
     world.blobs.capacity = 10_000
     ticket = await world.ticket(request(b"", 1, size=9_000, owner=EVE.dn))
     release = asyncio.Event()
@@ -190,9 +187,8 @@ async def test_a_claimed_copy_that_is_asked_for_again_needs_no_further_place(mon
     assert (await world.put(request(DATA, reference=CLAIMED))).error == ""
 
 
-@virtual
-async def test_an_upload_of_which_nothing_is_left_begins_anew_and_waits_as_one_that_has_not_begun() -> None:
-    world = await World().start()
+@served
+async def test_an_upload_of_which_nothing_is_left_begins_anew_and_waits_as_one_that_has_not_begun(world: World) -> None:
     world.blobs.capacity = 1000
     ticket = await world.ticket(request(b"x" * 900, 1))
     await kind_of(world.service.receive(JOE, Upload(ticket, broken_body(b"x" * 10), 900)))
@@ -202,9 +198,8 @@ async def test_an_upload_of_which_nothing_is_left_begins_anew_and_waits_as_one_t
     assert await world.service.offset(JOE, ticket) == 0
 
 
-@virtual
-async def test_reserved_space_is_free_again_when_the_ticket_expires() -> None:
-    world = await World().start()
+@served
+async def test_reserved_space_is_free_again_when_the_ticket_expires(world: World) -> None:
     world.blobs.capacity = 1000
     await world.put(request(b"x" * 600, 1, lifetime_ms=5000))
     await world.pass_ms(5001)
@@ -229,9 +224,8 @@ async def test_of_complete_uploads_only_the_last_are_remembered() -> None:
         assert (await world.send(open_ticket, DATA)).complete
 
 
-@virtual
-async def test_offers_are_refused_in_the_originals_words() -> None:
-    world = await World().start()
+@served
+async def test_offers_are_refused_in_the_originals_words(world: World) -> None:
     assert (await world.put(request(DATA, protocols=("gridftp",)))).error == "no supported protocol found"
     await world.store(DATA, 1)
     again = await world.put(request(DATA, 1))
@@ -239,9 +233,8 @@ async def test_offers_are_refused_in_the_originals_words() -> None:
     assert (await world.put(request(DATA, 2))).error == ""
 
 
-@virtual
-async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again() -> None:
-    world = await World().start()
+@served
+async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again(world: World) -> None:
     first = await world.put(request(DATA, reference=CLAIMED))
     second = await world.put(request(DATA, reference=CLAIMED))
     assert first.reference == second.reference == CLAIMED
@@ -250,9 +243,8 @@ async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again()
     assert (await world.send(new, DATA)).complete
 
 
-@virtual
-async def test_only_bartenders_and_librarians_may_ask() -> None:
-    world = await World().start()
+@served
+async def test_only_bartenders_and_librarians_may_ask(world: World) -> None:
     assert await kind_of(world.service.put(JOE, (request(DATA),))) is Kind.DENIED
     many = tuple(request(b"", number) for number in range(1001))
     assert await kind_of(world.service.put(BARTENDER, many)) is Kind.BAD_REQUEST
@@ -261,9 +253,8 @@ async def test_only_bartenders_and_librarians_may_ask() -> None:
 # --- tickets -------------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_tickets_are_refused_when_altered_expired_or_in_other_hands() -> None:
-    world = await World().start()
+@served
+async def test_tickets_are_refused_when_altered_expired_or_in_other_hands(world: World) -> None:
     ticket = await world.ticket(request(DATA, dn=JOE.dn, lifetime_ms=1000))
     bound = await world.ticket(request(DATA, 2, address=JOE.address))
     text, middle = ticket.ticket, len(ticket.ticket) // 2
@@ -287,9 +278,8 @@ async def test_another_shepherds_ticket_is_refused() -> None:
     assert await kind_of(second.send(await first.ticket(request(DATA)), DATA)) is Kind.BAD_TICKET
 
 
-@virtual
-async def test_after_a_restart_an_old_put_ticket_says_to_ask_for_a_new_one() -> None:
-    world = await World().start()
+@served
+async def test_after_a_restart_an_old_put_ticket_says_to_ask_for_a_new_one(world: World) -> None:
     ticket = await world.ticket(request(DATA))
     await world.restart()
     with fails(Kind.BAD_TICKET, match="ask for a new TURL"):
@@ -319,9 +309,8 @@ async def test_a_repair_copy_is_compared_by_its_sha256_and_takes_over_an_md5_tha
     assert await kind_of(world.send(upload, DATA)) is Kind.CHECKSUM, "what a user announces is measured"
 
 
-@virtual
-async def test_a_replica_is_stored_with_its_checksums_and_a_receipt() -> None:
-    world = await World().start()
+@served
+async def test_a_replica_is_stored_with_its_checksums_and_a_receipt(world: World) -> None:
     ticket = await world.ticket(request(LARGE, size=-1, checksums=Checksums()))
     done = await world.send(ticket, LARGE, length=-1)
     assert done.complete
@@ -334,26 +323,23 @@ async def test_a_replica_is_stored_with_its_checksums_and_a_receipt() -> None:
     assert await world.state_of(reference) == "alive"
 
 
-@virtual
-async def test_an_empty_file_is_stored() -> None:
-    world = await World().start()
+@served
+async def test_an_empty_file_is_stored(world: World) -> None:
     done = await world.send(await world.ticket(request(b"")), b"")
     assert done.complete
     assert done.checksums == checksums(b"")
 
 
-@virtual
-async def test_a_wrong_checksum_leaves_nothing_and_the_ticket_can_be_used_again() -> None:
-    world = await World().start()
+@served
+async def test_a_wrong_checksum_leaves_nothing_and_the_ticket_can_be_used_again(world: World) -> None:
     ticket = await world.ticket(request(DATA))
     assert await kind_of(world.send(ticket, DATA[:-1] + b"!")) is Kind.CHECKSUM
     assert world.blobs.used_bytes() == 0
     assert (await world.send(ticket, DATA)).complete
 
 
-@virtual
-async def test_the_senders_own_checksum_counts_as_well() -> None:
-    world = await World().start()
+@served
+async def test_the_senders_own_checksum_counts_as_well(world: World) -> None:
     ticket = await world.ticket(request(DATA, checksums=Checksums()))
     for name, digits in (("md5", 32), ("crc32c", 8), ("crc64nvme", 16)):
         wrong = Checksums(**{name: "0" * digits})
@@ -364,18 +350,16 @@ async def test_the_senders_own_checksum_counts_as_well() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"length": -1}, {"length": -1, "total": len(DATA) + 1}])
-@virtual
-async def test_too_many_bytes_are_refused_and_nothing_is_kept(how: dict[str, Any]) -> None:
-    world = await World().start()
+@served
+async def test_too_many_bytes_are_refused_and_nothing_is_kept(world: World, how: dict[str, Any]) -> None:
     ticket = await world.ticket(request(DATA, checksums=Checksums()))
     assert await kind_of(world.send(ticket, DATA + b"x", **how)) is Kind.TOO_LARGE
     assert world.blobs.used_bytes() == 0
     assert await world.service.offset(JOE, ticket) == 0
 
 
-@virtual
-async def test_a_body_shorter_than_announced_is_kept_and_resumed() -> None:
-    world = await World().start()
+@served
+async def test_a_body_shorter_than_announced_is_kept_and_resumed(world: World) -> None:
     ticket = await world.ticket(request(DATA))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
     assert await world.service.offset(JOE, ticket) == 1000
@@ -386,9 +370,8 @@ async def test_a_body_shorter_than_announced_is_kept_and_resumed() -> None:
     assert await world.service.offset(JOE, ticket) == -1
 
 
-@virtual
-async def test_a_broken_connection_keeps_what_came() -> None:
-    world = await World().start()
+@served
+async def test_a_broken_connection_keeps_what_came(world: World) -> None:
     ticket = await world.ticket(request(DATA))
     upload = Upload(ticket, broken_body(DATA[:500]), len(DATA))
     assert await kind_of(world.service.receive(JOE, upload)) is Kind.NETWORK
@@ -396,9 +379,8 @@ async def test_a_broken_connection_keeps_what_came() -> None:
     assert (await world.send(ticket, DATA)).complete, "an upload may also start again from the beginning"
 
 
-@virtual
-async def test_parts_may_be_sent_one_after_the_other() -> None:
-    world = await World().start()
+@served
+async def test_parts_may_be_sent_one_after_the_other(world: World) -> None:
     ticket = await world.ticket(request(DATA, size=-1, checksums=Checksums()))
     part = await world.send(ticket, DATA[:600], total=len(DATA))
     assert (part.complete, part.offset) == (False, 600)
@@ -406,9 +388,8 @@ async def test_parts_may_be_sent_one_after_the_other() -> None:
     assert whole.checksums.sha256 == checksums(DATA).sha256
 
 
-@virtual
-async def test_two_bodies_on_one_ticket_are_a_conflict() -> None:
-    world = await World().start()
+@served
+async def test_two_bodies_on_one_ticket_are_a_conflict(world: World) -> None:
     ticket = await world.ticket(request(DATA))
     gate = asyncio.Event()
 
@@ -424,9 +405,8 @@ async def test_two_bodies_on_one_ticket_are_a_conflict() -> None:
     assert (await first).complete
 
 
-@virtual
-async def test_a_full_disk_refuses_and_leaks_nothing() -> None:
-    world = await World().start()
+@served
+async def test_a_full_disk_refuses_and_leaks_nothing(world: World) -> None:
     ticket = await world.ticket(request(DATA, size=-1))
     world.blobs.capacity = 1000
     assert await kind_of(world.send(ticket, DATA)) is Kind.NO_SPACE
@@ -438,9 +418,8 @@ async def test_a_full_disk_refuses_and_leaks_nothing() -> None:
 # --- after the last byte -------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answered() -> None:
-    world = await World().start()
+@served
+async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answered(world: World) -> None:
     outcome = await world.put(request(DATA, purpose=Purpose.PENDING))
     done = await world.send(parse_turl(outcome.turl), DATA)
     ((call, guid, receipts),) = world.librarian.commits
@@ -449,9 +428,8 @@ async def test_a_pending_upload_is_committed_under_its_own_key_before_it_is_answ
     assert (guid, receipts) == (numbered("f", 1), done.receipts)
 
 
-@virtual
-async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_the_same_key() -> None:
-    world = await World().start()
+@served
+async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_the_same_key(world: World) -> None:
     world.librarian.lose_answers["commit_put"] = 1
     world.librarian.failures["commit_put"] = [Kind.NETWORK, Kind.UNAVAILABLE]
     assert (await world.send(await world.ticket(request(DATA, purpose=Purpose.PENDING)), DATA)).complete
@@ -460,9 +438,8 @@ async def test_a_commit_whose_outcome_is_unknown_is_repeated_with_the_same_key()
     assert keys[0] == keys[1]
 
 
-@virtual
-async def test_a_lost_name_is_told_and_the_bytes_stay_uncommitted() -> None:
-    world = await World().start()
+@served
+async def test_a_lost_name_is_told_and_the_bytes_stay_uncommitted(world: World) -> None:
     world.librarian.failures["commit_put"] = [Kind.CONFLICT]
     ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
     assert await kind_of(world.send(ticket, DATA)) is Kind.CONFLICT
@@ -471,9 +448,8 @@ async def test_a_lost_name_is_told_and_the_bytes_stay_uncommitted() -> None:
     assert world.librarian.known == {}
 
 
-@virtual
-async def test_the_commit_goes_on_when_the_client_goes_away() -> None:
-    world = await World().start()
+@served
+async def test_the_commit_goes_on_when_the_client_goes_away(world: World) -> None:
     world.librarian.failures["commit_put"] = [Kind.TIMEOUT]
     ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
     sending = asyncio.ensure_future(world.send(ticket, DATA))
@@ -487,9 +463,8 @@ async def test_the_commit_goes_on_when_the_client_goes_away() -> None:
     assert len(world.librarian.commits) == 1
 
 
-@virtual
-async def test_the_same_clients_repeat_gets_the_same_answer_and_nobody_elses_does() -> None:
-    world = await World().start()
+@served
+async def test_the_same_clients_repeat_gets_the_same_answer_and_nobody_elses_does(world: World) -> None:
     ticket = await world.ticket(request(DATA, checksums=Checksums()))
     first = await world.send(ticket, DATA)
     assert await world.send(ticket, DATA) == first
@@ -501,9 +476,8 @@ async def test_the_same_clients_repeat_gets_the_same_answer_and_nobody_elses_doe
     assert world.blobs.data(reference) == DATA
 
 
-@virtual
-async def test_a_crash_between_bytes_and_commit_leaves_an_uncommitted_replica() -> None:
-    world = await World().start()
+@served
+async def test_a_crash_between_bytes_and_commit_leaves_an_uncommitted_replica(world: World) -> None:
     world.librarian.failures["commit_put"] = [Kind.NETWORK] * 1000
     ticket = await world.ticket(request(DATA, purpose=Purpose.PENDING))
     sending = asyncio.ensure_future(world.send(ticket, DATA))
@@ -662,10 +636,9 @@ async def test_a_receipt_for_other_bytes_does_not_count(expect_log: Any) -> None
     assert await kind_of(first.send(ticket, DATA)) is Kind.UNAVAILABLE
 
 
-@virtual
-async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused() -> None:
+@served
+async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused(world: World) -> None:
     """The claim of a copy was given up, and its erasure confirmed, before the request for it came."""
-    world = await World().start()
     await world.service.delete(LIBRARIAN, (("r", CLAIMED),), Authority(world.librarian.position))
     (outcome,) = await world.service.put(LIBRARIAN, (request(DATA, reference=CLAIMED),))
     assert (outcome.turl, outcome.kind) == ("", "expired")
@@ -673,10 +646,9 @@ async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused() -> 
     assert other.turl
 
 
-@virtual
-async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_from_its_next_bytes_on() -> None:
+@served
+async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_from_its_next_bytes_on(world: World) -> None:
     """What is left of a large one may take days."""
-    world = await World().start()
     ticket = await world.ticket(request(DATA, reference=CLAIMED))
     gate = asyncio.Event()
 
@@ -708,9 +680,8 @@ async def trickle(data: bytes, *, every_ms: int, ends: bool) -> AsyncIterator[by
         raise CheloniaError(Kind.NETWORK, "PUT", cause="the connection broke")
 
 
-@virtual
-async def test_heartbeats_tell_how_much_of_a_claimed_copy_is_here() -> None:
-    world = await World().start()
+@served
+async def test_heartbeats_tell_how_much_of_a_claimed_copy_is_here(world: World) -> None:
     claimed = await world.ticket(request(DATA, reference=CLAIMED))
     other = await world.ticket(request(DATA, 2))
     for ticket in (claimed, other):
@@ -727,10 +698,9 @@ async def test_heartbeats_tell_how_much_of_a_claimed_copy_is_here() -> None:
     assert CLAIMED in world.blobs.references()
 
 
-@virtual
-async def test_a_claimed_copy_lasts_as_long_as_its_bytes_arrive() -> None:
+@served
+async def test_a_claimed_copy_lasts_as_long_as_its_bytes_arrive(world: World) -> None:
     """Its ticket was for a second, and for a day at most: copies may take longer than either."""
-    world = await World().start()
     data = DATA[:100]
     ticket = await world.ticket(request(data, reference=CLAIMED, lifetime_ms=1_000))
     broken = Upload(ticket, trickle(data[:50], every_ms=3_600_000, ends=False), len(data))
@@ -741,9 +711,8 @@ async def test_a_claimed_copy_lasts_as_long_as_its_bytes_arrive() -> None:
     assert (await world.send(ticket, data[50:], offset=50, total=len(data))).complete
 
 
-@virtual
-async def test_a_claimed_copy_whose_bytes_have_stopped_ends_with_its_tickets_time() -> None:
-    world = await World().start()
+@served
+async def test_a_claimed_copy_whose_bytes_have_stopped_ends_with_its_tickets_time(world: World) -> None:
     ticket = await world.ticket(request(DATA, reference=CLAIMED, lifetime_ms=1_000))
     upload = Upload(ticket, broken_body(DATA[:500]), len(DATA))
     assert await kind_of(world.service.receive(JOE, upload)) is Kind.NETWORK
@@ -753,18 +722,16 @@ async def test_a_claimed_copy_whose_bytes_have_stopped_ends_with_its_tickets_tim
     assert world.blobs.used_bytes() == 0
 
 
-@virtual
-async def test_what_is_kept_of_an_upload_is_not_read_again_to_go_on() -> None:
+@served
+async def test_what_is_kept_of_an_upload_is_not_read_again_to_go_on(world: World) -> None:
     """Of a copy that took days that would take hours, in which nothing arrives."""
-    world = await World().start()
     ticket = await world.ticket(request(DATA))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
     assert (await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA))).checksums == checksums(DATA)
 
 
-@virtual
-async def test_what_is_kept_is_of_no_use_when_other_sums_are_owed() -> None:
-    world = await World().start()
+@served
+async def test_what_is_kept_is_of_no_use_when_other_sums_are_owed(world: World) -> None:
     ticket = await world.ticket(request(DATA, checksums=Checksums()))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
     announced = Checksums(md5=checksums(DATA).md5)
