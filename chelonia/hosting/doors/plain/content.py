@@ -7,8 +7,6 @@ hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhe
 
 from __future__ import annotations
 
-import mimetypes
-from functools import lru_cache
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -31,7 +29,6 @@ from chelonia.wire.web.digests import digest_headers, parse_digests
 from chelonia.wire.web.ranges import unsatisfied_range
 
 FORM_FILE: Final = "multipart/form-data"
-BINARY: Final = "application/octet-stream"
 SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
@@ -66,7 +63,7 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     checksums = await measuring.checksums(parts, exchange, there)
     headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
     if request.method == "HEAD":
-        return HttpResponse(200, (*headers, ("Content-Type", type_of(exchange.place.name))), b"", known.size)
+        return HttpResponse(200, (*headers, ("Content-Type", preview.type_of(exchange.place.name))), b"", known.size)
     if there.sources and (elsewhere := await redirects.download(parts, exchange, known)):
         return elsewhere
     return _content(parts, exchange, there, headers)
@@ -81,24 +78,12 @@ def _described(exchange: Exchange, there: Looked) -> Headers:
     return (*fixed, *digest_headers(there.checksums), *SANDBOX)
 
 
-def type_of(name: str) -> str:
-    """The media type of a file of this name."""
-    _, dot, suffix = name.rpartition(".")
-    return _type_of(suffix) if dot else BINARY
-
-
-@lru_cache(maxsize=1024)  # guessing costs as much as all other header fields
-def _type_of(suffix: str) -> str:
-    guessed, encoding = mimetypes.guess_type(f"name.{suffix}")
-    return guessed if guessed and not encoding else BINARY
-
-
 def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Headers) -> HttpResponse:
     """The bytes, or the ranges of them that are asked for."""
     request, known = exchange.request, there.attributes
     wanted = range_asked(request.headers, known.etag, known.modified_ns)
     try:
-        told = (*headers, ("Content-Type", kind := type_of(exchange.place.name)))
+        told = (*headers, ("Content-Type", kind := preview.type_of(exchange.place.name)))
         is_document = kind == "text/html" or kind.endswith("xml")
         if is_document and query_of(request) and known.owner != exchange.call.dn:
             told = (*told, SAVED)

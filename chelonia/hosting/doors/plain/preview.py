@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import mimetypes
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, carrying, lo
 from chelonia.hosting.doors.tokens.bearer import query_of
 from chelonia.hosting.net.http_messages import HttpResponse
 
+BINARY: Final = "application/octet-stream"
 VIEW: Final = "view"
 """`/lab/plot.png?view`."""
 TEXT_BYTES: Final = 64 * 1024
@@ -32,16 +34,28 @@ STYLE: Final = f"{frame.TABLES}img{{max-width:100%}}pre{{overflow-x:auto;padding
 RULES: Final = frame.policy(STYLE, "img-src 'self'; ")
 
 
+def type_of(name: str) -> str:
+    """The media type of a file of this name."""
+    _, dot, suffix = name.rpartition(".")
+    return _type_of(suffix) if dot else BINARY
+
+
+@lru_cache(maxsize=1024)  # guessing costs as much as all other header fields
+def _type_of(suffix: str) -> str:
+    guessed, encoding = mimetypes.guess_type(f"name.{suffix}")
+    return guessed if guessed and not encoding else BINARY
+
+
 def may_show(name: str) -> bool:
     """Whether a file's name promises a picture or a text."""
-    return _type(name) in PICTURES or _is_text(name)
+    return type_of(name) in PICTURES or _is_text(name)
 
 
 async def page(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
     """Answer GET and HEAD of `?view`. Raises: as reading the file fails."""
     name, query = exchange.place.name, query_of(exchange.request)
     href = "./" + quote(name, safe="")
-    if _type(name) in PICTURES and known.size <= PICTURE_BYTES_MAX:
+    if type_of(name) in PICTURES and known.size <= PICTURE_BYTES_MAX:
         source = html.escape(f"{href}?proxy{query.replace('?', '&', 1)}")
         shown = f'<p><img src="{source}" alt="{html.escape(name)}"></p>'
     else:
@@ -75,10 +89,5 @@ async def _beginning(parts: DoorParts, exchange: Exchange, there: Looked) -> byt
     return body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
 
 
-def _type(name: str) -> str:
-    guessed, encoding = mimetypes.guess_type(name)
-    return "" if encoding else guessed or ""
-
-
 def _is_text(name: str) -> bool:
-    return _type(name).startswith("text/") or _type(name) in TEXTS or name.lower().endswith(SUFFIXES)
+    return type_of(name).startswith("text/") or type_of(name) in TEXTS or name.lower().endswith(SUFFIXES)

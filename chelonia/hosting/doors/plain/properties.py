@@ -8,8 +8,8 @@ from typing import Final
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Looked, Set, Want
-from chelonia.hosting.doors.plain.content import type_of
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look
+from chelonia.hosting.doors.plain.preview import type_of
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.web import dav, locks
 
