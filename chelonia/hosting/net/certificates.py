@@ -86,9 +86,9 @@ class Issued:
         """The leaf's subject in slash form (a proxy's own subject, with its extra CN)."""
         return subject_dn(self.chain[0])
 
-    def write(self, cert_file: Path, key_file: Path, password: bytes | None = None) -> None:
-        """Write the chain (mode 0444) and the key (0400, PKCS #8, encrypted if a password is given)."""
-        write_file(key_file, key_pem(self.key, password), 0o400)
+    def write(self, cert_file: Path, key_file: Path) -> None:
+        """Write the chain (mode 0444) and the key (0400, PKCS #8)."""
+        write_file(key_file, key_pem(self.key), 0o400)
         write_file(cert_file, chain_pem(self.chain), 0o444)
 
     @property
@@ -332,8 +332,6 @@ def make_proxy(
     *,
     lifetime_s: int = PROXY_LIFETIME_S,
     limited: bool = False,
-    path_length: int | None = None,
-    language: bytes = b"",
     kind: KeyKind = KeyKind.RSA,
     key: PrivateKey | None = None,
 ) -> Issued:
@@ -343,8 +341,6 @@ def make_proxy(
         issuer: whose rights the proxy carries; its chain is put behind the proxy's.
         lifetime_s: validity in seconds; never beyond the issuer's own end; negative makes an expired one.
         limited: make a limited proxy; below a limited one every proxy is limited whether asked or not.
-        path_length: how many proxies may follow; None for no limit.
-        language: another policy language, for tests of refusal (content of a DER object identifier).
         kind: of the new key, unless `key` is given.
     Source: RFC 3820 section 3.
     """
@@ -354,7 +350,7 @@ def make_proxy(
     serial = _serial()
     common_name = x509.NameAttribute(x509.NameOID.COMMON_NAME, str(serial))
     name = x509.Name([*parent.subject.rdns, x509.RelativeDistinguishedName([common_name])])
-    info = proxy_cert_info(language or (LIMITED if limited else INHERIT_ALL), path_length)
+    info = proxy_cert_info(LIMITED if limited else INHERIT_ALL)
     public = key.public_key()
     builder = _builder(name, parent.subject, public, now_ms, lifetime_s, serial, parent.not_valid_after_utc)
     builder = builder.add_extension(_key_usage(public), critical=True)
@@ -422,11 +418,9 @@ def chain_pem(chain: Sequence[x509.Certificate]) -> bytes:
     return b"".join(cert.public_bytes(serialization.Encoding.PEM) for cert in chain)
 
 
-def key_pem(key: PrivateKey, password: bytes | None = None) -> bytes:
-    """A private key as PKCS #8 PEM, encrypted if a password is given."""
-    how: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if password:
-        how = serialization.BestAvailableEncryption(password)
+def key_pem(key: PrivateKey) -> bytes:
+    """A private key as PKCS #8 PEM, that no password closes."""
+    how = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 

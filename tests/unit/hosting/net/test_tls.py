@@ -21,7 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
-from chelonia.hosting.net.identity import INDEPENDENT, NOBODY
+from chelonia.hosting.net.identity import INDEPENDENT, NOBODY, _der
 from chelonia.hosting.net.tls import (
     ClientCertificate,
     TlsSettings,
@@ -81,15 +81,20 @@ def test_both_ends_speak_http11_over_modern_tls(grid: Grid) -> None:
     assert side.version() == "TLSv1.3"
 
 
-def test_a_proxy_whose_policy_is_unknown_is_refused(grid: Grid) -> None:
-    store, side = grid.meet(make_proxy(grid.user(), grid.now, language=INDEPENDENT, kind=P256))
+def test_a_proxy_whose_policy_is_unknown_is_refused(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "INHERIT_ALL", INDEPENDENT)
+    store, side = grid.meet(make_proxy(grid.user(), grid.now, kind=P256))
     error = refusal(lambda: store.identify(side))
     assert error.kind is Kind.UNTRUSTED
     assert "1.3.6.1.5.5.7.21.2" in error.cause
 
 
-def test_a_proxy_longer_than_its_issuer_allows_is_refused(grid: Grid) -> None:
-    last = make_proxy(grid.user(), grid.now, path_length=0, kind=P256)
+def test_a_proxy_longer_than_its_issuer_allows_is_refused(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_may_follow(language: bytes) -> bytes:
+        return _der(0x30, _der(0x02, b"\0") + _der(0x30, _der(0x06, language)))
+
+    monkeypatch.setattr(certificates, "proxy_cert_info", none_may_follow)
+    last = make_proxy(grid.user(), grid.now, kind=P256)
     with pytest.raises(ssl.SSLCertVerificationError, match="proxy path length"):
         shake_as(grid, grid.proxy(last))
 

@@ -38,7 +38,7 @@ from chelonia.hosting.setup.first_config import (
 )
 from chelonia_clients.settings import Wish, settle
 from tests.support.failing import fails
-from tests.unit.hosting.grid import publish_to, real_now_ms
+from tests.unit.hosting.grid import closed_pem, publish_to, real_now_ms
 
 ACCOUNT = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
 GROUP = {"one.example.org": 1, "two.example.org": 2, "three.example.org": 3}
@@ -189,7 +189,7 @@ def test_keys_that_wait_for_their_certificates_stay(tmp_path: Path, capsys: pyte
     assert {path: path.read_bytes() for path in keys} == keys
     for path in (user.with_name("usercert.pem"), at.core):
         path.unlink()
-    write_file(user, key_pem(make_key(KeyKind.P256), b"a word"), 0o400)
+    write_file(user, closed_pem(make_key(KeyKind.P256), b"a word"), 0o400)
     assert init(tmp_path) == 2
     assert "move it away" in capsys.readouterr().err
 
