@@ -8,7 +8,6 @@ erased here, but for bytes behind the end of a replica that is right: no record 
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import Final
 
 from chelonia.core import bounds
@@ -65,7 +64,7 @@ class Scrubber:
 
     async def check_now(self, references: tuple[ReferenceId, ...]) -> int:
         """Check these replicas (all when empty) and return how many are damaged."""
-        wanted = references or tuple(held.reference for held in self._node.index.between("", ""))
+        wanted = references or self._node.index.references("", "")
         damaged = 0
         for reference in wanted:
             held = await self.check(reference)
@@ -98,7 +97,7 @@ class Scrubber:
     def _ordered(self, order: ScrubOrder) -> tuple[ReferenceId, ...]:
         if order.references:
             return tuple(sorted(reference for reference in order.references if reference > order.after))
-        return tuple(held.reference for held in islice(self._node.index.between(order.after, ""), PAGE_REPLICAS))
+        return tuple(held.reference for held in self._node.index.following(order.after, PAGE_REPLICAS))
 
     def _left(self, order: ScrubOrder, after: str) -> int:
         if order.references:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from chelonia.core import bounds
 from chelonia.core.cluster.position import Position
 from chelonia.core.ids import ROOT, ObjectId
 from chelonia.core.metadata import Needed, StoredObject
@@ -18,10 +19,10 @@ def needed(attr: str = "needed") -> ListOf:
     return ListOf("neededMetadataList", Many("neededMetadataElement", attr, element))
 
 
-def bulk(operation: str, attr: str, element: Record, *, element_name: str = "", limit: int = 1000) -> ListOf:
+def bulk(operation: str, attr: str, element: Record, *, element_name: str = "") -> ListOf:
     """The list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
     name = element_name or f"{operation}RequestElement"
-    return ListOf(f"{operation}RequestList", Many(name, attr, element, limit), required=True)
+    return ListOf(f"{operation}RequestList", Many(name, attr, element, bounds.BULK_ELEMENTS_MAX), required=True)
 
 
 def answers(operation: str, element: Record) -> Record:

@@ -5,8 +5,6 @@ Nothing is decided here: damaged records, uncommitted bytes and quarantine are t
 
 from __future__ import annotations
 
-from itertools import islice
-
 from chelonia.core.cluster.replicas import ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import RECORDS_ASIDE, RecordPage, ReplicaRecord
@@ -24,7 +22,7 @@ async def records_page(node: ShepherdNode, after: str, limit: int) -> RecordPage
         raise CheloniaError(Kind.BAD_REQUEST, "records", after[:80], "not where a page of records ended")
     await node.disk.require()
     if where != ASIDE:
-        held = list(islice(node.index.between(reference, ""), limit))
+        held = node.index.following(reference, limit)
         sizes = await node.ports.blobs.sizes([each.reference for each in held])
         facts = [await node.ports.blobs.facts(each.reference) for each in held]
         items = [

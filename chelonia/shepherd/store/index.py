@@ -176,11 +176,9 @@ class Index:
             found += part.in_order()[span]
         return found
 
-    def between(self, after: str, upto: str) -> Iterator[KeptReplica]:
-        """Replicas with `after` < reference <= `upto` in order; `upto` "" means to the end."""
-        for part, span in self._spans(after, upto):
-            for reference in part.in_order()[span]:
-                yield rows.unpack(reference, part.rows[reference])
+    def following(self, after: str, limit: int) -> list[KeptReplica]:
+        """The next `limit` replicas in order."""
+        return [rows.unpack(reference, row) for reference, row in self._following(after, limit)]
 
     def _following(self, after: str, limit: int) -> list[tuple[ReferenceId, bytes]]:
         found = list[tuple[ReferenceId, bytes]]()

@@ -289,8 +289,8 @@ def test_the_index_finds_by_exact_blob_and_in_order() -> None:
     assert found is not None
     assert found.reference == B
     assert index.live_copy(BlobId(FACTS.blob[:-1])) is None
-    assert [h.reference for h in index.between("", "")] == [A, B, C]
-    assert [h.reference for h in index.between(A, B)] == [B]
+    assert index.references("", "") == [A, B, C]
+    assert index.references(A, B) == [B]
     assert (len(index), index.total_bytes) == (3, 12)
     index.remove(C)
     assert index.live_copy(FACTS.blob) is None
@@ -323,7 +323,8 @@ def test_the_index_agrees_with_a_plain_dict(steps: list[tuple[bool, ReferenceId,
 
 def check_order(index: Index, plain: Mapping[ReferenceId, KeptReplica], mark: str) -> None:
     later = [reference for reference in sorted(plain) if reference > mark]
-    assert list(index.between(mark, "")) == [plain[reference] for reference in later]
+    assert index.following(mark, len(plain)) == [plain[reference] for reference in later]
+    assert index.following(mark, 2) == [plain[reference] for reference in later[:2]]
     assert index.references(mark, "7f") == [reference for reference in later if reference <= "7f"]
     assert index.references("", mark or "0") == [reference for reference in sorted(plain) if reference <= (mark or "0")]
     assert index.sizes_after(mark, 2) == {reference: plain[reference].size for reference in later[:2]}
@@ -386,7 +387,7 @@ def test_what_was_learned_by_an_earlier_start_fills_the_index() -> None:
     before.put(held(A, size=3))
     assert before.changes(10) == {B: rows.DAMAGED, A: rows.OPEN}
     after.load(Scanned("aa", noted(facts, A, B), frozenset({B}), []))
-    assert [h.reference for h in after.between("", "")] == [A, B]
+    assert after.references("", "") == [A, B]
     assert (len(after), after.total_bytes, after.changes(10)) == (2, 6, {})
     loaded = after.get(B)
     assert loaded is not None
