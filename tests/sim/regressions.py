@@ -445,5 +445,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         12_100_164,
         "the simulator's own: a part that was sent anew, and damaged, was not counted among those of its number",
     ),
+    (
+        "swarm",
+        12_000_101,
+        "a Bartender whose clock had gone back by a day named bytes that were set aside, and nobody missed them",
+    ),
 )
 """(scenario, seed, what it found)."""
