@@ -56,6 +56,9 @@ from tests.support.ports import Range, claimed
 START_S = 150.0
 LOG_LINES, COMPLAINTS = 30, 20
 AUDIT = " at=chelonia.audit "
+LOUD = re.compile(
+    r"level=(WARNING|ERROR|CRITICAL)|^Traceback|^\S*(Error|Exception):|^Exception ignored in|^\S+:\d+: \w*Warning: "
+)
 READ_MS = 15_000
 
 Away = (CheloniaError, OSError)
@@ -363,13 +366,13 @@ class Cluster:
         self.expected.append(pattern)
 
     def complaints(self) -> list[str]:
-        """Lines of WARNING or worse, and stack traces, that nobody declared."""
+        """Lines of WARNING or worse, stack traces, and what Python itself warns of, that nobody declared."""
         found = []
         for path in (self.root / "dev.log", *sorted((self.root / "log").glob("*.log"))):
             if not path.exists():
                 continue
             for line in path.read_text("utf-8", "replace").splitlines():
-                loud = re.search(r"level=(WARNING|ERROR|CRITICAL)|^Traceback|^\S*(Error|Exception):", line)
+                loud = LOUD.search(line)
                 if path.name == "dev.log" and " at=chelonia.supervisor ended name=" in line:
                     continue  # tests kill nodes
                 if loud and not any(re.search(pattern, line) for pattern in self.expected):

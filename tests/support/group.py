@@ -20,6 +20,7 @@ from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.ahash.store.store_threads import ThreadExecutor
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon
+from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn, Ms, RequestKey
 from chelonia.core.metadata import WIDE_SECTIONS
 from chelonia.core.ports.ahash import AHash
@@ -137,7 +138,11 @@ class Group:
         mastership = Mastership(replica, engine, executor, SystemClock(), self.pace)
         parts = ReplicaParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
-        await service.start(self.switch.links(replica), self.members)
+        try:
+            await service.start(self.switch.links(replica), self.members)
+        except CheloniaError:  # else its threads and its directory would stay this process's
+            await service.close()
+            raise
         self.services[replica], self.masterships[replica], self.engines[replica] = service, mastership, engine
         self.running[replica] = asyncio.create_task(service.run())
         self.switch.join(replica, mastership)

@@ -240,3 +240,19 @@ def test_what_a_test_leaves_changed_to_others_fails_it(suite: pytest.Pytester) -
     result.assert_outcomes(passed=4, errors=3)
     result.stdout.fnmatch_lines(["*logger chelonia.x: None, now (20, True, False)*"])
     result.stdout.fnmatch_lines(["*environment CHELONIA_X: None, now 'left'*"])
+
+
+def test_a_cluster_s_complaints_are_those_of_its_log_and_of_python_itself(tmp_path: Path) -> None:
+    loud = [
+        "time=x level=WARNING node=core at=asyncio SSL connection is closed",
+        "chelonia/a.py:7: RuntimeWarning: coroutine 'f' was never awaited",
+        "sys:1: ResourceWarning: unclosed file",
+        "Exception ignored in: <function f>",
+        "Traceback (most recent call last):",
+        "msgspec.ValidationError: no",
+    ]
+    quiet = ["time=x level=INFO node=core at=x Warning: it is only said", "  | ValueError: in a trace of ours"]
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "core.log").write_text("\n".join([*quiet, *loud, "time=x level=ERROR node=core at=x expected"]))
+    cluster = Cluster(tmp_path, expected=["expected"])
+    assert cluster.complaints() == [f"core.log: {line}" for line in loud]
