@@ -249,7 +249,7 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
     if limit:
         some = (_named_uploads,) if tops else (_named_uploads, _uploads_apart)
         streams = [await opened(parts, ask, asked) for opened in some]
-        for item in heapq.merge(*streams, key=lambda each: (each.key.encode(), each.version)):
+        for item in heapq.merge(*streams, key=_in_order):
             if not item.common or not (shown and shown[-1] == item):
                 shown.append(item)
     return xml_answer(answers.uploads(asked, shown[:limit], more=len(shown) > limit))
@@ -259,13 +259,20 @@ async def _named_uploads(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
     """Open uploads of keys that are names."""
     key, upload = asked.after, asked.mark
     follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
-    tops = narrowed.tops(ask.exchange.call, ask.bucket)
+    items = list[Item]()
+    for prefix in narrowed.upload_prefixes(ask.exchange.call, ask.bucket):
+        if prefix.startswith(asked.prefix) or asked.prefix.startswith(prefix):
+            where = max(asked.prefix, prefix, key=len), follows if key else ""
+            items += await _opened(parts, narrowed.above(ask), asked, where, _is_named)
+    return sorted(items, key=_in_order)
 
-    def named(each: PartsUpload) -> PartsUpload | None:
-        within = not tops or f"{each.key}/".startswith(tops)
-        return each if within and not each.key.startswith(apart.RESERVED) else None
 
-    return await _opened(parts, narrowed.above(ask), asked, (asked.prefix, follows if key else ""), named)
+def _is_named(each: PartsUpload) -> PartsUpload | None:
+    return None if each.key.startswith(apart.RESERVED) else each
+
+
+def _in_order(item: Item) -> tuple[bytes, str]:
+    return item.key.encode(), item.version
 
 
 async def _uploads_apart(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:

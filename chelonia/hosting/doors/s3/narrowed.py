@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.parts import listing_mark
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes, Listed, Listing, Look, Looked
@@ -26,6 +27,15 @@ def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
         return ()
     deep = len(place.parts)
     return tuple(sorted({f"{'/'.join(scope.path[deep:])}/" for scope in reading if scope.path[:deep] == place.parts}))
+
+
+def upload_prefixes(call: Call, bucket: LogicalName) -> list[str]:
+    """What the places of the bucket's open uploads begin with (`listing_mark`) that the caller may see."""
+    shown = list[str]()
+    for top in tops(call, bucket) or ("",):
+        if not (shown and top.startswith(shown[-1])):
+            shown += [listing_mark(top[:-1], ""), top] if top else [""]
+    return shown
 
 
 def at(bucket: LogicalName, top: str) -> LogicalName:

@@ -15,11 +15,12 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.parts import UploadPage
 from chelonia.core.ids import ROOT, Dn, Ms
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, IssuedKey
-from chelonia.core.ports.files import Make
+from chelonia.core.ports.files import Make, Uploads
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3.door import S3Door
@@ -241,7 +242,19 @@ async def test_a_key_of_a_part_of_a_bucket_lists_that_part() -> None:
         await asyncio.to_thread(asked, client)
 
 
-async def test_a_key_of_a_part_of_a_bucket_lists_uploads_and_versions_of_that_part() -> None:
+async def test_a_key_of_a_part_of_a_bucket_lists_uploads_and_versions_of_that_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone_through = list[str]()
+
+    async def uploads_told(files: MemoryCluster, call: Call, ask: Uploads) -> UploadPage:
+        page = await port_uploads(files, call, ask)
+        gone_through.extend(each.key for each in page.uploads)
+        return page
+
+    port_uploads = MemoryCluster.uploads
+    monkeypatch.setattr(MemoryCluster, "uploads", uploads_told)
+
     def uploads(s3: Any, **asked: Any) -> list[str]:
         """Keys, and what is summed up, over all pages."""
         pages = s3.get_paginator("list_multipart_uploads").paginate(
@@ -260,6 +273,8 @@ async def test_a_key_of_a_part_of_a_bucket_lists_uploads_and_versions_of_that_pa
         assert uploads(s3, Prefix="run/b") == ["run/b/c"]
         assert uploads(s3, Prefix="running") == []
         assert uploads(client("FILE")) == ["run/a", "run/a"]
+        assert uploads(client("BOTH")) == ["a", "run/a", "run/a", "run/b/c"]
+        assert not {"running/x", "z"} & set(gone_through), "others' uploads may be many"
         assert denied(client("ADDS").list_multipart_uploads, Bucket="lab")
         assert denied(s3.list_multipart_uploads, Bucket="own")
         for each in s3.list_multipart_uploads(Bucket="lab")["Uploads"]:  # as `rclone cleanup` does
