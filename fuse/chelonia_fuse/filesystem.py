@@ -348,7 +348,7 @@ class FileSystem:
                 copy.resize(size)
             if not copy.staged.changed:  # then nothing is committed that takes along what was set
                 await self.set(inode, copy.settled())
-                if not copy.staged.changed:
+                if not (inode.gone or copy.staged.changed):
                     copy.setting = LEAVE
         finally:
             inode.opens -= 1

@@ -121,6 +121,14 @@ async def test_an_extended_attribute_has_a_name(mount: Trial) -> None:
     assert await xattrs.names(inode) == []
 
 
+async def test_a_mode_that_was_set_stays_when_a_file_without_a_name_is_cut_to_nothing(mount: Trial) -> None:
+    handle = await mount.open("f", os.O_CREAT | os.O_RDWR)
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.system.set(handle.inode, Setting(mode=0o600))
+    await mount.system.resize(handle.inode, 0, by_name=False)
+    assert shown(handle.inode, Options(), uid=0, gid=0).mode & 0o777 == 0o600
+
+
 async def test_a_mode_that_was_set_before_a_file_was_cut_to_nothing_is_kept(mount: Trial, other: Trial) -> None:
     """It was to be committed with bytes that are no more: `chmod` was lost."""
     handle = await mount.open("f", os.O_CREAT | os.O_RDWR)
