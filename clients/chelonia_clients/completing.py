@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from chelonia_clients.arguments import GLOBAL, Flag
-from chelonia_clients.verbs.finding import find_verb
+from chelonia_clients.verbs.finding import WHOLE, find_verb
 from chelonia_clients.verbs.table import VERBS, Verb
 
-ALIASES: Final = ("get", "make", "makemount", "mkdir", "put", "rmdir", "unmake", "unmount")
+ALIASES: Final = (*WHOLE, "get", "make", "makemount", "put")
 """Other words for verbs that people type."""
 VALUES: Final = {
     "--as": ("user", "user2", "admin", "service", "anonymous"),

@@ -38,6 +38,7 @@ def test_a_verb_and_every_option_of_it_are_offered(verb: Verb) -> None:
     ("typed", "found"),
     [
         ("--as us", Next(("user", "user2"))),
+        ("df", Next(("df",))),
         ("--cluster clu", Next(files=True)),
         ("--bartender ", Next()),
         ("-z conf", Next(files=True)),
