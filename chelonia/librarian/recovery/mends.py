@@ -77,8 +77,6 @@ from chelonia.librarian.recovery.invariants import RuleContext
 LOST_FOUND: Final = Guid("6c6f7374-2b66-4f75-8e64-000000000000")
 """The collection of what has lost its name. A GUID of its own, so that nobody can make one in its place."""
 LOST_FOUND_NAME: Final = "lost+found"
-NAMES_TRIED: Final = 100
-"""`lost+found`, `lost+found.1` ... are tried in the root when somebody has taken the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +327,10 @@ def _lost_found(bench: Bench) -> list[Element]:
     shelter, root = ObjectId(LOST_FOUND), ObjectId(ROOT)
     if bench.entry(shelter).get("type") == TYPE_COLLECTION:
         return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
-    names = [LOST_FOUND_NAME, *(f"{LOST_FOUND_NAME}.{n}" for n in range(1, NAMES_TRIED))]
+    names = (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
     taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
-    name = next(name for name, held in zip(names, taken, strict=True) if not held)
+    left = (name for name, held in zip(names, taken, strict=True) if not held)
+    name = next(left, f"{LOST_FOUND_NAME}.{bench.now}")  # which nobody can have taken beforehand
     sections = _new(bench, shelter, TYPE_COLLECTION, {"closed": "no"})
     sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))

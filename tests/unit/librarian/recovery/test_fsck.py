@@ -546,6 +546,16 @@ def test_every_rule_is_broken_by_a_test() -> None:
 # --- what a repair may not do ---------------------------------------------------------------------------------------
 
 
+async def test_nobody_takes_all_names_of_lost_and_found_away(stage: Stage) -> None:
+    """Whoever may write in the root could take a hundred; then each repair that needed it broke off."""
+    for name in ("lost+found", *(f"lost+found.{number}" for number in range(1, 100))):
+        await stage.bench.collection(name)
+    await _orphan(stage)
+    await mended(stage.bench, await faults(stage.bench))
+    (name,) = (name for name, guid in (await stage.bench.names()).items() if guid == LOST_FOUND)
+    assert name.startswith("lost+found.")
+
+
 async def test_lost_and_found_belongs_to_the_owner_of_the_root(stage: Stage) -> None:
     await stage.bench.collection("lost+found")
     await _orphan(stage)
