@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
-from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, shared
+from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, lacks_room, shared
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, ReplicaFacts
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
@@ -99,7 +99,8 @@ class Shepherds:
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first: those that are not heard of now are waited for a little, as where
-        a Librarian has just started. Raises: NO_SHEPHERD when fewer than `at_least` can take them."""
+        a Librarian has just started. Raises: NO_SHEPHERD when fewer than `at_least` can take them, NO_SPACE when these
+        lack nothing but room."""
         chosen, give_up_ms = await self._chosen(call, demand), self._clock.monotonic_ms() + UNHEARD_MS
         while len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
@@ -112,7 +113,8 @@ class Shepherds:
         if len(chosen) < at_least:
             able = f"{len(chosen)} of {at_least} Shepherds that are needed can take it now"
             cause = f"{able}; start or approve more, or free space" + ", or ask for one copy" * (len(chosen) == 1)
-            raise CheloniaError(Kind.NO_SHEPHERD, cause=cause)
+            full = sum(lacks_room(node, demand.size) for node in self._nodes)
+            raise CheloniaError(Kind.NO_SPACE if len(chosen) + full >= at_least else Kind.NO_SHEPHERD, cause=cause)
         return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))
 
     async def others(self, call: Call, demand: Demand, asked: Sequence[ServiceId]) -> tuple[NodeView, ...]:
@@ -139,7 +141,7 @@ class Shepherds:
 
         First with little patience for each of the `candidates` for a demand; then, without those that refused and with
         `others`, with all there is.
-        Returns: the TURL for the user. Raises: NO_SHEPHERD when too few Shepherds give tickets.
+        Returns: the TURL for the user. Raises: NO_SHEPHERD, NO_SPACE when too few Shepherds give tickets.
         """
         kinds: list[str] = []
 
@@ -362,6 +364,8 @@ def too_few(kinds: Sequence[str]) -> CheloniaError:
     """What is told when not enough Shepherds take new bytes: `kinds` of their refusals."""
     full = kinds.count(Kind.NO_SPACE.value)
     why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
+    if full == len(kinds) > 0:
+        return CheloniaError(Kind.NO_SPACE, cause=f"{why}; free space or add Shepherds")
     return CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
 
 

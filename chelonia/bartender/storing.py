@@ -127,7 +127,7 @@ class Storing:
     def store(self, call: Call, blob: SmallBlob) -> asyncio.Future[tuple[Receipt, ...]]:
         """Store a blob on as many Shepherds as copies are wanted; `call` is the Bartender's own.
 
-        Returns: receipts of enough Shepherds for it to be durable. Raises, when awaited: NO_SHEPHERD.
+        Returns: receipts of enough Shepherds for it to be durable. Raises, when awaited: NO_SHEPHERD, NO_SPACE.
         """
         wanted = blob.facts.wanted
         together = self._leaving.get(wanted)
@@ -167,13 +167,14 @@ class Storing:
             raise
 
     async def _candidates(self, together: _Together) -> tuple[NodeView, ...]:
-        """Shepherds that have room for all of it; none: they have for one alone. Raises: NO_SHEPHERD."""
+        """Shepherds that have room for all of it; none: they have for one alone. Raises: NO_SHEPHERD,
+        NO_SPACE."""
         needed = max(together.durable + self._settings.spares, together.wanted)
         try:
             demand = Demand(count=needed, size=together.size)
             return await self._shepherds.candidates(together.call, demand, together.durable)
         except CheloniaError as error:
-            if error.kind is not Kind.NO_SHEPHERD or len(together.blobs) == 1:
+            if error.kind not in (Kind.NO_SHEPHERD, Kind.NO_SPACE) or len(together.blobs) == 1:
                 raise
         demand = Demand(count=needed, size=min(len(each.blob.data) for each in together.blobs))
         await self._shepherds.candidates(together.call, demand, together.durable)

@@ -50,6 +50,11 @@ def takes(node: NodeView, size: int) -> bool:
     return node.state == NODE_ALIVE and node.accepting and node.free_bytes > max(size, 0)
 
 
+def lacks_room(node: NodeView, size: int) -> bool:
+    """Whether room is all that a node lacks to take a new copy. A full one accepts none."""
+    return node.state == NODE_ALIVE and node.free_bytes <= max(size, 0)
+
+
 def shared(one: str, other: str) -> int:
     """How many leading components two failure domains share; an empty domain shares none."""
     return _shared(_parts(one), _parts(other))

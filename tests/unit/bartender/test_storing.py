@@ -135,8 +135,23 @@ async def test_not_all_are_asked_for_what_all_refuse(stage: Stage) -> None:
     await stage.add_shepherds(*(f"s{number}" for number in range(1, 9)))
     for shepherd in stage.shepherds.values():
         shepherd.refuses = "no space"
-    assert isinstance(await write(stage, 2), Failure)
+    failed = await write(stage, 2)
+    assert isinstance(failed, Failure)
+    assert failed.kind is Kind.NO_SPACE
     assert sum(each.stores for each in stage.shepherds.values()) == 3 + 2
+
+
+@pytest.mark.parametrize(("full", "kind"), [(2, Kind.NO_SPACE), (1, Kind.NO_SHEPHERD)])
+@scene
+async def test_a_full_cluster_is_not_taken_for_one_that_is_away(stage: Stage, full: int, kind: Kind) -> None:
+    """A mount keeps what is closed while too few Shepherds are there, and tells programs that there is no room."""
+    await stage.add_shepherds(*(f"s{number}" for number in range(full)), free=0, accepting=False)
+    failed = await write(stage, 2)
+    assert isinstance(failed, Failure)
+    assert failed.kind is kind
+    (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/g"), 100_000, wanted=2),))
+    assert isinstance(placed, Failure)
+    assert placed.kind is kind
 
 
 @scene
