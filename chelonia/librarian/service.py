@@ -49,7 +49,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.healer import Healer
 from chelonia.librarian.metadata.elements import check, put_all, version
-from chelonia.librarian.metadata.rebuild_record import awaited, late_command, under_way
+from chelonia.librarian.metadata.rebuild_record import awaited, late_command, to_be_made, to_begin, under_way
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records, RetryContext
 from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names, numbered
@@ -88,10 +88,13 @@ ABOUT_NODES: Final = frozenset({"nodes", "services", "heal_status", "drill_statu
 def _whole(service: LibrarianService, call: Call, row: PortMethod) -> None:
     """Refuse what users ask of half a namespace: what is not restored yet is not gone, and its name is not free.
 
+    Shepherds and Librarians, which may have the certificate of a Bartender on their host, go on: without heartbeats a
+    rebuild would take all Shepherds for away.
     Raises: DENIED; UNAVAILABLE.
     """
     admit(call, row)
-    if service.rebuilding and call.has(Role.BARTENDER) and row.method not in ABOUT_NODES:
+    for_users = Role.BARTENDER in row.roles and Role.SHEPHERD not in row.roles
+    if service.rebuilding and for_users and call.has(Role.BARTENDER) and row.method not in ABOUT_NODES:
         cause = "the namespace is being rebuilt: `chelonia admin status` tells how far it is"
         raise CheloniaError(Kind.UNAVAILABLE, f"librarian.{row.name}", cause=cause)
 
@@ -134,7 +137,9 @@ class LibrarianService:
         await parts.names.quotas.table(call)
         marker = await parts.records.one(call, REBUILD_OBJECT)
         parts.records.heed(marker)
-        if under_way(marker):
+        if to_begin(marker):
+            _LOG.info("the metadata of this cluster were lost: nobody is served before `chelonia admin rebuild`")
+        elif under_way(marker):
             _LOG.warning(
                 "a rebuild is not through: `chelonia admin rebuild` begins it again, if it has broken off; until then "
                 "nothing is repaired"
@@ -229,6 +234,8 @@ class LibrarianService:
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
+            if position.generation > 1:  # its metadata are lost: users are to find none of it, and not nothing
+                elements.append(to_be_made())
             await parts.records.attempt(call, PlannedTransact(elements))
             found = await parts.records.one(call, CLUSTER_OBJECT)
         key = found.value("cluster", "record_key")

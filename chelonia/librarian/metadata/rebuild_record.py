@@ -47,6 +47,16 @@ def begun(stored: StoredObject, run: str) -> Element:
     return put(REBUILD_OBJECT, "rebuild", RUN, run, *still)
 
 
+def to_be_made() -> Element:
+    """One that nobody has begun yet counts as under way: the metadata begin again, and what they were is elsewhere."""
+    return put(REBUILD_OBJECT, "rebuild", "state", RUNNING)
+
+
+def to_begin(stored: StoredObject) -> bool:
+    """Whether it is one that nobody has begun yet."""
+    return under_way(stored) and not stored.value("rebuild", RUN)
+
+
 def is_last(run: str) -> Element:
     """The condition that no other run has begun since."""
     return check(REBUILD_OBJECT, is_("rebuild", RUN, run), change_id=RUN)
@@ -117,5 +127,7 @@ def waiting(stored: StoredObject) -> str:
     """What healing waits for, in words; "" when there is no rebuild to wait for."""
     if not under_way(stored):
         return ""
+    if to_begin(stored):
+        return "the metadata were lost, and `chelonia admin rebuild` has not been given yet"
     cause = failure(stored)
     return f"a rebuild of the namespace has stopped: {cause}" if cause else "a rebuild of the namespace is not through"

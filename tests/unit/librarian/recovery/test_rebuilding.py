@@ -30,7 +30,7 @@ from chelonia.core.ports.librarian import (
 from chelonia.core.ports.shepherd import RecordPage
 from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.elements import put_all
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild import act as rebuilding
@@ -753,8 +753,8 @@ async def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapsho
 
 async def marked(k: Keepers, state: str) -> None:
     """The state of a rebuild, as a Librarian that is gone has left it."""
-    records = k.bench.service._parts.records
-    await records.attempt(LIBRARIAN, PlannedTransact([put(REBUILD_OBJECT, "rebuild", "state", state)]))
+    left = PlannedTransact(put_all(REBUILD_OBJECT, {"rebuild": {"state": state, "run": "r"}}))
+    await k.bench.service._parts.records.attempt(LIBRARIAN, left)
 
 
 @virtual

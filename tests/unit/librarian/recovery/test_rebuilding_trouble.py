@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chelonia.core.caller import Call
+from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, ObjectId, ReferenceId, ServiceId
+from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import RebuildStatus
 from chelonia.core.ports.shepherd import RecordPage, ShepherdStatus
 from chelonia.core.values import replace
@@ -21,7 +21,8 @@ from chelonia.librarian.recovery.rebuild import listing as recounts
 from tests.sim.virtual_loop import run_virtual, virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.clocks import VirtualClock
-from tests.support.librarian import ADMIN, EVE, SequentialIds
+from tests.support.failing import fails
+from tests.support.librarian import ADMIN, BARTENDER, EVE, SequentialIds
 from tests.unit.librarian.keepers import Keeper, Keepers, Kept, checksums, keepers
 from tests.unit.librarian.recovery.test_rebuilding import (
     BEFORE,
@@ -317,3 +318,34 @@ async def test_a_shepherd_that_tells_another_size_or_checksum_of_a_snapshot_cost
     async with rebuilt(k) as (k, status):
         assert (await k.bench.stored(guid)).sections["policy"] == {EVE: "-read"}
         assert status.counts["replicas that contradict another record"] == len(snapshots)
+
+
+# --- before and beside it -------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_comes_before_a_rebuild_was_asked_for_finds_no_empty_namespace() -> None:
+    """Users would take what they had for gone, and its names for free."""
+    k = keepers()
+    async with k.running(BEFORE, generation=2):
+        with fails(Kind.UNAVAILABLE):
+            await k.bench.service.get(BARTENDER, (ROOT,), ())
+        await asyncio.sleep(20)
+        assert "admin rebuild" in (await k.bench.service.heal_status(ADMIN)).waits_for
+    async with rebuilt(k):
+        await k.bench.service.get(BARTENDER, (ROOT,), ())
+
+
+@virtual
+async def test_shepherds_that_have_the_certificate_of_a_bartender_are_heard_during_a_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on each host that `cheloniad init` or `join` has set up: it has one for all its services."""
+    k = keepers()
+    async with k.running(BEFORE):
+        await k.upload("/f", copies=2)
+        await next_snapshot(k)
+    roles = (Role.SHEPHERD, Role.BARTENDER, Role.LIBRARIAN)
+    monkeypatch.setattr("tests.support.librarian.shepherd_call", lambda each: Call(Dn(f"/CN={each}"), roles, each))
+    async with rebuilt(k) as (_, status):
+        assert not [note for note in status.notes if "is away" in note]
