@@ -114,6 +114,9 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
     subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
     makes = subprocess.run(["dpkg-deb", "--info", str(package), "postinst"], capture_output=True, text=True, check=True)
     assert "systemd-sysusers chelonia.conf" in makes.stdout, "the account of the nodes"
+    for name, does in (("prerm", "systemctl stop 'chelonia@*.service'"), ("postrm", "stays; remove it if")):
+        shown = ["dpkg-deb", "--info", str(package), name]
+        assert does in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
     for command in ("chelonia", "cheloniad"):
         script = [sys.executable, "-I", str(root / "usr" / "bin" / command), "--version"]
         assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.startswith(command)
