@@ -438,7 +438,7 @@ class Engine:
         if egen > self._egen:
             self._egen = egen
             self._early = {}
-            self._end_election("a later one is held")
+            self._end_election("a later one is held", newer=True)
 
     def _count(self, election: _Election) -> None:
         if self._election is election and election.phase == 1 and len(election.words) >= election.sites:
@@ -470,12 +470,12 @@ class Engine:
             self._later(0, self._become_master)
             self._process.world.point("elected", self._process)
 
-    def _end_election(self, reason: str) -> None:
+    def _end_election(self, reason: str, *, newer: bool = False) -> None:
         if self._election is not None:
             self._egen = max(self._egen, self._election.egen + 1)
             self._election = None
             if reason:
-                self._post(ElectionFailed(reason))
+                self._post(ElectionFailed(reason, newer))
 
     # ------------------------------------------------------------------------------------------------------------ ends
 

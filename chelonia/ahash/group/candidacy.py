@@ -89,17 +89,18 @@ class ElectionTurn:
         """A master came of it, whoever it is."""
         self.lost_ms = None
 
-    def failed(self, now_ms: int) -> None:
-        """Nothing came of it."""
+    def failed(self, now_ms: int, *, newer: bool = False) -> None:
+        """Nothing came of it. `newer`: others hold a newer one."""
         self.lost_ms = None
         self.failures += 1
-        self._rest(now_ms)
+        self._rest(now_ms, joins=newer)
 
-    def _rest(self, now_ms: int) -> None:
+    def _rest(self, now_ms: int, *, joins: bool = False) -> None:
         """After one failure as short as ever; after more for a time by chance, up to a bound: candidates that come to
-        nothing together must not begin again together, nor for ever."""
+        nothing together must not begin again together, nor for ever. Who `joins` a newer one must not be late for it:
+        where no vote may be missing that comes to nothing, and the next begins without those who rest from this."""
         self.after_ms = now_ms + self.pace.backoff_ms * (1 + self.own)
-        if self._slower > 1:
+        if self._slower > 1 and not joins:
             longest_ms = bounds.ELECTION_REST_MS_MAX * self._slower // SLOWER_MAX
             self.after_ms += crc32(f"{self.run} {self.own} {now_ms}".encode()) % longest_ms
         rests_ms = self.after_ms - now_ms - self.pace.backoff_ms * (1 + self.own)

@@ -315,8 +315,8 @@ class GroupReplica:
             case WantElection():
                 self._wanted_until_ms = now_ms + self._pace.beat_ms
                 self._stand_due_ms = max(now_ms, self._turn.after_ms)
-            case ElectionFailed():
-                self._turn.failed(now_ms)
+            case ElectionFailed(_, newer):
+                self._turn.failed(now_ms, newer=newer)
             case Failed(reason):
                 self._end_reign(reason, step_down=False)
             case _:

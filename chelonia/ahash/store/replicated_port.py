@@ -90,9 +90,11 @@ class WantElection(msgspec.Struct, frozen=True):
 
 
 class ElectionFailed(msgspec.Struct, frozen=True):
-    """An election asked for with `elect` came to nothing here; another may be asked for."""
+    """An election asked for with `elect` came to nothing here; another may be asked for. `newer`: because others hold a
+    newer one, which may need our vote."""
 
     reason: str
+    newer: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from typing import Any, Final
 from berkeleydb import db as bdb
 
 from chelonia.ahash.store.bdb.votes import Ballot
+from chelonia.ahash.store.replicated_port import ElectionFailed
 from chelonia.core.errors import CheloniaError
 
 ELECTABLE: Final = 100
@@ -52,7 +53,7 @@ class Elections:
         failed: told why nothing came of one.
     """
 
-    def __init__(self, env: Any, refusal: Callable[[], str], failed: Callable[[str], None]) -> None:
+    def __init__(self, env: Any, refusal: Callable[[], str], failed: Callable[[ElectionFailed], None]) -> None:
         self.turn = threading.Lock()
         """Held by whoever is at work in the library for replication: a frame, or an election up to its vote."""
         self.ballot = Ballot()
@@ -142,7 +143,7 @@ class Elections:
         won_s, valid_ms = mandate
         age_ms = (time.monotonic() - won_s) * 1000
         if age_ms > valid_ms:
-            self._failed(f"it was won {age_ms:.0f} ms ago: too late to become master")
+            self._failed(ElectionFailed(f"it was won {age_ms:.0f} ms ago: too late to become master"))
         return age_ms <= valid_ms
 
     # --- the election thread -----------------------------------------------------------------------------------------
@@ -150,15 +151,15 @@ class Elections:
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
             try:
-                reason = self._hold(order)
+                failure = self._hold(order)
             except (bdb.DBError, CheloniaError, OSError) as error:  # without this thread no election is held any more
-                reason = f"it broke off: {error!r}"
+                failure = ElectionFailed(f"it broke off: {error!r}")
             self._busy = False
-            if reason:
-                self._failed(reason)
+            if failure is not None:
+                self._failed(failure)
 
-    def _hold(self, order: Order) -> str:
-        """Hold the election; returns why nothing came of it, empty when a master did."""
+    def _hold(self, order: Order) -> ElectionFailed | None:
+        """Hold the election; returns why nothing came of it, None when a master did."""
         self._decided.clear()
         self._superseded = False
         self._valid_ms = order.valid_ms
@@ -166,14 +167,15 @@ class Elections:
         self._holding.turn = self.inside = True
         try:
             if refusal := self._refusal():  # asked here: trust may be lost by whoever had `turn` before
-                return refusal
+                return ElectionFailed(refusal)
             self._env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, order.wait_ms * 1000)
             self._env.rep_elect(order.sites, order.votes)
         except bdb.DBError as error:
-            return "not enough votes" if isinstance(error, bdb.DBRepUnavailError) else f"Berkeley DB: {error}"
+            few = isinstance(error, bdb.DBRepUnavailError)
+            return ElectionFailed("not enough votes" if few else f"Berkeley DB: {error}")
         finally:
             self.inside = False
             self.frame_sent()
         if not self._decided.wait(OUTCOME_WAITS * order.wait_ms / 1000):
-            return "no master came of it"
-        return "a newer election is held" if self._superseded else ""
+            return ElectionFailed("no master came of it")
+        return ElectionFailed("a newer election is held", newer=True) if self._superseded else None

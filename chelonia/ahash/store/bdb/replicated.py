@@ -145,7 +145,9 @@ class ReplicatedStore:
             self.notes = ReplicaNotes(directory)
             with environment.opening(directory, REFILL):
                 self._elections = Elections(
-                    self._open_environment(), self._refusal, lambda why: self._post(ElectionFailed(why))
+                    self._open_environment(),
+                    self._refusal,
+                    lambda failure: self._post(failure),  # noqa: PLW0108 - who is told is known at the start only
                 )
                 self.heard_term = int(self._open_env().rep_stat()["gen"])
                 self._trusted = self._find_trust()

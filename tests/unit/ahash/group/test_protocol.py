@@ -571,7 +571,9 @@ def test_anothers_election_is_joined_as_soon_as_our_own_has_been_rested_from() -
     one = replica()
     one.tick(OPEN)
     assert of(AskElection, stand(one, 2, OPEN))
-    one.event(ElectionFailed("another holds a later one"), OPEN + 1)
+    for _ in range(3):
+        one.event(ElectionFailed("too few votes"), OPEN)
+    one.event(ElectionFailed("another holds a later one", newer=True), OPEN + 1)
     assert not of(AskElection, one.event(WantElection(), OPEN + 1))
     due_ms = one.next_wake(OPEN + 1)
     assert due_ms < OPEN + PACE.beat_ms, "at the next beat two replicas would miss each other for ever"

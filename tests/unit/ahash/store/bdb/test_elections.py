@@ -7,14 +7,14 @@ from unittest.mock import MagicMock
 from berkeleydb import db as bdb
 
 from chelonia.ahash.store.bdb.elections import Elections, Order
-from chelonia.ahash.store.replicated_port import Demoted, MasterHere
+from chelonia.ahash.store.replicated_port import Demoted, ElectionFailed, MasterHere
 from tests.support.ahash import SMALL
 from tests.support.polling import poll
 from tests.support.replicas import Wired
 
 
 def test_who_lost_its_trust_while_it_waited_for_its_turn_does_not_vote() -> None:
-    env, refusal, failed = MagicMock(), [""], queue.SimpleQueue[str]()
+    env, refusal, failed = MagicMock(), [""], queue.SimpleQueue[ElectionFailed]()
     elections = Elections(env, lambda: refusal[0], failed.put)
     elections.start()
     try:
@@ -22,7 +22,7 @@ def test_who_lost_its_trust_while_it_waited_for_its_turn_does_not_vote() -> None
             elections.ask(Order(sites=3, votes=2, wait_ms=10, valid_ms=77))
             poll(lambda: elections._valid_ms == 77, what="it waits")
             refusal[0] = "opened again, and not trusted"
-        assert failed.get(timeout=20) == refusal[0]
+        assert failed.get(timeout=20) == ElectionFailed(refusal[0])
         env.rep_elect.assert_not_called()
         assert not elections.turn.locked()
     finally:

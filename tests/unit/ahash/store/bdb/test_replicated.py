@@ -349,7 +349,7 @@ def test_an_election_that_meets_a_newer_one_ends_at_once(group: Wired) -> None:
     group.engines[2].elect(2, 2, 3000, 1500)
     poll(lambda: (2, FrameKind.VOTE1) in sent, what="the older election")
     group.engines[3].elect(2, 2, 3000, 1500)
-    assert group.wait(2, ElectionFailed) == ElectionFailed("a newer election is held")
+    assert group.wait(2, ElectionFailed) == ElectionFailed("a newer election is held", newer=True)
     vote_for_each_other(group, 2, 3)
 
 
