@@ -31,6 +31,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
+from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.ports.ahash import (
@@ -119,6 +120,7 @@ class AHashService:
         self._durability = durability or LocalDurability()
         self._began = (clock.now_ms(), clock.monotonic_ms())
         self._queue = _ChangeQueue()
+        self.limits = LimitCounts(clock.monotonic_ms)
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._writing = asyncio.Lock()
@@ -363,6 +365,7 @@ class AHashService:
         if not self._queue.open:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shutting down: retry")
         if len(self._queue.waiting) >= self._settings.queue_max:
+            self.limits.met("changes_waiting", f"{len(self._queue.waiting)} before it", "a change was refused")
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "too many changes are waiting: retry later")
         brief = ChangeType.DELETE not in [element.change for element in elements]
         size = sum([len(element.property) + len(element.value) for element in elements])

@@ -411,7 +411,7 @@ class _Parts:
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
         self.healer: Healer = Healer(records, nodes, self.uploads, identity, world)
         self.life = self.healer.life
-        self.keys: StoredKeys = StoredKeys(records)
+        self.keys: StoredKeys = StoredKeys(records, world.limits)
         self.fsck: Fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
         if self.healer.keeping is not None:

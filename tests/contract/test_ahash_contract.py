@@ -681,6 +681,7 @@ async def test_a_full_queue_and_a_closed_service_say_retry(engine: str, tmp_path
         refused = [a for a in answers if isinstance(a, CheloniaError)]
         assert refused
         assert {error.kind for error in refused} == {Kind.UNAVAILABLE}
+        assert service.limits.reached == {"changes_waiting": len(refused)}
         assert await sections(service, "o") == {"s": {"n": str(8 - len(refused))}}
         last = asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),)))
         await asyncio.sleep(0)

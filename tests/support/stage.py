@@ -189,6 +189,8 @@ class Stage:
         world = World(
             self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=owner, lease_ms=10**9)
         )  # fmt: skip
+        self.limits = world.limits
+        """What the Librarian counts."""
         self.librarian = LibrarianService(self.ahash, LibrarianIdentity(LIBRARIAN_DN, LIBRARIAN_ID), world)
         self.between = Between(self.librarian)
         self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY, files_url="https://door:1/")

@@ -292,7 +292,7 @@ def test_configurations_shown_are_accepted(page: str) -> None:
 
 def test_every_limit_that_can_be_met_is_told_in_troubleshooting() -> None:
     text = "".join(path.read_text("utf-8") for path in tracked("chelonia/*.py"))
-    met = {*re.findall(r"\.met\(\s*\"([^\"]+)\"", text), *(crowd.value for crowd in Crowd), PER_OWNER, OTHERS}
+    met = {*re.findall(r"\.met(?:\(|,)\s*\"([^\"]+)\"", text), *(crowd.value for crowd in Crowd), PER_OWNER, OTHERS}
     met |= set(re.findall(r"\"(connections(?: of one \w+)?)\"", (ROOT / CONNECTION_SHARES).read_text("utf-8")))
     told = (ROOT / "docs/operate/troubleshooting.md").read_text("utf-8").split("## Limits", 1)[1].split("##", 1)[0]
     assert len(met) > 20

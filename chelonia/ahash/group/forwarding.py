@@ -20,6 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.limits import LimitCounts
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.timing.clock import Clock
 from chelonia.wire import compact
@@ -134,9 +135,10 @@ class _Outstanding:
 class Forwarder:
     """The calls of this replica that a master has in hand. `close` at the end."""
 
-    def __init__(self, send: Send, clock: Clock) -> None:
+    def __init__(self, send: Send, clock: Clock, limits: LimitCounts | None = None) -> None:
         self._send = send
         self._clock = clock
+        self._limits = limits or LimitCounts()
         self._last = 0
         self._outstanding: dict[int, _Outstanding] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -148,6 +150,7 @@ class Forwarder:
         """
         body = encode_request(asked)
         if len(self._outstanding) >= bounds.FORWARDED_MAX:
+            self._limits.met("calls_forwarded", f"replica {peer}", "a call to it was refused")
             raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="too many calls wait for the master: retry")
         self._last += 1
         number, future = self._last, asyncio.get_running_loop().create_future()

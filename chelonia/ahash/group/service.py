@@ -36,6 +36,7 @@ from chelonia.core.cluster.position import Horizon, Position, later
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.ports.ahash import (
@@ -111,7 +112,8 @@ class ReplicatedAHash:
     def __init__(self, mastership: Mastership, parts: ReplicaParts) -> None:
         self._mastership = mastership
         self._parts = parts
-        self._forwarder = Forwarder(self._ask, parts.clock)
+        self.limits = LimitCounts(parts.clock.monotonic_ms)
+        self._forwarder = Forwarder(self._ask, parts.clock, self.limits)
         self._reign: _Serving | None = None
         self._copy: _Serving | None = None
         self._opening: int | None = None
@@ -332,6 +334,7 @@ class ReplicatedAHash:
             parts = self._parts
             durability = TermDurability(self._mastership, term, parts.horizon, BEHIND_MS)
             service = AHashService(parts.engine, parts.executor, parts.clock, parts.settings, durability)
+            service.limits = self.limits
             try:
                 await service.follow()
             except CheloniaError as error:
@@ -432,6 +435,7 @@ class ReplicatedAHash:
         parts = self._parts
         durability = TermDurability(self._mastership, term, parts.horizon)
         service = AHashService(parts.engine, parts.executor, parts.clock, parts.settings, durability)
+        service.limits = self.limits
         try:
             await parts.executor.run_read(lambda: meta.check_format(parts.engine))
             await service.start()
@@ -460,6 +464,7 @@ class ReplicatedAHash:
         """Carry out another replica's call, if we are master."""
         if self._reign is None or self._carrying_out >= bounds.FORWARDED_MAX:
             if self._reign is not None:
+                self.limits.met("calls_forwarded", f"replica {peer}", "a call of it was refused")
                 self._refuse(peer, f"it asks for more than {bounds.FORWARDED_MAX} calls at once")
             self._mastership.send(peer, AnswerFrame(number, forwarding.NOT_MASTER))
         else:

@@ -199,6 +199,8 @@ class CompactConnection(asyncio.Protocol):
         self._lost = lost
         self.silent = True
         """Whether nothing was asked yet."""
+        self.owner = ""
+        """Whose share of connections it is of."""
         self.at_work: Callable[[bool], None] = lambda on: None
         """Told when calls begin to be in flight, and when none is any more."""
         self._room = STRANGERS
@@ -312,6 +314,8 @@ class CompactConnection(asyncio.Protocol):
         now_s = time.monotonic()
         slow = self._splitter.amid and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
         idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
+        if slow:
+            self._door.notes.met("time of a message", self.owner, "the connection was cut")
         if slow or idle:
             self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
             return

@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import ClientPayloadError
@@ -297,10 +298,12 @@ class HttpServer:
             0 < len(request_id) <= 64 and request_id.isascii() and request_id.isprintable() and " " not in request_id
         ):
             request_id = self._parts.ids.token(8).hex()
-        body = _body(raw, self._limits, self._parts.clock)
+        connection = _connection(raw)
+        slow = partial(self._parts.notes.met, "time of a body", connection.owner, "it was refused")
+        body = _body(raw, self._limits, self._parts.clock, slow)
         return HttpRequest(
             raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id,
-            _connection(raw).closing.__setitem__, raw.raw_path,
+            connection.closing.__setitem__, raw.raw_path,
         )  # fmt: skip
 
     def _peer(self, raw: BaseRequest) -> Peer:
@@ -388,6 +391,7 @@ class HttpServer:
                     return waiting.result()
                 now_left = _unsent(raw)
                 if now_left >= left:
+                    self._parts.notes.met("time of an answer", _connection(raw).owner, "the connection was cut")
                     raise CheloniaError(Kind.TIMEOUT, cause="the client has stopped reading")
                 left = now_left
         finally:
@@ -421,6 +425,7 @@ class _Newcomers:
 
     def __init__(self, parts: ServerParts, limits: HttpLimits) -> None:
         self.table = ConnectionTable(limits.shares)
+        self.notes = parts.notes
         self.stopping = False
         self._parts = parts
         self._first_request_ms = limits.first_request_ms
@@ -435,11 +440,11 @@ class _Newcomers:
             log.info("connection refused: this stops")
             return False
         dn, rank = self._who(transport)
-        owner = owner_of(dn, str((transport.get_extra_info("peername") or ("",))[0]))
+        owner = connection.owner = owner_of(dn, str((transport.get_extra_info("peername") or ("",))[0]))
         verdict = self.table.came(connection, owner, rank)
         if verdict.limit:
             done = "its oldest idle one, or a stranger's, was cut" if verdict.taken else "the new one was refused"
-            self._parts.notes.met(verdict.limit, owner, done)
+            self.notes.met(verdict.limit, owner, done)
         if verdict.cut is not None:
             cast("_Connection", verdict.cut).cut()
         if verdict.taken and rank is not Rank.KNOWN:
@@ -448,7 +453,7 @@ class _Newcomers:
 
     def _look(self, connection: _Connection, owner: str) -> None:
         if connection in self._guarded and connection.silent:
-            self._parts.notes.met("time to the first request", owner, "the connection was closed")
+            self.notes.met("time to the first request", owner, "the connection was closed")
             connection.cut()
 
     def forget(self, connection: _Connection) -> None:
@@ -501,13 +506,15 @@ class _Acceptor(Server):
 class _HttpConnection(RequestHandler):
     """aiohttp's connection with a bound on all header fields of a request together; aiohttp bounds each of many."""
 
-    __slots__ = ("_head_bytes", "closing", "peer", "peer_ms", "refused")
+    __slots__ = ("_head_bytes", "closing", "owner", "peer", "peer_ms", "refused")
 
     def __init__(self, manager: Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._head_bytes = 0
         self.closing: dict[Hashable, Callable[[], None]] = {}
         """Who is told of its end."""
+        self.owner = ""
+        """Whose share of connections it is of."""
         self.peer: Peer | None = None
         self.peer_ms = 0
         """Who is at the other end, and when that was looked at."""
@@ -548,20 +555,27 @@ class _HttpConnection(RequestHandler):
         self._head_bytes = self._head_bytes + len(data) if idle and self._request_count == before else 0
         if self._head_bytes > self.max_field_size:
             log.info("connection cut off: %d bytes of header fields without an end", self._head_bytes)
+            self._note_long_head()
             if self.transport is not None:  # no answer is on its way there: this is `idle`
                 told = _too_long(self.max_field_size).encode()
                 head = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
                 self.transport.write(f"{head}Connection: close\r\nContent-Length: {len(told)}\r\n\r\n".encode() + told)
             self.force_close()
 
+    def _note_long_head(self) -> None:
+        if isinstance(self._manager, _Acceptor):
+            self._manager.newcomers.notes.met("bytes of a request's head", self.owner, "the request was refused")
+
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> StreamResponse:
         """The answer to what is no request."""
         if isinstance(exc, LineTooLong):
+            self._note_long_head()
             status, message = 431, _too_long(self.max_field_size)
         elif isinstance(exc, HttpProcessingError) and exc.message == _TOO_MANY:
             cause = f"there are more than {self.max_headers} header fields; send fewer"
+            self._note_long_head()
             status, message = 431, f"too-large: {cause}\n"
         return super().handle_error(request, status, exc, message)
 
@@ -610,7 +624,8 @@ def _check_coding(raw: BaseRequest) -> None:
         raise CheloniaError(Kind.NOT_SUPPORTED, raw.method, cause=cause)
 
 
-async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIterator[bytes]:
+async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock, slow: Callable[[], None]) -> AsyncIterator[bytes]:
+    """The body as it comes; `slow` is told when it comes too slowly. Raises: TIMEOUT, INCOMPLETE."""
     if not raw.can_read_body:
         return
     if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
@@ -619,7 +634,7 @@ async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIter
     waited_ms = window_bytes = taken = 0
     while True:
         asked_ms = clock.monotonic_ms()
-        chunk = await _next_chunk(raw, limits)
+        chunk = await _next_chunk(raw, limits, slow)
         waited_ms += clock.monotonic_ms() - asked_ms  # not what the door takes to store it
         if not chunk:
             return
@@ -630,6 +645,7 @@ async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock) -> AsyncIter
             _widen(raw.transport)
         if waited_ms >= limits.body_idle_ms:
             if window_bytes * 1000 < limits.body_rate_bytes_per_s_min * waited_ms:
+                slow()
                 raise CheloniaError(
                     Kind.TIMEOUT, cause=f"the body came at less than {limits.body_rate_bytes_per_s_min} B/s"
                 )
@@ -643,11 +659,12 @@ def _widen(transport: asyncio.BaseTransport) -> None:
         reading.widen()
 
 
-async def _next_chunk(raw: BaseRequest, limits: HttpLimits) -> bytes:
+async def _next_chunk(raw: BaseRequest, limits: HttpLimits, slow: Callable[[], None]) -> bytes:
     try:
         async with asyncio.timeout(limits.body_idle_ms / 1000):
             return await raw.content.readany()
     except TimeoutError as error:
+        slow()
         cause = f"no byte of the body came for {limits.body_idle_ms} ms"
         raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
     except (*_BREAKS, RuntimeError) as error:

@@ -142,7 +142,7 @@ class SoapDoor:
 
     async def _body(self, request: HttpRequest, call: Call, slot: LargeBody) -> bytes:
         """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
-        loop = asyncio.get_running_loop()
+        loop, owner = asyncio.get_running_loop(), owner_of(call.dn, call.address)
         stranger = not call.roles and self._service.name != "bartender"
         anonymous = call.dn == ANONYMOUS and not stranger
         limit = bounds.SOAP_SMALL_BYTES if stranger or anonymous else bounds.SOAP_BODY_BYTES_MAX
@@ -155,7 +155,10 @@ class SoapDoor:
             cause = "other large messages waited and this came slowest: try again in a moment, or send less at once"
             raise CheloniaError(Kind.UNAVAILABLE, cause=cause) from error
         except CheloniaError as error:
+            if error.kind is Kind.TIMEOUT:
+                self._parts.metrics.limits.met("time of a message", owner, "it was refused")
             if anonymous and error.kind is Kind.TOO_LARGE:
+                self._parts.metrics.limits.met("bytes of a message without a certificate", owner, "it was refused")
                 cause = f"without a certificate a message has at most {limit} bytes: show one, or ask for less at once"
                 raise CheloniaError(Kind.TOO_LARGE, cause=cause) from error
             if stranger and error.kind is Kind.TOO_LARGE:

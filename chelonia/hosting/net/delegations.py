@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.core.limits import LimitCounts
 from chelonia.hosting.net.certificates import Issued, KeyKind, PrivateKey, make_key
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import Peer
@@ -49,8 +50,9 @@ class _Delegated:
 class Delegations:
     """Keeps what is delegated by those who show a certificate. Every method raises DENIED to those who show none."""
 
-    def __init__(self, now_ms: Callable[[], Ms] | None = None) -> None:
+    def __init__(self, now_ms: Callable[[], Ms] | None = None, limits: LimitCounts | None = None) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
+        self.limits = limits or LimitCounts()
         self._held: dict[Who, _Delegated] = {}
         self._making = asyncio.Lock()
 
@@ -120,7 +122,7 @@ class Delegations:
                 len(self._held) >= DELEGATIONS_MAX
                 or sum(dn == who[0] for dn, _ in self._held) >= DELEGATIONS_PER_DN_MAX
             ):
-                log.info('event=limit name=delegations dn="%s" kept=%d', who[0], len(self._held))
+                self.limits.met("delegations", who[0], f"one was refused: {len(self._held)} are kept")
                 cause = f"at most {DELEGATIONS_PER_DN_MAX} delegations of a user, {DELEGATIONS_MAX} in all, are kept"
                 raise CheloniaError(Kind.BUSY, "delegation", cause=cause)
             self._held[who] = _Delegated(asked_until_ms=Ms(now_ms + ANSWER_MS_MAX))

@@ -46,6 +46,7 @@ async def host(node: HostingNode, section: AHashSection) -> None:
         cure = REPLACE if section.replica_id else RESTORE
         node.forever("page scrub", lambda: scrub.run(cure, node.ids.uniform()))
     node.ahash = ahash
+    node.metrics.count(ahash.limits)
     node.all_jobs.append(("ahash", lambda: ahash.jobs))
     node.doors["ahash"] = SoapDoor(AHASH, ahash, section.id, node.soap).serve
     node.offered |= offer(AHASH.table, ahash, BRIEF, ahash.at_once)

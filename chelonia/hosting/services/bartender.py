@@ -31,6 +31,7 @@ from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.doors.soap_door import SoapDoor
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.doors.tokens.issuers import Issuers
+from chelonia.hosting.net.delegations import Delegations
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.node_jobs import jobs_of_all, node_urls
@@ -79,7 +80,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     node.doors["bartender"] = SoapDoor(BARTENDER, bartender, section.id, node.soap).serve
     strangers = Strangers(node.tls, settings.transfer_networks)
     node.closers.append(strangers.close)
-    third = ThirdParty(strangers)
+    third = ThirdParty(strangers, Delegations(limits=node.metrics.limits))
     plain = DoorParts(
         bartender.files, HttpBytes(node.client, node.clock), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
         cluster=ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.client),

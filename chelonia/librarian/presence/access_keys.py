@@ -11,6 +11,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ObjectId
+from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.ports.ahash import Element
@@ -24,8 +25,9 @@ SECTION: Final = "key"
 class StoredKeys:
     """Reads and changes access keys."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, limits: LimitCounts) -> None:
         self._records = records
+        self._limits = limits
 
     async def find(self, call: Call, key_id: str) -> SealedKey | None:
         """One key, None where there is none."""
@@ -53,6 +55,7 @@ class StoredKeys:
             most = f"{bounds.ACCESS_KEYS_PER_DN_MAX} of one DN, {bounds.ACCESS_KEYS_MAX} of all"
             cause = f"{own} access keys and share links of {new.dn} are kept, {count} of all, and at most {most}: "
             cause += "revoke those that nobody uses"
+            self._limits.met("access_keys", new.dn, "a key was refused")
             raise CheloniaError(Kind.TOO_LARGE, "createKey", cause=cause)
         return [erase(access_key_object(each)) for each in over[: bounds.BULK_ELEMENTS_MAX]]
 

@@ -55,6 +55,7 @@ async def test_one_user_does_not_use_up_all_keys_that_there_may_be(
     made = [await keys.create(JOE, NewKey(expires_ms=end)) for end in (Ms(0), Ms(0), Ms(stage.clock.now_ms() + 1000))]
     with fails(Kind.TOO_LARGE):
         await keys.create(JOE, NewKey())
+    assert stage.limits.reached == {"access_keys": 1}
     await keys.create(EVE, NewKey())
     await keys.revoke(JOE, made[0].key.id)
     await keys.create(JOE, NewKey())

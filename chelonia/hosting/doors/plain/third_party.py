@@ -264,6 +264,7 @@ async def _markers(
     own, others = third.running[dn], third.running.total() - third.running[dn]
     if 2 * (own + 1) > TRANSFERS_MAX - others:
         cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
+        third.delegations.limits.met("copies_of_other_servers", dn, "one was refused")
         raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
     third.running[dn] += 1
     task = asyncio.ensure_future(run())

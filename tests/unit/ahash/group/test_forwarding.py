@@ -12,6 +12,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ObjectId, RequestKey
+from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import AHash, Page, TransactOutcome, Unmet, Walk
 from tests.support.ahash import HandClock, check, put, version_is
@@ -190,10 +191,12 @@ async def test_what_was_certainly_not_carried_out_says_so(line: Line) -> None:
 
 async def test_too_many_calls_are_refused_before_they_are_sent(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "FORWARDED_MAX", 1)
-    forwarder = Forwarder(line, HandClock())
+    limits = LimitCounts()
+    forwarder = Forwarder(line, HandClock(), limits)
     task = await asking(forwarder, line)
     with pytest.raises(NotCarriedOut):
         await forwarder.ask(2, ASKED, 1000)
+    assert limits.reached == {"calls_forwarded": 1}
     forwarder.answered(2, line.sent[0][1], NOTHING)
     assert len(line.sent) == 1
     await task

@@ -547,6 +547,7 @@ async def test_a_replica_that_asks_too_much_or_what_cannot_be_read_is_one_line_i
         group.masterships[master].message(follower, peer_messages.encode(CallFrame(number, body)))
     await poll_async(lambda: "is refused" in caplog.text, what="a line in the log")
     assert caplog.text.count("is refused") == 1
+    assert group.services[master].limits.reached.get("calls_forwarded", 0) == (3 if readable else 0)
 
 
 async def test_only_a_librarian_may_ask_any_replica(group: Group) -> None:

@@ -40,6 +40,14 @@ from tests.unit.hosting.listening import PLAIN, client_of, plain, secure, talk
 GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 
+@pytest.fixture
+def limits_met(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often which limit of a plain listener was met."""
+    met = dict[str, int]()
+    monkeypatch.setattr(PLAIN.notes, "reached", met)
+    return met
+
+
 async def echo(request: HttpRequest) -> HttpResponse:
     """Say what was asked, by whom, and how long the body was."""
     size = sum([len(chunk) async for chunk in request.body])
@@ -157,16 +165,17 @@ LONG = b"a" * 40_000
     ],
     ids=["url", "field", "fields"],
 )
-async def test_a_head_that_is_too_long_is_told_the_limit(raw: bytes) -> None:
+async def test_a_head_that_is_too_long_is_told_the_limit(raw: bytes, limits_met: dict[str, int]) -> None:
     async with plain(echo) as server:
         answer = await talk(server, raw)
     assert b" 431 Request Header Fields Too Large" in answer.split(b"\r\n")[0]
     assert answer.endswith(
         b"\r\n\r\ntoo-large: the URL, or the header fields, are over 32768 bytes; send shorter ones\n"
     )
+    assert limits_met == {"bytes of a request's head": 1}
 
 
-async def test_too_many_header_fields_are_told_the_limit() -> None:
+async def test_too_many_header_fields_are_told_the_limit(limits_met: dict[str, int]) -> None:
     fields = [b"Host: a\r\n", *(b"X-%d: a\r\n" % n for n in range(130))]
     async with plain(echo) as server:
         assert b" 200 " in (
@@ -175,6 +184,7 @@ async def test_too_many_header_fields_are_told_the_limit() -> None:
         answer = await talk(server, b"GET / HTTP/1.1\r\n" + b"".join(fields) + b"\r\n")
     assert b" 431 Request Header Fields Too Large" in answer.split(b"\r\n")[0]
     assert answer.endswith(b"\r\n\r\ntoo-large: there are more than 128 header fields; send fewer\n")
+    assert limits_met == {"bytes of a request's head": 1}
 
 
 async def test_as_many_ranges_as_are_served_fit_into_a_request() -> None:
@@ -302,13 +312,14 @@ def test_a_refused_body_without_an_end_is_cut_off(grid: Grid) -> None:
         runner.run(scenario())
 
 
-async def test_a_body_that_stops_coming_is_408() -> None:
+async def test_a_body_that_stops_coming_is_408(limits_met: dict[str, int]) -> None:
     async with plain(echo, HttpLimits(body_idle_ms=50, linger_ms=50)) as server:
         answer = await talk(server, b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
         assert answer.startswith(b"HTTP/1.1 408")
+    assert limits_met["time of a body"] == 1
 
 
-async def test_a_body_that_trickles_is_408() -> None:
+async def test_a_body_that_trickles_is_408(limits_met: dict[str, int]) -> None:
     limits = HttpLimits(body_idle_ms=500, body_rate_bytes_per_s_min=1000, linger_ms=50)
     async with plain(echo, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -320,6 +331,7 @@ async def test_a_body_that_trickles_is_408() -> None:
         told = await answer
         assert told.startswith(b"HTTP/1.1 408")
         assert b"the body came at less than 1000 B/s" in told, "it never stopped"
+        assert limits_met == {"time of a body": 1}
         writer.close()
 
 
@@ -345,7 +357,7 @@ async def test_a_body_whose_door_was_busy_has_not_trickled(monkeypatch: pytest.M
         writer.close()
 
 
-async def test_many_small_header_fields_are_bounded_together() -> None:
+async def test_many_small_header_fields_are_bounded_together(limits_met: dict[str, int]) -> None:
     fields = [b"a%d: %s\r\n" % (n, b"b" * 200) for n in range(90)]
     async with plain(echo, HttpLimits(header_bytes_max=16 * 1024, first_request_ms=600_000)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -354,6 +366,7 @@ async def test_many_small_header_fields_are_bounded_together() -> None:
             with contextlib.suppress(ConnectionError):
                 assert b"HTTP/1.1 200" not in await reader.read(-1)
         writer.close()
+    assert limits_met == {"bytes of a request's head": 1}
 
 
 async def test_headers_that_never_end_are_cut_off() -> None:
@@ -426,7 +439,9 @@ def test_a_body_that_has_come_whole_is_taken_though_its_client_has_gone(grid: Gr
         assert runner.run(scenario()) == size
 
 
-async def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_stops_reading_is_cut_off(
+    caplog: pytest.LogCaptureFixture, limits_met: dict[str, int]
+) -> None:
     caplog.set_level("INFO")
     ended = asyncio.Event()
 
@@ -448,6 +463,7 @@ async def test_a_client_that_stops_reading_is_cut_off(caplog: pytest.LogCaptureF
         await poll_async(lambda: server.connections == 0)
         writer.close()
     assert re.search(r"answer cut off .* sent=[1-9]\d{5,}: ", caplog.text)
+    assert limits_met == {"time of an answer": 1}
 
 
 async def test_one_address_has_its_share_and_loses_the_oldest_idle_connection(

@@ -187,5 +187,6 @@ def test_a_user_fills_no_memory(asker: Asker, monkeypatch: pytest.MonkeyPatch) -
     third.delegations = kept
     assert all("getProxyReqReturn" in asker.call("getProxyReq", dn) for dn in users[:2])
     assert "at most" in asker.call("getProxyReq", users[2])["faultstring"]
+    assert kept.limits.reached == {"delegations": 1}
     asker.grid.clock.ms = Ms(asker.grid.clock.ms + delegations.ANSWER_MS_MAX)
     assert "getProxyReqReturn" in asker.call("getProxyReq", users[2])

@@ -208,6 +208,7 @@ async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monk
         await body.aclose()
     assert bench.parts.third is not None
     assert bench.parts.third.running.total() == 0
+    assert bench.parts.third.delegations.limits.reached == {"copies_of_other_servers": 6}
     other.waits.set()
     assert (await bench.look("GET", "/f")).status == 404
 

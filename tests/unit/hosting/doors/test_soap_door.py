@@ -21,6 +21,7 @@ from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeStatus, ChangeType, Condition, ConditionType, Element
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
+from chelonia.hosting.doors import soap_door
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.doors.soap_door import SoapDoor, SoapParts
@@ -436,7 +437,8 @@ async def test_a_large_message_is_decoded_beside_the_event_loop(monkeypatch: pyt
 
 
 async def test_who_shows_no_certificate_sends_little_at_once() -> None:
-    door, size = SoapDoor(BARTENDER, object(), "https://x/B", parts()), bounds.SOAP_SMALL_BYTES + 1
+    metrics, size = Metrics(), bounds.SOAP_SMALL_BYTES + 1
+    door = SoapDoor(BARTENDER, object(), "https://x/B", parts(metrics))
     answers = {}
     for dn in (Peer().dn, Dn(SERVICE)):
         body = pieces_of(b" " * size)
@@ -445,21 +447,28 @@ async def test_who_shows_no_certificate_sends_little_at_once() -> None:
     assert (refused.status, taken.status) == (413, 500)
     assert isinstance(refused.body, bytes)
     assert b"show one" in refused.body
+    assert metrics.limits.reached == {"bytes of a message without a certificate": 1}
 
 
 async def pieces_of(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def test_a_message_that_takes_too_long_is_cut_off() -> None:
+async def test_a_message_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def dripping() -> AsyncIterator[bytes]:
         while True:
             yield b" "
             await asyncio.sleep(0.01)
 
-    request = HttpRequest("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
+    def request() -> HttpRequest:
+        return HttpRequest("POST", "/", {}, {}, Peer(), dripping(), -1, "r")
+
     with fails(Kind.TIMEOUT):
-        await read_whole(request, Whole(1000, deadline_ms=50))
+        await read_whole(request(), Whole(1000, deadline_ms=50))
+    metrics = Metrics()
+    monkeypatch.setattr(soap_door, "Whole", lambda limit, large: Whole(limit, 50, large))
+    assert (await SoapDoor(BARTENDER, object(), "https://x/B", parts(metrics)).serve(request())).status == 408
+    assert metrics.limits.reached == {"time of a message": 1}
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
