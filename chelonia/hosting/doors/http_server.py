@@ -303,7 +303,7 @@ class HttpServer:
         body = _body(raw, self._limits, self._parts.clock, slow)
         return HttpRequest(
             raw.method, raw.path, raw.query, raw.headers, peer, body, length, request_id,
-            connection.closing.__setitem__, raw.raw_path,
+            connection.when_closed, raw.raw_path,
         )  # fmt: skip
 
     def _peer(self, raw: BaseRequest) -> Peer:
@@ -565,6 +565,12 @@ class _HttpConnection(RequestHandler):
     def _note_long_head(self) -> None:
         if isinstance(self._manager, _Acceptor):
             self._manager.newcomers.notes.met("bytes of a request's head", self.owner, "the request was refused")
+
+    def when_closed(self, key: Hashable, told: Callable[[], None]) -> None:
+        """As `WhenClosed`; at once where it has ended before."""
+        self.closing[key] = told
+        if self.transport is None:
+            told()
 
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

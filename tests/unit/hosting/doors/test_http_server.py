@@ -439,6 +439,27 @@ def test_a_body_that_has_come_whole_is_taken_though_its_client_has_gone(grid: Gr
         assert runner.run(scenario()) == size
 
 
+async def test_who_asks_to_be_told_of_an_end_that_has_come_is_told_at_once() -> None:
+    """A listing whose client had gone before it began went on for nobody."""
+    begun, gone, told = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def door(request: HttpRequest) -> HttpResponse:
+        request.when_closed("first", gone.set)
+        begun.set()
+        await gone.wait()
+        request.when_closed("late", lambda: told.append("late"))
+        return text_answer(200, "nobody reads this")
+
+    async with plain(door) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        async with asyncio.timeout(60):
+            await begun.wait()
+            writer.transport.abort()
+            await gone.wait()
+    assert told == ["late"]
+
+
 async def test_a_client_that_stops_reading_is_cut_off(
     caplog: pytest.LogCaptureFixture, limits_met: dict[str, int]
 ) -> None:
