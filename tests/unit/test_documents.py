@@ -130,6 +130,12 @@ def functions_of(file: Path) -> set[str]:
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@each_document
+def test_every_module_named_without_its_folder_exists(document: Path) -> None:
+    modules = {path.name for path in tracked("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", document.read_text())) - modules == set()
+
+
 def test_a_path_that_is_gone_is_noticed() -> None:
     text = "see `chelonia/core/gone.py`, `chelonia/core/*.py`, `and/or`\n```\ncp conf/gone.toml .\n```\n"
     assert list(paths_named(text)) == ["chelonia/core/gone.py", "chelonia/core/*.py", "conf/gone.toml"]
