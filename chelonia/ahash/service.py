@@ -128,7 +128,7 @@ class AHashService:
         self._upkeep_due = asyncio.Event()
         rest = Wait(settings.upkeep_interval_ms)
         self.jobs = Jobs(clock, (BackgroundJob("upkeep", self._upkeep, rest, news=self._upkeep_due, loud=True),))
-        self._telling: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         self._was_writable = True
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """What the scrub of the store's pages tells; set by whoever runs one."""
@@ -445,23 +445,23 @@ class AHashService:
         except BaseException:
             _refuse(deque(flight.batch))
             raise
-        telling = begin(self._tell(flight.batch, outcomes, position))
-        if telling is not None:
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+        answering = begin(self._tell(flight.batch, outcomes, position))
+        if answering is not None:
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
         self._note_writable(self._started().writable)
         if self._store.upkeep_due():
             self._upkeep_due.set()
             return None
-        return None if self._telling else self._take_off()
+        return None if self._answering else self._take_off()
 
     async def _gather(self) -> None:
         """Let changes gather while a batch waits to be durable: a commit costs replicas the same, whatever is in it.
 
         So clients whose calls come one by one, as each takes long to decode, share commits as those at once do.
         """
-        if self._telling and self._queue.waiting:
-            await asyncio.wait(self._telling, timeout=GATHER_MS / 1000)
+        if self._answering and self._queue.waiting:
+            await asyncio.wait(self._answering, timeout=GATHER_MS / 1000)
 
     async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
         """Answer a batch once what it came to may be told: one wait for all of them."""

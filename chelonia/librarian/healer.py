@@ -28,7 +28,7 @@ from chelonia.core.timing.jobs import BUSY, IDLE, Job, Jobs, Next, Wait, every
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.drills.act import LibrarianDrills
-from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership import operator_controls
 from chelonia.librarian.leadership.counting import Counting
 from chelonia.librarian.leadership.detection import Detecting
 from chelonia.librarian.leadership.lease.act import Leading
@@ -40,8 +40,8 @@ from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.listening import WATCHES
 from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.recovery.fsck import names_now
-from chelonia.librarian.recovery.internal_blobs import Keeping
-from chelonia.librarian.recovery.pending_compares import OpenQuestions
+from chelonia.librarian.recovery.internal_blobs import InternalBlobs
+from chelonia.librarian.recovery.pending_compares import PendingCompares
 from chelonia.librarian.recovery.removal.act import NodeLife
 from chelonia.librarian.recovery.snapshots import Snapshotting
 from chelonia.librarian.repair.balance.act import Balancing
@@ -96,10 +96,10 @@ class Healer:
         self._expiring = Expiring(on, self._leading, quotas)
         self._summarising = Summarising(on, self._leading)
         self._counting = Counting(on, self._leading, quotas)
-        self._questions = OpenQuestions(on, self._leading)
+        self._pending_compares = PendingCompares(on, self._leading)
         self.life = NodeLife(records, nodes, world)
-        self.keeping = Keeping(on, uploads, world.carrier) if world.carrier else None
-        self._snapshotting = Snapshotting(on, self._leading, self.keeping) if self.keeping else None
+        self.internal_blobs = InternalBlobs(on, uploads, world.carrier) if world.carrier else None
+        self._snapshotting = Snapshotting(on, self._leading, self.internal_blobs) if self.internal_blobs else None
         self._held = False
         self.jobs = Jobs(world.clock, self._all_jobs())
         records.listen(self._applied)
@@ -146,7 +146,9 @@ class Healer:
 
     async def order(self, call: Call, order: HealOrder) -> HealStatus:
         """Write an administrator's order, and have it in force here."""
-        await self._on.records.attempt(self._on.call, PlannedTransact(steering.ordered(order, call.dn, self._on.wall)))
+        await self._on.records.attempt(
+            self._on.call, PlannedTransact(operator_controls.ordered(order, call.dn, self._on.wall))
+        )
         _LOG.info("healing: %s by %s", order, call.dn)
         await self.heed()
         self._next(self._on.settings.copies_max)
@@ -157,7 +159,7 @@ class Healer:
     async def heed(self) -> None:
         """Read who leads, whether the namespace is being rebuilt and what was ordered, and put it in force here."""
         await self._leading.keep(self._on.now)
-        self._steer()
+        self._apply_controls()
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
         """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
@@ -196,7 +198,7 @@ class Healer:
 
     def _began(self) -> None:
         """This Librarian leads from now on: it plans what every Shepherd has."""
-        self._questions.look_again()
+        self._pending_compares.look_again()
         for shepherd in self._on.nodes.table.shepherds():
             self._node_changed(shepherd)
 
@@ -253,7 +255,7 @@ class Healer:
         yield self._leaders("sweep", self._expiring.sweep, seldom)
         yield self._leaders("summarise", self._summarising.step, seldom)
         yield self._leaders("count quotas", self._counting.step, tick)
-        yield Job("ask to compare", every(seldom, self._questions.step), Wait(seldom), held=self._in_rebuild)
+        yield Job("ask to compare", every(seldom, self._pending_compares.step), Wait(seldom), held=self._in_rebuild)
         if self._snapshotting is not None:
             yield self._leaders("snapshot", self._snapshotting.step, seldom)
 
@@ -308,7 +310,7 @@ class Healer:
         self._repairing.tick()
         self._next(self._on.settings.copies_max)
 
-    def _steer(self) -> None:
+    def _apply_controls(self) -> None:
         """Put in force what administrators have ordered, and the end of a rebuild."""
         held, self._held = self._held, self._leading.rebuilding
         if held and not self._held and self._leading.led:

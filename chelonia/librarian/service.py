@@ -58,7 +58,7 @@ from chelonia.librarian.namespace.sharing.act import Sharing
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.presence.access_keys import StoredKeys
 from chelonia.librarian.presence.nodes import NodeTable
-from chelonia.librarian.presence.receipt_audit import Rechecking
+from chelonia.librarian.presence.receipt_audit import ReceiptAudit
 from chelonia.librarian.recovery.fsck import Fsck
 from chelonia.librarian.recovery.rebuild.act import Rebuilding, Tools
 from chelonia.librarian.world import World
@@ -403,9 +403,9 @@ class _Parts:
         nodes: NodeTable = NodeTable(records, world, world.clock.monotonic_ms())
         self.nodes: NodeTable = nodes
         self.names: Names = Names(records, world, nodes.present)
-        rechecking = Rechecking(world, identity.call(), nodes.table)
-        nodes.listen(rechecking.heard)
-        self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, rechecking)
+        receipt_audit = ReceiptAudit(world, identity.call(), nodes.table)
+        nodes.listen(receipt_audit.heard)
+        self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, receipt_audit)
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
         self.copying: Sharing = Sharing(records, world, self.names)
         self.contents: Contents = Contents(records, world, self.names, self.uploads, nodes.present)
@@ -414,8 +414,8 @@ class _Parts:
         self.keys: StoredKeys = StoredKeys(records, world.limits)
         self.fsck: Fsck = Fsck(records, world, nodes.present)
         self.rebuilding: Rebuilding | None = None
-        if self.healer.keeping is not None:
+        if self.healer.internal_blobs is not None:
             patient = records.patiently(RetryContext(world.clock, world.ids))
             names, fsck = Names(patient, world, nodes.present), Fsck(patient, world, nodes.present)
-            tools = Tools(names, fsck, self.healer.keeping, self.healer.heed, records)
+            tools = Tools(names, fsck, self.healer.internal_blobs, self.healer.heed, records)
             self.rebuilding = Rebuilding(LibrarianContext(patient, nodes, world, identity.call()), tools)

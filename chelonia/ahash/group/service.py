@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chelonia.ahash.group import forwarding
-from chelonia.ahash.group import membership_steps as keeping
+from chelonia.ahash.group import forwarding, membership_steps
 from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
 from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
 from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability
@@ -128,7 +127,7 @@ class ReplicatedAHash:
 
     async def run(self) -> None:
         """Keep time until closed. Raises: UNAVAILABLE, saying why, when the process has to end."""
-        self._spawn(keeping.keep(self._mastership, self, self._parts.clock))
+        self._spawn(membership_steps.keep(self._mastership, self, self._parts.clock))
         await self._mastership.run()
 
     async def close(self) -> None:
@@ -413,7 +412,7 @@ class ReplicatedAHash:
         if asked.method in ("status", "regroup"):
             check_access(asked.call, "ahash", asked.method)
             if asked.method == "regroup":
-                await keeping.regroup(self._mastership, self, *asked.arguments)
+                await membership_steps.regroup(self._mastership, self, *asked.arguments)
             return await self._parts.executor.run_read(self._status)
         return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
 

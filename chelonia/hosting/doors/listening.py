@@ -160,7 +160,7 @@ class ListeningSockets:
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
-        except (OSError, TimeoutError):  # the handshake failed; `TellingObject` has said why
+        except (OSError, TimeoutError):  # the handshake failed; `AlertingObject` has said why
             connection.close()
         except asyncio.CancelledError:
             connection.close()

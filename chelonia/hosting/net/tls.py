@@ -56,7 +56,7 @@ from chelonia.hosting.net.identity import (
     render_dn,
     subject_dn,
 )
-from chelonia.hosting.net.tls_handshake import PartingObject, TellingObject, shortened
+from chelonia.hosting.net.tls_handshake import AlertingObject, PartingObject, shortened
 from chelonia.wire import compact
 
 HTTP: Final = "http/1.1"
@@ -313,7 +313,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
     if settings.own_files is None:
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", "", "a listener needs a certificate and a key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = TellingObject
+    context.sslobject_class = AlertingObject
     context.verify_mode = client_certificate.value
     context.num_tickets = 1  # FFmpeg closes with the second of two unread: a reset takes the end of its file away
     _furnish(context, settings, trust, (HTTP, compact.PROTOCOL))

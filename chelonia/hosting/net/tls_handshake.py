@@ -35,7 +35,7 @@ class PartingObject(ssl.SSLObject):
         self.context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), self.server_side, self.server_hostname)
 
 
-class TellingObject(PartingObject):
+class AlertingObject(PartingObject):
     """A listener's."""
 
     _failure: ssl.SSLError | None = None

@@ -237,8 +237,8 @@ class HealthTable:
     def arriving(self) -> dict[Location, Arriving]:
         """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd; what can be no
         blob is left out: it is asked for together with those of others."""
-        beats = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
-        told = ((beat.shepherd, copy) for beat in beats for copy in beat.arriving if is_uuid(copy.blob))
+        latest = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
+        told = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
         return {Location(shepherd, copy.reference): copy for shepherd, copy in told}
 
     def starting(self, shepherd: ServiceId) -> bool:

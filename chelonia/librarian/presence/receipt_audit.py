@@ -34,7 +34,7 @@ TRIES_MAX: Final = 5
 """How often a Shepherd that does not answer is asked for the same copies, a lease apart."""
 
 
-class Rechecking:
+class ReceiptAudit:
     """One Librarian's questions after copies it has just written down. `table`: which starts it has heard of, and when;
     `_written`: receipts of the start it knows, each with the time at which it was committed, oldest first."""
 

@@ -33,7 +33,7 @@ SURE_COPIES: Final = 2
 """Copies that must be on stable storage before a blob counts as kept, where there are so many Shepherds."""
 
 
-class Keeping:
+class InternalBlobs:
     """Stores and reads the Librarian's own blobs."""
 
     def __init__(self, context: LibrarianContext, uploads: FileUploads, carrier: Carrier) -> None:

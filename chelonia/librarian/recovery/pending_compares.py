@@ -19,8 +19,8 @@ from chelonia.librarian.leadership.lease.act import Leading
 _LOG = logging.getLogger(__name__)
 
 
-class OpenQuestions:
-    """The questions that one Librarian found open. `look_again`: those that are open now may be nobody's."""
+class PendingCompares:
+    """The compares that one Librarian found pending. `look_again`: those that are pending now may be nobody's."""
 
     def __init__(self, context: LibrarianContext, leading: Leading) -> None:
         self._on = context

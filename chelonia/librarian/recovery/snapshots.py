@@ -52,7 +52,7 @@ from chelonia.librarian.metadata.contents import OPEN, SEALED, content_of
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.namespace.quotas.decide import bounds_alone
 from chelonia.librarian.namespace.tree import blobs_of, type_of
-from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.internal_blobs import InternalBlobs
 from chelonia.wire.snapshots import (
     Manifest,
     PageLocation,
@@ -115,10 +115,10 @@ def _without_parts(content: Sections) -> dict[str, dict[str, str]]:
 class Snapshotting:
     """The snapshots of one Librarian, while it leads."""
 
-    def __init__(self, context: LibrarianContext, leading: Leading, keeping: Keeping) -> None:
+    def __init__(self, context: LibrarianContext, leading: Leading, internal_blobs: InternalBlobs) -> None:
         self._on = context
         self._leading = leading
-        self._keeping = keeping
+        self._internal_blobs = internal_blobs
         self._checked_ms = Ms(0)
         self._failed = 0
 
@@ -129,7 +129,7 @@ class Snapshotting:
             return
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         last = _last(stored)
-        if not self._keeping.ready or (not last and await self._empty()):
+        if not self._internal_blobs.ready or (not last and await self._empty()):
             return
         try:
             if self._checked_ms or not 0 <= self._on.wall - last < every:
@@ -154,8 +154,8 @@ class Snapshotting:
             manifest = await self._write(writing, begun)
             if manifest is None:
                 return
-            raw = encode_manifest(manifest, self._keeping.record_key)
-            new = await self._keeping.store(raw, snapshot_name("manifest", number))
+            raw = encode_manifest(manifest, self._internal_blobs.record_key)
+            new = await self._internal_blobs.store(raw, snapshot_name("manifest", number))
         except CheloniaError:
             await self._let_go(writing.written)
             raise
@@ -244,7 +244,9 @@ class Snapshotting:
             blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[begun].split(" ")[0])))
             try:
                 places = [location for location, _ in locations_of(blob)]
-                return decode_manifest(await self._keeping.read(places, facts_of(blob)), self._keeping.record_key)
+                return decode_manifest(
+                    await self._internal_blobs.read(places, facts_of(blob)), self._internal_blobs.record_key
+                )
             except (CheloniaError, ValueError) as error:
                 _LOG.warning("snapshot %s cannot be read: %s", begun, error)
         return None
@@ -259,7 +261,7 @@ class Snapshotting:
 
     async def keep_segment(self, body: bytes, number: int) -> BlobId:
         """Store a segment and name it at once, so that it is nobody's orphan."""
-        new = await self._keeping.store(body, snapshot_name("segment", self._on.wall))
+        new = await self._internal_blobs.store(body, snapshot_name("segment", self._on.wall))
         if not await self._leading.apply([*make_blob(new), _named(new)]):
             raise CheloniaError(Kind.CONFLICT, "snapshot", str(number), "repair is led elsewhere now")
         return new.facts.blob

@@ -74,7 +74,7 @@ class Reporting:
         self.lease_ms = 0
         self._answered_ms: int | None = None  # the last heartbeat (monotonic)
         each = node.ports.each_librarian or (lambda: {"": node.ports.librarians})
-        self._beats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
+        self._heartbeats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
         self._silence = Silence()
 
     @property
@@ -87,21 +87,21 @@ class Reporting:
         """Say goodbye to every Librarian, as the last word of this boot."""
         self._leaving = True
         if self.on and self._linked:
-            await self._beats.send_all(self._node.own_call(), await self._beat())
+            await self._heartbeats.send_all(self._node.own_call(), await self._beat())
 
     async def stop(self) -> None:
         """End heartbeats under way."""
-        await self._beats.stop()
+        await self._heartbeats.stop()
 
     def jobs(self) -> tuple[Job, ...]:
         """Heartbeats, whose BAD_CONFIG says that the cluster knows this Shepherd with another store, and reports, whose
         says that a later start has reported."""
         pause = self._node.settings.heartbeat_ms
-        beats = Job("heartbeat", every(pause, self._beat_if_on), Wait(pause), fatal=(Kind.BAD_CONFIG,))
+        heartbeat = Job("heartbeat", every(pause, self._beat_if_on), Wait(pause), fatal=(Kind.BAD_CONFIG,))
         report = Job(
-            "report", self._report, Wait(self._node.settings.report_ms), news=self._node.news, fatal=beats.fatal
+            "report", self._report, Wait(self._node.settings.report_ms), news=self._node.news, fatal=heartbeat.fatal
         )
-        return beats, report
+        return heartbeat, report
 
     async def starting_loop(self) -> None:
         """Send signs of life while a start takes longer than the time between two. Raises: as `beat`."""
@@ -128,7 +128,7 @@ class Reporting:
         """
         node, unready = self._node, self._node.disk.unready
         try:
-            answer = await self._beats.send(node.own_call(), await self._beat())
+            answer = await self._heartbeats.send(node.own_call(), await self._beat())
             self._silence.answered(node.ports.clock.monotonic_ms())
             if answer.refused:
                 return self._turned_away(answer)

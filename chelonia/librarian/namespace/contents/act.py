@@ -70,7 +70,7 @@ class Contents:
             return await self._names.draft(call, spliced, guid, held.file)
 
         outcome, left = await self._records.carry_out(call, build)
-        await self._uploads.rechecking.written(each for piece in request.pieces for each in piece.receipts)
+        await self._uploads.receipt_audit.written(each for piece in request.pieces for each in piece.receipts)
         return left[0] if request.described and left else Guid(outcome.memo)
 
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:

@@ -90,7 +90,7 @@ class PartUploads:
             return await self._names.draft(call, elements, decide.etag_of_part(request, new), upload.content)
 
         etag = (await self._records.apply(call, build)).memo
-        await self._uploads.rechecking.written(request.piece.receipts)
+        await self._uploads.receipt_audit.written(request.piece.receipts)
         return etag
 
     async def drop(self, call: Call, upload: UploadId) -> None:

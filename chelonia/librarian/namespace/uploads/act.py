@@ -27,7 +27,7 @@ from chelonia.librarian.namespace import tree
 from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads import decide as uploads
 from chelonia.librarian.namespace.uploads.decide import Overwritten, PendingUpload
-from chelonia.librarian.presence.receipt_audit import Rechecking
+from chelonia.librarian.presence.receipt_audit import ReceiptAudit
 from chelonia.librarian.world import World
 from chelonia.wire.receipts import vouched
 
@@ -39,13 +39,13 @@ class FileUploads:
     """Begins and commits uploads."""
 
     def __init__(
-        self, records: Records, world: World, names: Names, verify_key: VerifyKey, rechecking: Rechecking
+        self, records: Records, world: World, names: Names, verify_key: VerifyKey, receipt_audit: ReceiptAudit
     ) -> None:
         self._records = records
         self._world = world
         self._names = names
         self._verify_key = verify_key
-        self.rechecking = rechecking
+        self.receipt_audit = receipt_audit
         self.record_key = ""
         """The cluster's key (hex) for seals, "" before the start."""
 
@@ -123,7 +123,7 @@ class FileUploads:
             )
 
         memo = (await self._records.apply(call, build)).memo
-        await self.rechecking.written(receipts)
+        await self.receipt_audit.written(receipts)
         return _committed(memo)
 
     async def _already(self, call: Call, pending: PendingUpload, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
@@ -170,7 +170,7 @@ class FileUploads:
             )
 
         outcome, left = await self._records.carry_out(call, build)
-        await self.rechecking.written(request.receipts)
+        await self.receipt_audit.written(request.receipts)
         done = _committed(outcome.memo)
         return Committed(done.guid, done.blob, left[0]) if left else done
 

@@ -52,10 +52,10 @@ from chelonia.librarian.presence.identity import BURNT
 from chelonia.librarian.presence.reports import reached
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.fsck import Fsck
-from chelonia.librarian.recovery.internal_blobs import Keeping
+from chelonia.librarian.recovery.internal_blobs import InternalBlobs
 from chelonia.librarian.recovery.rebuild import decide as rebuild
 from chelonia.librarian.recovery.rebuild.decide import Basis, RecordContext, RecordVerdict
-from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, Recounts
+from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, RecordListing
 from chelonia.librarian.recovery.rebuild.naming import Naming
 from chelonia.librarian.recovery.rebuild.pages import Manifests, SnapshotBlob, SnapshotPages, newest_first
 from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
@@ -114,7 +114,7 @@ class Tools:
 
     names: Names
     fsck: Fsck
-    keeping: Keeping
+    internal_blobs: InternalBlobs
     heed: Callable[[], Awaitable[None]]
     prompt: Records
 
@@ -134,7 +134,7 @@ class Rebuilding:
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
         self._naming = Naming(context, tools.names, self._attempt, self._told)
-        self._recounts = Recounts(context, self._note)
+        self._listing = RecordListing(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
 
@@ -199,7 +199,7 @@ class Rebuilding:
             cause = "this namespace has entries; a rebuild is for an A-Hash that has lost everything"
             raise CheloniaError(Kind.NOT_EMPTY, "rebuild", "/", cause)
         self._holes = False
-        self._recounts.begin()
+        self._listing.begin()
         self._readmitted.clear()
         self._aside.clear()
         self._late = NOBODY
@@ -252,7 +252,7 @@ class Rebuilding:
 
     def _noted(self, basis: Basis) -> list[Element]:
         """Who has told all it knows and who has not; a person is told what to do about it."""
-        shepherds, told = self._on.nodes.table.shepherds(), self._recounts.answering
+        shepherds, told = self._on.nodes.table.shepherds(), self._listing.answering
         away = [shepherd for shepherd in shepherds if shepherd not in told]
         for shepherd in away:
             self._progress.note(
@@ -294,7 +294,7 @@ class Rebuilding:
 
     async def _read_late(self, shepherd: ServiceId, basis: Basis) -> None:
         self._progress.enter("reading records again" if basis.late else "reading records", self._total)
-        why = await self._recounts.of(shepherd, self._counted(partial(self._take, basis)))
+        why = await self._listing.of(shepherd, self._counted(partial(self._take, basis)))
         if why:
             cause = f"it {why}; give the command again when it is there"
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", shepherd, cause)
@@ -311,7 +311,7 @@ class Rebuilding:
 
     @property
     def _record_key(self) -> str:
-        return self._tools.keeping.record_key
+        return self._tools.internal_blobs.record_key
 
     async def _work(self) -> Basis:
         """Everything there is; returns by what the records were judged."""
@@ -353,7 +353,7 @@ class Rebuilding:
 
     async def _each_page(self, look: Look) -> None:
         """Go through the records of every Shepherd that is there; say which are not."""
-        await self._recounts.each_page(self._counted(look))
+        await self._listing.each_page(self._counted(look))
 
     def _counted(self, look: Look) -> Look:
         async def counted(shepherd: ServiceId, items: Sequence[ReplicaRecord]) -> None:
@@ -409,7 +409,7 @@ class Rebuilding:
         though it is heard of."""
         nodes = self._on.nodes
         here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
-        return here and shepherd in self._recounts.answering
+        return here and shepherd in self._listing.answering
 
     async def _read_manifest(self, each: SnapshotBlob) -> Manifest:
         return decode_manifest(await self._read(each), self._record_key)
@@ -419,11 +419,11 @@ class Rebuilding:
         for pause_ms in PAUSES_MS:
             await self._readmit([shepherd for shepherd in each.aside if shepherd not in self._readmitted])
             try:
-                return await self._tools.keeping.read(each.locations, each.facts)
+                return await self._tools.internal_blobs.read(each.locations, each.facts)
             except CheloniaError as error:
                 _LOG.info("%s is asked for again: %s", each.facts.name, error)
             await self._on.world.clock.sleep(pause_ms)
-        return await self._tools.keeping.read(each.locations, each.facts)
+        return await self._tools.internal_blobs.read(each.locations, each.facts)
 
     async def _readmit(self, shepherds: Sequence[ServiceId]) -> None:
         """Have Shepherds bring back what they have set aside while the namespace did not know it; who does not, as long
@@ -432,13 +432,13 @@ class Rebuilding:
             try:
                 await self._readmit_all(shepherd)
                 self._readmitted.add(shepherd)
-                self._recounts.answering.add(shepherd)
+                self._listing.answering.add(shepherd)
             except CheloniaError as error:
-                self._recounts.answering.discard(shepherd)
+                self._listing.answering.discard(shepherd)
                 _LOG.info("what %s has set aside is not back: %s", shepherd, error)
 
     async def _readmit_all(self, shepherd: ServiceId) -> None:
-        for _ in range(self._recounts.readmissions_max(shepherd)):
+        for _ in range(self._listing.readmissions_max(shepherd)):
             if await self._on.world.directory.shepherd(shepherd).readmit(self._on.call) < bounds.READMITTED_MAX:
                 return
         raise CheloniaError(Kind.CONFLICT, "readmit", shepherd, "it brings back more than it says it has set aside")

@@ -41,7 +41,7 @@ Look = Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]
 """Told of each page of a Shepherd's records."""
 
 
-class Recounts:
+class RecordListing:
     """The records of all Shepherds. `note`: tells a person. `answering`: who has told all there is, or is at it."""
 
     def __init__(self, context: LibrarianContext, note: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, blob_object
 from chelonia.core.ports.librarian import Arriving
 from chelonia.librarian.context import LibrarianContext
-from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership import operator_controls
 from chelonia.librarian.leadership.lease.act import Leading
 from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.claims import decide as claims
@@ -37,7 +37,7 @@ class Renewing:
     async def step(self) -> None:
         """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
         settings = self._on.settings
-        ordered = steering.control_of(self._leading.record, settings).bytes_per_s
+        ordered = operator_controls.control_of(self._leading.record, settings).bytes_per_s
         rate = claims.rate_min(settings.claim_bytes_per_s_min, ordered)
         due = self._arrivals.due(self._on.nodes.table.arriving(), rate, self._on.now)
         try:

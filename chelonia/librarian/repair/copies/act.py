@@ -167,7 +167,7 @@ class Copier:
         elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
         if (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
-            await self._uploads.rechecking.written((receipt,))
+            await self._uploads.receipt_audit.written((receipt,))
 
     async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError, *, begun: bool = True) -> HeldUp:
         """Take the claim back, or let it expire now where the copy may go on; the planner decides anew."""

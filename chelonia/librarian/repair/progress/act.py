@@ -12,7 +12,7 @@ from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.ids import Ms, ServiceId
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
-from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership import operator_controls
 from chelonia.librarian.repair import forecast
 from chelonia.librarian.repair.forecast import KnownLoss, Rate, outlook
 from chelonia.librarian.repair.plan.act import RepairParts
@@ -30,7 +30,7 @@ class HealingProgress:
         self._copies = parts.copies
         self._rate = rate
         self._stored_ms = Ms(0)
-        self._ordered = self._leading.record, steering.control_of(self._leading.record, context.settings)
+        self._ordered = self._leading.record, operator_controls.control_of(self._leading.record, context.settings)
 
     def copied(self, size: int) -> None:
         """A copy of so many bytes was made."""
@@ -52,7 +52,7 @@ class HealingProgress:
             self._work.begin(RepairRound(shepherd, stored.since_ms))
             return
         if not self._work.goes_through(shepherd, stored.since_ms):
-            loss, after = steering.cursors_of(self._leading.record).get(shepherd, (Ms(0), ""))
+            loss, after = operator_controls.cursors_of(self._leading.record).get(shepherd, (Ms(0), ""))
             self._work.begin(
                 RepairRound(shepherd, stored.since_ms, after if loss == stored.since_ms else "", kept=True)
             )
@@ -61,7 +61,7 @@ class HealingProgress:
         """Store how far the rounds are."""
         if self._leading.now and now - self._stored_ms >= self._on.settings.leader_lease_ms:
             self._stored_ms = now
-            elements = steering.moved(steering.cursors_of(self._leading.record), self._work.cursors())
+            elements = operator_controls.moved(operator_controls.cursors_of(self._leading.record), self._work.cursors())
             if elements:
                 await self._leading.apply(elements)
 
@@ -70,7 +70,7 @@ class HealingProgress:
         """What is in force."""
         record = self._leading.record
         if record is not self._ordered[0]:  # asked at each heartbeat, read anew each tick
-            self._ordered = record, steering.control_of(record, self._on.settings)
+            self._ordered = record, operator_controls.control_of(record, self._on.settings)
         return self._ordered[1]
 
     @property

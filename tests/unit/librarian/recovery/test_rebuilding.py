@@ -610,9 +610,9 @@ async def test_a_snapshot_taken_after_the_loss_is_passed_over(monkeypatch: pytes
     async with k.running(BEFORE, generation=2):
         begun = k.clock.now_ms()
         late = encode_manifest(Manifest("test", 2, begun, 0, (), ()), KEY)
-        keeping = k.bench.service._parts.healer.keeping
-        assert keeping is not None
-        await keeping.store(late, snapshot_name("manifest", begun))
+        kept = k.bench.service._parts.healer.internal_blobs
+        assert kept is not None
+        await kept.store(late, snapshot_name("manifest", begun))
         await k.bench.service.rebuild(ADMIN, True)
         await k.until(lambda: over(k))
         status = await k.bench.service.rebuild(ADMIN, False)

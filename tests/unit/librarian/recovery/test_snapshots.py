@@ -300,10 +300,10 @@ async def test_all_that_no_snapshot_uses_is_let_go_of_however_much_it_is(monkeyp
     monkeypatch.setattr(bounds, "SNAPSHOTS_KEPT", 1)
 
     async with keepers().running(SETTINGS) as k:
-        keeping = k.bench.service._parts.healer.keeping
-        assert keeping is not None
+        kept = k.bench.service._parts.healer.internal_blobs
+        assert kept is not None
         for number in range(7):  # as of a Librarian that died on its way
-            new = await keeping.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
+            new = await kept.store(b"%d" % number, snapshot_name("segment", k.clock.now_ms()))
             named = put(SNAPSHOTS_OBJECT, "blobs", new.facts.blob, new.facts.blob)
             await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact([*make_blob(new), named]))
         await k.upload("/f", copies=1)

@@ -9,7 +9,7 @@ from chelonia.core.errors import Kind
 from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import ChangeType
-from chelonia.librarian.leadership import operator_controls as steering
+from chelonia.librarian.leadership import operator_controls
 from chelonia.librarian.repair.forecast import UNKNOWN, KnownLoss, Rate, limited_ms, outlook
 from chelonia.librarian.repair.guard import Flow
 from chelonia.librarian.repair.plan.decide import BlobPlan
@@ -309,9 +309,9 @@ def stored(**sections: dict[str, str]) -> StoredObject:
 
 def test_what_was_ordered_goes_before_what_is_configured() -> None:
     settings = LibrarianSettings(copies_per_node_max=3, copy_bytes_per_s_max=7)
-    assert steering.control_of(stored(), settings) == HealControl(7, 3)
+    assert operator_controls.control_of(stored(), settings) == HealControl(7, 3)
     ordered = stored(control={"bytes_per_s": "0", "copies_per_node": "9", "paused_by": "/CN=a", "paused_ms": "5"})
-    control = steering.control_of(ordered, settings)
+    control = operator_controls.control_of(ordered, settings)
     assert control == HealControl(0, 9, "/CN=a", Ms(5))
     assert control.paused
 
@@ -327,7 +327,7 @@ def test_what_was_ordered_goes_before_what_is_configured() -> None:
     ],
 )
 def test_orders_are_written_beside_the_lease(order: HealOrder, written: list[tuple[str, str]]) -> None:
-    elements = steering.ordered(order, "/CN=a", Ms(12))
+    elements = operator_controls.ordered(order, "/CN=a", Ms(12))
     assert [(e.property, e.value) for e in elements] == written
     assert {(e.object, e.section) for e in elements} == {(REPAIR_OBJECT, "control")}
 
@@ -343,13 +343,13 @@ def test_orders_are_written_beside_the_lease(order: HealOrder, written: list[tup
 )
 def test_limits_that_cannot_be_are_refused(order: HealOrder) -> None:
     with fails(Kind.BAD_REQUEST):
-        steering.ordered(order, "/CN=a", Ms(12))
+        operator_controls.ordered(order, "/CN=a", Ms(12))
 
 
 def test_cursors_are_written_when_they_move_and_dropped_when_their_loss_is_over() -> None:
-    before = steering.cursors_of(stored(cursors={A: "7 r5", B: "9 r1", "https://odd/Shepherd": "no"}))
+    before = operator_controls.cursors_of(stored(cursors={A: "7 r5", B: "9 r1", "https://odd/Shepherd": "no"}))
     assert before == {A: (Ms(7), "r5"), B: (Ms(9), "r1")}
     now = {A: (Ms(7), NodeCursor(A, "r8", False))}
-    moved = steering.moved(before, now)
+    moved = operator_controls.moved(before, now)
     assert [(e.change, e.property, e.value) for e in moved] == [(ChangeType.SET, A, "7 r8"), (ChangeType.UNSET, B, "")]
-    assert steering.moved({A: (Ms(7), "r8")}, now) == []
+    assert operator_controls.moved({A: (Ms(7), "r8")}, now) == []
