@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from chelonia.ahash.group import peer_messages
@@ -31,7 +32,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.timing.clock import Clock
-from chelonia.core.timing.jobs import Job, Jobs, Wait, every
+from chelonia.core.timing.jobs import Job, Jobs, Next, Wait, every
 from chelonia.core.timing.pacing import Backoff
 
 _LOG = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class ReplicationLinks:
         self._receiver = receiver
         self._links: dict[int, _PeerLink] = {}
         self._open: set[_PeerLink] = set()
-        self._diallers: dict[int, tuple[Member, asyncio.Task[None]]] = {}
+        self._diallers: dict[int, tuple[Member, Job]] = {}
         self._server: asyncio.Server | None = None
         self.jobs = Jobs(
             clock,
@@ -130,16 +131,18 @@ class ReplicationLinks:
 
     def set_membership(self, membership: Membership) -> None:
         self._membership = membership
-        for replica, (member, task) in list(self._diallers.items()):
+        for replica, (member, dialling) in list(self._diallers.items()):
             if not _same(membership.member(replica), member):
-                task.cancel()
+                self.jobs.drop(dialling)
                 del self._diallers[replica]
         for link in list(self._open):
             if link.member is not None and not _same(membership.member(link.member.replica), link.member):
                 link.refuse("it is no member any more, or has another name or address")
         for member in membership.members:
             if member.replica < self._own.replica and member.replica not in self._diallers:
-                self._diallers[member.replica] = (member, asyncio.create_task(self._dial(member)))
+                dialling = self._dialling(member)
+                self._diallers[member.replica] = (member, dialling)
+                self.jobs.add(dialling)
 
     def send(self, peer: int, data: bytes) -> bool:
         """Queue a message; False when there is no link."""
@@ -160,12 +163,9 @@ class ReplicationLinks:
         return None if link is None else link.round_trip_ms
 
     async def close(self) -> None:
-        tasks = [task for _, task in self._diallers.values()]
-        tasks += [self._watching] if self._watching is not None else []
-        self._diallers.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         for link in list(self._open):
@@ -174,20 +174,23 @@ class ReplicationLinks:
 
     # --- dialling --------------------------------------------------------------------------------------------------
 
-    async def _dial(self, member: Member) -> None:
-        """Keep a link to a member up."""
+    def _dialling(self, member: Member) -> Job:
+        """The job that keeps a link to a member up."""
         assert member.replica < self._own.replica, "of a pair one dials"
         backoff = Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
-        while True:
-            link = _PeerLink(self, member)
-            try:
-                await self._connect(link, member)
-                await asyncio.shield(link.closed)
-            except (OSError, ssl.SSLError, CheloniaError) as error:
-                self.complain(f"replica {member.replica} at {member.address} is not reached: {error}", logging.INFO)
-            if link.greeted:
-                backoff.worked()
-            await asyncio.sleep(backoff.failed() / 1000)
+        return Job(f"dial replica {member.replica}", partial(self._dial, member, backoff), Wait(BACKOFF_MAX_MS))
+
+    async def _dial(self, member: Member, backoff: Backoff) -> Next:
+        """Have a link to a member, for as long as it lasts."""
+        link = _PeerLink(self, member)
+        try:
+            await self._connect(link, member)
+            await asyncio.shield(link.closed)
+        except (OSError, ssl.SSLError, CheloniaError) as error:
+            self.complain(f"replica {member.replica} at {member.address} is not reached: {error}", logging.INFO)
+        if link.greeted:
+            backoff.worked()
+        return Wait(backoff.failed())
 
     async def _connect(self, link: _PeerLink, member: Member) -> None:
         host, _, port = member.address.rpartition(":")

@@ -109,11 +109,11 @@ class NodeJobs(msgspec.Struct, frozen=True):
 
 
 class Jobs:
-    """The jobs of one service. `run` keeps them going; `add` works before and meanwhile."""
+    """The jobs of one service. `run` keeps them going; `add` and `drop` work before and meanwhile."""
 
     def __init__(self, clock: Clock, jobs: Iterable[Job] = ()) -> None:
         self._clock = clock
-        self._jobs: list[Job] = []
+        self._jobs: dict[Job, asyncio.Task[None] | None] = {}
         self._group: asyncio.TaskGroup | None = None
         for job in jobs:
             self.add(job)
@@ -124,9 +124,13 @@ class Jobs:
     def add(self, job: Job) -> None:
         """Keep this job, too."""
         assert all(job.name != other.name for other in self._jobs), f"another job is called {job.name}"
-        self._jobs.append(job)
-        if self._group is not None:
-            self._group.create_task(self._keep(job))
+        self._jobs[job] = None if self._group is None else self._group.create_task(self._keep(job))
+
+    def drop(self, job: Job) -> None:
+        """Keep this job no longer, and end the step that it is in."""
+        task = self._jobs.pop(job)
+        if task is not None:
+            task.cancel()
 
     def views(self, service: str) -> tuple[JobView, ...]:
         """How each gets on."""
@@ -145,7 +149,7 @@ class Jobs:
         try:
             async with asyncio.TaskGroup() as self._group:
                 for job in self._jobs:
-                    self._group.create_task(self._keep(job))
+                    self._jobs[job] = self._group.create_task(self._keep(job))
                 await asyncio.Event().wait()  # until cancelled, or a fatal error
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None

@@ -34,6 +34,7 @@ from chelonia.core.ids import (
 from chelonia.core.metadata import Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import NodeView
+from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.blobs import blob_of, locations_of
@@ -62,12 +63,12 @@ class _Leave:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What sweeps have to leave of a forgotten Shepherd: so many files; looked at again when (monotonic), and the pause
-    until then."""
+    """What sweeps have to leave of a forgotten Shepherd: so many files; looked at again when (monotonic), ever later
+    while they are as many."""
 
-    files: int = 0
-    due_ms: Ms = Ms(0)
-    pause_ms: int = 0
+    files: int
+    due_ms: Ms
+    backoff: Backoff
 
 
 class NodeLife:
@@ -132,8 +133,8 @@ class NodeLife:
 
         Nothing is swept for an identity that older metadata, put back meanwhile, know as approved.
         """
-        now, nothing = self._world.clock.monotonic_ms(), _Left()
-        gone = [s for s in self._nodes.registry.forgotten() if self._left.get(s, nothing).due_ms <= now]
+        now, left = self._world.clock.monotonic_ms(), self._left
+        gone = [s for s in self._nodes.registry.forgotten() if s not in left or left[s].due_ms <= now]
         stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in gone], (Needed("node"),))
         for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
             await self._sweep_one(call.strongly(), shepherd, lease)
@@ -165,20 +166,20 @@ class NodeLife:
 
     def _leave(self, shepherd: ServiceId, files: int, example: Sequence[Loss]) -> None:
         """Warn of what a sweep must leave, whenever there is more or less of it; else look at all of it ever later."""
-        before, settings = self._left.pop(shepherd, _Left()), self._world.settings
+        before, settings = self._left.pop(shepherd, None), self._world.settings
         if not files:
             return
-        pause_ms = settings.services_interval_ms
-        if files == before.files:
-            pause_ms = min(2 * before.pause_ms, settings.survey_interval_ms)
+        if before is not None and files == before.files:
+            backoff = before.backoff
         else:
+            backoff = Backoff(settings.services_interval_ms, settings.survey_interval_ms)
             _LOG.warning(
                 "shepherd %s is forgotten, and there is no other verified copy within reach of %d files that were "
                 "listed there since, such as %s: bring others back that have one, or give them up: "
                 "chelonia admin node forget %s --accept-loss",
                 shepherd, files, example[0].name, shepherd,
             )  # fmt: skip
-        self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + pause_ms), pause_ms)
+        self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + backoff.failed()), backoff)
 
     async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
         """Part the Shepherd from a page of its blobs; a shorter one where names of lost files fill an answer."""

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -414,6 +415,27 @@ async def test_a_mistake_in_one_look_at_the_certificates_is_not_the_last_look(
     found += [CheloniaError(Kind.UNTRUSTED, "identify", cause="it was revoked"), RuntimeError("nobody expected this")]
     await poll_async(lambda: "down 2" in node.heard.events, what="it is looked at again")
     assert node.links.jobs.views("ahash")[0].bugs == 1
+
+
+@pytest.mark.expect_log("job failed: dial replica 1")
+@pytest.mark.expect_log("is refused: it is no member any more", optional=True)
+async def test_a_mistake_in_one_try_to_dial_is_not_the_last_try(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver raises UnicodeError for an odd host, say."""
+    connect, mistakes = ReplicationLinks._connect, [RuntimeError("nobody expected this")]
+
+    async def mistaken(*args: Any) -> None:
+        if mistakes:
+            raise mistakes.pop()
+        await connect(*args)
+
+    monkeypatch.setattr(ReplicationLinks, "_connect", mistaken)
+    await net.start(1)
+    node = await net.start(2)
+    await linked(net)
+    (view,) = [view for view in node.links.jobs.views("ahash") if view.name.startswith("dial")]
+    assert (view.name, view.state, view.bugs) == ("dial replica 1", "running", 1)
+    node.links.set_membership(Membership(2, (), 9))
+    assert not [view for view in node.links.jobs.views("ahash") if view.name.startswith("dial")]
 
 
 @pytest.mark.expect_log("is refused: it shows the certificate of replica 3")

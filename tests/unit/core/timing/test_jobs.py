@@ -139,6 +139,31 @@ async def test_a_job_that_is_held_back_takes_no_step_and_says_why() -> None:
 
 
 @virtual
+async def test_a_job_that_is_dropped_ends_in_the_middle_of_its_step_and_the_others_go_on() -> None:
+    ended = list[str]()
+
+    async def endless() -> Next:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("dropped")
+        return BUSY
+
+    script, dropped = Script(Wait(1_000)), Job("a", endless, Wait(1))
+    jobs = Jobs(VirtualClock(), [dropped, Job("b", script, Wait(1))])
+    task = asyncio.create_task(jobs.run())
+    await asyncio.sleep(1.5)
+    jobs.drop(dropped)
+    await asyncio.sleep(2)
+    assert ended == ["dropped"]
+    assert [job.name for job in jobs] == ["b"]
+    assert len(script.at) == 4
+    jobs.add(Job("a", Script(Wait(1)), Wait(1)))
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+@virtual
 async def test_an_error_that_is_fatal_ends_all_and_is_raised_as_it_is() -> None:
     end = CheloniaError(Kind.BAD_CONFIG, "open store", "x", "another's")
     jobs = Jobs(VirtualClock(), [Job("a", Script(Wait(1_000)), Wait(1))])
