@@ -30,6 +30,7 @@ from chelonia_clients.verbs.table import ADMIN, VERBS, Verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE_LINES_MAX = 300
+CHANGELOG_WORDS_MAX = 800
 CONNECTION_SHARES = "chelonia/hosting/doors/connection_shares.py"
 
 # First parts of what counts as a path into the repository, when a document writes it as code.
@@ -164,6 +165,12 @@ def invariant_rows() -> list[list[str]]:
 
 def test_the_architecture_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_the_changelog_is_a_page_before_the_first_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "unreleased" in text
+    assert len(text.split()) <= CHANGELOG_WORDS_MAX
 
 
 def test_every_invariant_has_a_guard() -> None:
