@@ -126,10 +126,13 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class ElementCall:
-    """One element being served: the user's call, and the Bartender's own with the element's request key; `room` is
-    shared by all elements of the call; `stored`: the bytes of this element that an earlier try has stored; `walked`:
-    where names of the call lead, as seen just before its first try; `made`: collections made on the way to a name, the
-    last one below the others."""
+    """One element being served: the user's call, and the Bartender's own with the element's request key.
+
+    - `room` is shared by all elements of the call
+    - `stored`: the bytes of this element that an earlier try has stored
+    - `walked`: where names of the call lead, as seen just before its first try
+    - `made`: collections made on the way to a name, the last one below the others
+    """
 
     user: Call
     service: Call
@@ -157,11 +160,15 @@ class JointStep:
 class BulkOperation(Generic[R, A]):
     """How to serve the elements of one operation.
 
-    `act` serves one; `fail` makes the answer (request, status, error); `subject` is what the request key is bound to;
-    `recalled` makes the answer when a first try is found to have applied (None: not a change); `ordered` names
-    the Logical Name whose relatives must wait for it (None: elements are independent); `side_by_side`: how many are in
-    work at once; `walk`: follows names of those at once, by the Bartender's own call; `keyed`: not where nothing is
-    changed; `together`: serves those that `joins` has in one step, whose memo is their places.
+    - `act` serves one
+    - `fail` makes the answer (request, status, error)
+    - `subject` is what the request key is bound to
+    - `recalled` makes the answer when a first try is found to have applied (None: not a change)
+    - `ordered` names the Logical Name whose relatives must wait for it (None: elements are independent)
+    - `side_by_side`: how many are in work at once
+    - `walk`: follows names of those at once, by the Bartender's own call
+    - `keyed`: not where nothing is changed
+    - `together`: serves those that `joins` has in one step, whose memo is their places
     """
 
     name: str

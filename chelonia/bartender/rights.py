@@ -90,7 +90,7 @@ def existing(ln: LogicalName, walked: Traversal) -> FoundEntry:
 def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
     """The collection in which `ln` can be made.
 
-    Raises: EXISTS; INVALID_TARGET when the name is a bare GUID; IN_MOUNTPOINT; NO_PARENT; NOT_A_COLLECTION when
+    Raises: EXISTS, IN_MOUNTPOINT, NO_PARENT; INVALID_TARGET when the name is a bare GUID; NOT_A_COLLECTION when
     something else is in the way.
     """
     last = walked.last

@@ -53,8 +53,8 @@ class UploadPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Shepherds to be asked for one upload, best first; those that have refused it; how long each may take; and of what
-    kind the refusals were."""
+    """Shepherds to be asked for one upload, best first, and those that have refused it. Beside them: how long each may
+    take, and of what kind the refusals were."""
 
     nodes: list[NodeView]
     refused: list[NodeView]

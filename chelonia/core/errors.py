@@ -79,8 +79,11 @@ class ExitCode(enum.IntEnum):
 class Meaning:
     """How one kind shows at each door.
 
-    Fields: `http` status; `fault` SOAP 1.1 fault code (`Client` or `Server`); `s3` error code; `errno`; `exit_code`
-    of the CLI; `retryable`: the same request, with the same request key, may succeed later without a change.
+    Fields:
+    - `http` status
+    - `fault` SOAP 1.1 fault code (`Client` or `Server`); `s3` error code; `errno`
+    - `exit_code` of the CLI
+    - `retryable`: the same request, with the same request key, may succeed later without a change
     """
 
     http: int

@@ -61,9 +61,10 @@ Filter = tuple[Needed, ...]
 class StoredObject(msgspec.Struct, frozen=True):
     """An object as read from the A-Hash.
 
-    `version` is the hidden per-object version (0 when the object does not exist); `sections` holds only what the
-    filter asked for, without empty sections; `counts` holds, for each wide section too large to return whole, the
-    number of properties counted (at most `bounds.SECTION_WHOLE_MAX` + 1: "more than that").
+    - `version` is the hidden per-object version (0 when the object does not exist)
+    - `sections` holds only what the filter asked for, without empty sections
+    - `counts` holds, for each wide section too large to return whole, the number of properties counted (at most
+      `bounds.SECTION_WHOLE_MAX` + 1: "more than that")
     """
 
     id: ObjectId

@@ -144,11 +144,16 @@ class LibrarianSection:
 
 @dataclass(frozen=True, slots=True)
 class BartenderSection:
-    """The Bartender: `id` its URL; `librarians` URLs, empty when one is in this process; `token_key_file`: at least
-    16 secret bytes, the same on every Bartender; `issuers`: whose tokens the plain door takes.
+    """The Bartender.
+
+    - `id` its URL
+    - `librarians` URLs, empty when one is in this process
+    - `token_key_file`: at least 16 secret bytes, the same on every Bartender
+    - `issuers`: whose tokens the plain door takes
 
     Of the S3 door: `s3_root` the collection whose collections are buckets; `s3_domain` whose subdomains name buckets
-    (empty: none do); `s3_copies` of a new object."""
+    (empty: none do); `s3_copies` of a new object.
+    """
 
     id: str
     token_key_file: str

@@ -1,5 +1,5 @@
-"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away. And modules
-say in short sentences what they are for."""
+"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away. And what
+is shipped says in short sentences what it is for."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ PRIVATE_WORDS = {
 """Words that stood for an idea which has a name in the field: the word, and that name."""
 
 WORDS_MAX, SEMICOLONS_MAX = 45, 2
-"""Of a sentence or list item of a module's docstring. 25 and one are what the house wants."""
+"""Of a sentence or list item of a docstring. 25 and one are what the house wants."""
 
 
 @cache
@@ -75,14 +75,14 @@ def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
     assert len(set(bare)) == len(bare)
 
 
-def test_modules_are_described_in_sentences_that_end() -> None:
-    long = []
+def test_all_is_described_in_sentences_that_end() -> None:
+    long, described = [], ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for path, tree in _modules().items():
-        text = ast.get_docstring(tree) or ""
-        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:- |\d+\. |\| ))", text):
-            for sentence in re.split(r"(?<=[.!?])\s+", paragraph):
-                if len(sentence.split()) > WORDS_MAX or sentence.count(";") > SEMICOLONS_MAX:
-                    long.append(f"{path.relative_to(ROOT)}: {sentence}")
+        for text in [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, described)]:
+            for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:- |\d+\. |\| ))", text):
+                for sentence in re.split(r"(?<=[.!?])\s+", paragraph):
+                    if len(sentence.split()) > WORDS_MAX or sentence.count(";") > SEMICOLONS_MAX:
+                        long.append(f"{path.relative_to(ROOT)}: {sentence}")
     assert long == []
 
 

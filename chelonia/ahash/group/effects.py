@@ -138,10 +138,15 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """For status and metrics. `master` None: none is known. `lease_ms`: left of our own lease, 0 without; `vouched`:
-    our newest commit of a term proven open; `parted`: replicas that acknowledged what we lack, and lack what we did;
-    `terms_begun`: masterships of this process; `stretch`: how many times as long as usual our leases are to last;
-    `acked`: what we acknowledged of the term that we follow."""
+    """For status and metrics. `master` None: none is known.
+
+    - `lease_ms`: left of our own lease, 0 without
+    - `vouched`: our newest commit of a term proven open
+    - `parted`: replicas that acknowledged what we lack, and lack what we did
+    - `terms_begun`: masterships of this process
+    - `stretch`: how many times as long as usual our leases are to last
+    - `acked`: what we acknowledged of the term that we follow
+    """
 
     role: ReplicaRole
     master: int | None

@@ -75,8 +75,9 @@ class Drill(msgspec.Struct, frozen=True):
         until_ms: when the silence ends by itself; deadline_ms: when all has to be whole.
         looks: `<ms since it began>:<left>=<files>,...` of each look that differed from the one before, blanks between:
             files with fewer copies than wanted, by copies left; thinned to some tens.
-        noticed_ms: the harm was noticed; touched: blobs that were found exposed; whole_ms: all was whole;
-            recalled_ms: the Shepherd was told to answer again; ended_ms: nothing of the drill is left.
+        touched: blobs that were found exposed.
+        noticed_ms: the harm was noticed; whole_ms: all was whole.
+        recalled_ms: the Shepherd was told to answer again; ended_ms: nothing of the drill is left.
         why: what it was called off for, or what is not whole.
     """
 

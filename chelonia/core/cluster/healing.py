@@ -178,8 +178,10 @@ class Loss(msgspec.Struct, frozen=True):
 class ForgetPage(msgspec.Struct, frozen=True):
     """One step of forgetting a Shepherd.
 
-    `looked_at`: replicas in this step; `losses`: what would be lost, or, once that was accepted, is; `after`: continues
-    it, "" when all was looked at; `forgotten`: the Shepherd is no more.
+    - `looked_at`: replicas in this step
+    - `losses`: what would be lost, or, once that was accepted, is
+    - `after`: continues it, "" when all was looked at
+    - `forgotten`: the Shepherd is no more
     """
 
     looked_at: int

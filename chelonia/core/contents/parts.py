@@ -106,8 +106,10 @@ class UploadedPart(msgspec.Struct, frozen=True):
 class PartPage(msgspec.Struct, frozen=True):
     """Parts of one open upload by number. `after` continues the listing, 0: it ends.
 
-    `place`: what the upload is for; `owner`: who opened it; `within`: the collection that lists it; `user`: the user
-    metadata that it keeps for its file.
+    - `place`: what the upload is for
+    - `owner`: who opened it
+    - `within`: the collection that lists it
+    - `user`: the user metadata that it keeps for its file
     """
 
     parts: tuple[UploadedPart, ...]

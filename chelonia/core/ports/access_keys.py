@@ -29,10 +29,14 @@ SCOPES_BYTES_MAX: Final = 8192
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """What is known of a key without its secret. `expires_ms` 0: never; `note`: what it is for, for people;
-    `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it;
-    `scopes`: what it is narrowed to, empty: to nothing; `void`, in a list: refused, for the
-    Bartenders have another secret since, or that certificate is revoked."""
+    """What is known of a key without its secret.
+
+    - `expires_ms` 0: never
+    - `note`: what it is for, for people
+    - `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it
+    - `scopes`: what it is narrowed to, empty: to nothing
+    - `void`, in a list: refused, for the Bartenders have another secret since, or that certificate is revoked
+    """
 
     id: str
     dn: Dn

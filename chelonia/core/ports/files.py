@@ -484,8 +484,11 @@ class Seal(msgspec.Struct, frozen=True):
     `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
 
     `place`: the name it was opened for, or another of which the caller may the same.
-    `order`: number and etag of each part, numbers rising; `least`: bytes that each has, but the last; `user`: metadata
-    for the file beside, and before, what the upload keeps for it; `policy`: as of `Write`.
+
+    - `order`: number and etag of each part, numbers rising
+    - `least`: bytes that each has, but the last
+    - `user`: metadata for the file beside, and before, what the upload keeps for it
+    - `policy`: as of `Write`
     """
 
     place: LogicalName
@@ -568,9 +571,14 @@ Change = Make | Write | Splice | Clone | Open | Part | Seal | Drop | Set | Move 
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A change that applied. `attributes`: the entry after it, None when it is gone; `made`: the change made it;
-    `upload`: what `Open` opened; `etag`: of a `Part`; `note`: what the user may want to know, as that more copies are
-    wanted than there are Shepherds."""
+    """A change that applied.
+
+    - `attributes`: the entry after it, None when it is gone
+    - `made`: the change made it
+    - `upload`: what `Open` opened
+    - `etag`: of a `Part`
+    - `note`: what the user may want to know, as that more copies are wanted than there are Shepherds
+    """
 
     attributes: Attributes | None = None
     made: bool = False
@@ -649,7 +657,7 @@ class Files(Protocol):
     async def share(self, call: Call, ask: Share) -> Shared:
         """Give a token for an entry. Rights are judged again whenever it is used.
 
-        Raises: DENIED to whoever lacks them, has no certificate, or has a token himself; NOT_FOUND; BAD_REQUEST;
+        Raises: NOT_FOUND, BAD_REQUEST; DENIED to whoever lacks them, has no certificate, or has a token himself;
         NOT_SUPPORTED where no plain door is known.
         """
 

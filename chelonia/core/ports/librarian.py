@@ -284,10 +284,13 @@ class Arriving(msgspec.Struct, frozen=True):
 class Heartbeat(msgspec.Struct, frozen=True):
     """A Shepherd's sign of life, kept in memory by each Librarian it reaches.
 
-    `boot` rises with every start; `reported` is the number of its last report; `verify_key` is the public key
-    (PEM) that checks its receipts; `version` is the software's; `compared` is the generation of the metadata with
-    which this boot has compared its inventory and reported every difference (0: not yet): until then what the
-    metadata says of its replicas is hearsay, and no other copy is given up for it.
+    - `boot` rises with every start
+    - `reported` is the number of its last report
+    - `verify_key` is the public key (PEM) that checks its receipts
+    - `version` is the software's
+    - `compared` is the generation of the metadata with which this boot has compared its inventory and reported every
+      difference (0: not yet): until then what the metadata says of its replicas is hearsay, and no other copy is
+      given up for it
 
     Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
     disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
@@ -329,12 +332,17 @@ REFUSED_FORGOTTEN = "forgotten"
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """`lease_ms`: without another heartbeat in this time the Shepherd counts as away; `known`: it is approved;
-    `accepted`: number of the last report applied for this boot, 0 where this Librarian has heard of none; `position`:
-    newest metadata position seen; `refused`: a word of `REFUSED_...` when it does not count as this Shepherd's
-    heartbeat, and `cause` why; `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it
-    takes, 0: no limit; `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0:
-    as it is configured."""
+    """What a Librarian answers to a heartbeat.
+
+    - `lease_ms`: without another heartbeat in this time the Shepherd counts as away
+    - `known`: it is approved
+    - `accepted`: number of the last report applied for this boot, 0 where this Librarian has heard of none
+    - `position`: newest metadata position seen
+    - `refused`: a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why
+    - `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it takes, 0: no limit
+    - `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0: as it is
+      configured
+    """
 
     lease_ms: int
     known: bool
@@ -401,11 +409,15 @@ class ServiceRecord(msgspec.Struct, frozen=True):
 class HealthSummary(msgspec.Struct, frozen=True):
     """Repair as this Librarian sees it; that of the leader is the whole picture.
 
-    `exposed`: blobs with fewer verified copies than wanted; `queued`: blobs to be planned, or waiting for a place;
-    `copying`: copies under way; `erasing`: erasures found in the outboxes; `replicas`: by state, `offline` included, as
-    the leader's last whole pass over all blobs counted them; `paused_by`: who paused healing, ""
-    while it goes on; `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than
-    anybody has asked for; `waits_for`: as in `HealStatus`.
+    - `exposed`: blobs with fewer verified copies than wanted
+    - `queued`: blobs to be planned, or waiting for a place
+    - `copying`: copies under way
+    - `erasing`: erasures found in the outboxes
+    - `replicas`: by state, `offline` included, as the leader's last whole pass over all blobs counted them
+    - `paused_by`: who paused healing, "" while it goes on
+    - `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than anybody has
+      asked for
+    - `waits_for`: as in `HealStatus`
     """
 
     leader: str
@@ -466,8 +478,13 @@ class Mended(msgspec.Struct, frozen=True):
 
 
 class RebuildStatus(msgspec.Struct, frozen=True):
-    """A rebuild as it stands. `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why); `done` of
-    `total` in this stage (0: not known); `counts`: what was found by kind; `notes`: what a person should know."""
+    """A rebuild as it stands.
+
+    - `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why)
+    - `done` of `total` in this stage (0: not known)
+    - `counts`: what was found by kind
+    - `notes`: what a person should know
+    """
 
     stage: str
     done: int = 0

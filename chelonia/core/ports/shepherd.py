@@ -234,8 +234,10 @@ RECORDS_ASIDE = "aside "
 class ReplicaRecord(msgspec.Struct, frozen=True):
     """What a Shepherd's disk says of one replica, for a rebuild.
 
-    `state`: `alive` (whole, by its length) or `invalid`; `committed`: a transact has named its blob; `aside`: it is in
-    quarantine; `facts` None: its record is missing or damaged.
+    - `state`: `alive` (whole, by its length) or `invalid`
+    - `committed`: a transact has named its blob
+    - `aside`: it is in quarantine
+    - `facts` None: its record is missing or damaged
     """
 
     reference: ReferenceId
@@ -333,8 +335,13 @@ class Turl(msgspec.Struct, frozen=True):
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """One PUT. `length`: declared body length or -1; `offset`: where in the file this body starts (resume);
-    `total`: declared size of the whole file or -1; `announced`: checksums of the whole file, as the sender has them."""
+    """One PUT.
+
+    - `length`: declared body length or -1
+    - `offset`: where in the file this body starts (resume)
+    - `total`: declared size of the whole file or -1
+    - `announced`: checksums of the whole file, as the sender has them
+    """
 
     turl: Turl
     body: AsyncIterator[bytes]
@@ -391,9 +398,12 @@ class ShepherdData(Protocol):
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering.
 
-        Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, INCOMPLETE (`length` not met; what came is kept for a
-        resume), TOO_LARGE (longer than the ticket's size), NO_SPACE, BAD_RANGE (offset is not where it left off,
-        or a checksum is owed that was not measured until there), BUSY (a repair copy for which there is no place).
+        Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, NO_SPACE, and
+
+        - INCOMPLETE: `length` was not met; what came is kept for a resume
+        - TOO_LARGE: longer than the ticket's size
+        - BAD_RANGE: the offset is not where it left off, or a checksum is owed that was not measured until there
+        - BUSY: a repair copy for which there is no place
         """
 
     async def offset(self, call: Call, turl: Turl) -> int:

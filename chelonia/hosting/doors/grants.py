@@ -45,10 +45,10 @@ class RoleGrant:
 class RegistryPace:
     """How often the registry is read.
 
-    `refresh_ms` between two reads, and between two because of the same unknown caller; `miss_ms` at least between two
-    because of any unknown callers, and after one that found nobody, then longer, `AWAY_TIMES` as long at most (after
-    one that was refused: `refresh_ms`);
-    `keep_ms` for how long what was read last counts when the registry is away.
+    - `refresh_ms` between two reads, and between two because of the same unknown caller
+    - `miss_ms` at least between two because of any unknown callers, and after one that found nobody, then longer,
+      `AWAY_TIMES` as long at most (after one that was refused: `refresh_ms`)
+    - `keep_ms` for how long what was read last counts when the registry is away
     """
 
     refresh_ms: int = 5_000

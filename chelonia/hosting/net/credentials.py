@@ -63,8 +63,12 @@ class PassedOver(msgspec.Struct, frozen=True):
 class Credential:
     """A usable credential.
 
-    Fields: `cert`, `key` files (the same for a proxy); `is_proxy`; `origin` how it was found; `dn` end-entity subject;
-    `not_after_ms` when the first certificate of the chain expires; `passed_over` better places that were no good.
+    Fields:
+    - `cert`, `key` files (the same for a proxy); `is_proxy`
+    - `origin` how it was found
+    - `dn` end-entity subject
+    - `not_after_ms` when the first certificate of the chain expires
+    - `passed_over` better places that were no good
     """
 
     cert: Path

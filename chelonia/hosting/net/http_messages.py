@@ -22,8 +22,13 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of the connection. `dn` is `ANONYMOUS` without a client certificate; `issuer`: its CA,
-    `serial`: its number in hex; `attributes`: verified groups and roles; `host`: it is for a host."""
+    """Who is at the other end of the connection.
+
+    - `dn` is `ANONYMOUS` without a client certificate
+    - `issuer`: its CA, `serial`: its number in hex
+    - `attributes`: verified groups and roles
+    - `host`: it is for a host
+    """
 
     dn: Dn = ANONYMOUS
     address: str = ""
@@ -54,8 +59,13 @@ def _never(key: Hashable, told: Callable[[], None]) -> None:
 
 
 class HttpRequest(Struct, frozen=True):
-    """One request. `path` is decoded; `headers` is case-insensitive, its items are in order, each field by itself;
-    `length` is -1 when not declared; `target`: path and query as they were sent, what signatures are of."""
+    """One request.
+
+    - `path` is decoded
+    - `headers` is case-insensitive, its items are in order, each field by itself
+    - `length` is -1 when not declared
+    - `target`: path and query as they were sent, what signatures are of
+    """
 
     method: str
     path: str

@@ -103,11 +103,14 @@ _log = logging.getLogger(__name__)
 class Identity(msgspec.Struct, frozen=True):
     """A peer whose chain has been verified, or nobody in particular.
 
-    Fields: `dn` end-entity subject in slash form, or `ANONYMOUS`; `attributes` verified VOMS attributes; `issuer` the
-    CA that issued the end-entity certificate, `serial` its number in hex; `limited` whether a limited proxy stands
-    anywhere in the chain; `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid;
-    `fingerprint` SHA-256 of the leaf's DER in hex, for logs; `host` whether the end entity's certificate is for a host,
-    as any service's is.
+    Fields:
+    - `dn` end-entity subject in slash form, or `ANONYMOUS`
+    - `attributes` verified VOMS attributes
+    - `issuer` the CA that issued the end-entity certificate, `serial` its number in hex
+    - `limited` whether a limited proxy stands anywhere in the chain
+    - `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid
+    - `fingerprint` SHA-256 of the leaf's DER in hex, for logs
+    - `host` whether the end entity's certificate is for a host, as any service's is
     """
 
     dn: Dn
@@ -182,9 +185,9 @@ class IdentityCache:
         Args:
             tls: the connection after its handshake; None for a connection without TLS.
         Returns: the identity; `NOBODY` for a peer without a certificate and without TLS.
-        Raises: EXPIRED if the chain is outside its validity now; UNTRUSTED if it is revoked, breaks a signing policy,
-            lost its trust anchor, carries a proxy policy we do not know, or if the session was resumed and its identity
-            is no longer remembered (the cause tells to reconnect).
+        Raises: EXPIRED if the chain is outside its validity now. UNTRUSTED if it is revoked, breaks a signing policy,
+            lost its trust anchor, or carries a proxy policy we do not know. UNTRUSTED, too, if the session was resumed
+            and its identity is no longer remembered: the cause tells to reconnect.
         Source: RFC 3820 for proxies; RFC 8446 section 2.2 for resumption without certificates.
         """
         leaf = tls.getpeercert(True) if tls is not None else None

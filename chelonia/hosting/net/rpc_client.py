@@ -77,11 +77,11 @@ COMPACT_MS: Final = 60_000
 class RetryLimits(msgspec.Struct, frozen=True):
     """How hard a channel tries.
 
-    `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once);
-    `pause_ms`: between two rounds over all instances; `read_ms`: for one answer (0: the client's default), unless the
-    operation takes longer;
-    `hedge_ms`: an instance that has answered nobody for so long has the next one asked beside it;
-    `hedge_read_ms`: the same for what is brief (0: as for all).
+    - `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once)
+    - `pause_ms`: between two rounds over all instances
+    - `read_ms`: for one answer (0: the client's default), unless the operation takes longer
+    - `hedge_ms`: an instance that has answered nobody for so long has the next one asked beside it
+    - `hedge_read_ms`: the same for what is brief (0: as for all)
     """
 
     retry_ms: int = 10_000
@@ -94,9 +94,10 @@ class RetryLimits(msgspec.Struct, frozen=True):
 class Link(msgspec.Struct, frozen=True):
     """What every channel of a process shares.
 
-    `service_id`: the caller's own, where its certificate serves several; `trouble`: told target and reason of each
-    failure after which a call is repeated; `horizon`: the newest position that services told this process;
-    `compact`: asks in the compact encoding all that is spoken in it; None: all is asked by SOAP.
+    - `service_id`: the caller's own, where its certificate serves several
+    - `trouble`: told target and reason of each failure after which a call is repeated
+    - `horizon`: the newest position that services told this process
+    - `compact`: asks in the compact encoding all that is spoken in it; None: all is asked by SOAP
     """
 
     client: HttpClient

@@ -97,9 +97,13 @@ class ClientCertificate(enum.Enum):
 class TlsSettings:
     """Where certificates, keys and CAs lie.
 
-    Fields: `cert`, `key` PEM files (the certificate's may hold its chain); `proxy` one file with proxy, key and chain,
-    which wins over both; `ca_dir` a directory in the `/etc/grid-security/certificates` layout; `ca_file` PEM CAs (and
-    CRLs) in one file; `password` of an encrypted key, asked from a person, never from a configuration.
+    Fields:
+    - `cert`, `key` PEM files (the certificate's may hold its chain)
+    - `proxy` one file with proxy, key and chain, which wins over both
+    - `ca_dir` a directory in the `/etc/grid-security/certificates` layout
+    - `ca_file` PEM CAs (and CRLs) in one file
+    - `password` of an encrypted key, asked from a person, never from a configuration
+
     Without `cert` and `proxy` only clients can be made, and they are anonymous.
     """
 

@@ -68,9 +68,13 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What an admitted host gets. `replica`: which one it has; `bartender_secret`: the same on all hosts; PEM: its
-    `certificate` with chain, and the cluster's `ca` with `crl`, each "" when the site has its own; `round_trip_ms`: how
-    far apart replicas may be."""
+    """What an admitted host gets.
+
+    - `replica`: which one it has
+    - `bartender_secret`: the same on all hosts; PEM: its `certificate` with chain, and the cluster's `ca` with `crl`,
+      each "" when the site has its own
+    - `round_trip_ms`: how far apart replicas may be
+    """
 
     dn: str
     cluster: str
@@ -96,8 +100,12 @@ class AdmissionStatus(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whom the administrator admits. `dn`: "" until the site's certificate tells it; `members`: of the A-Hash, the
-    newcomer's own earlier self under `dn` included; `taken`: identities that are somebody's; `address`: of his replica.
+    """Whom the administrator admits.
+
+    - `dn`: "" until the site's certificate tells it
+    - `members`: of the A-Hash, the newcomer's own earlier self under `dn` included
+    - `taken`: identities that are somebody's
+    - `address`: of his replica
     """
 
     host: str

@@ -252,11 +252,14 @@ def _names(items: Sequence[Holding]) -> str:
 class DrillView:
     """What the repair leader sees of a running drill.
 
-    `present`: its Shepherd is there; `exposed`: its files by copies left; `touched`: how many were found exposed, if
-    only for a moment; `searching`: what the Shepherd holds is still
-    being gone through, so that more may be exposed than is known; `others_away`: Shepherds that are away besides;
-    `state`: of the damaged copy as stored, None when it is gone; `good`: other verified copies of its file that can be
-    relied on; `wanted`: how many that should be, 0 when the file is gone.
+    - `present`: its Shepherd is there
+    - `exposed`: its files by copies left
+    - `touched`: how many were found exposed, if only for a moment
+    - `searching`: what the Shepherd holds is still being gone through, so that more may be exposed than is known
+    - `others_away`: Shepherds that are away besides
+    - `state`: of the damaged copy as stored, None when it is gone
+    - `good`: other verified copies of its file that can be relied on
+    - `wanted`: how many that should be, 0 when the file is gone
     """
 
     present: bool

@@ -260,10 +260,12 @@ class Reporting:
         log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
 
     def _why_compare(self) -> str:
-        """Why to compare inventories now: there is a reason (`reconciling`), or it was not done for long; else "". What
-        a start has not looked at yet would be claimed unseen; before its first report is taken, what is believed of it
-        may still be changed by what an earlier start did or told, and before its second, an earlier start is believed
-        where this disk is replaced by that one's."""
+        """Why to compare inventories now: there is a reason (`reconciling`), or it was not done for long; else "".
+
+        A start does not compare before it has looked at all: it would claim what it has not seen. Nor before its first
+        report is taken: what is believed of it may still be changed by what an earlier start did or told. Nor before
+        its second: until then an earlier start is believed where this disk is replaced by that one's.
+        """
         node = self._node
         if not node.measured or node.journal.accepted < 2 or not self._how.begun:
             return ""

@@ -53,9 +53,12 @@ class ShepherdUpload:
     """One upload from its ticket to its end.
 
     `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
-    `written`: bytes received; `hasher`: what was measured of those that are kept; `sender`, `announced`: who sent the
-    last body, and the checksums he sent with it; `receipts`: one per durable copy; `untried`: (TURL, something may be
-    there already) of copies still to be made.
+
+    - `written`: bytes received
+    - `hasher`: what was measured of those that are kept
+    - `sender`, `announced`: who sent the last body, and the checksums he sent with it
+    - `receipts`: one per durable copy
+    - `untried`: (TURL, something may be there already) of copies still to be made
     """
 
     request: PutRequest

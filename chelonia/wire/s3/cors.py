@@ -22,8 +22,11 @@ VARY: Final = ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-R
 
 
 class CorsRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which `origins` may use which `methods` and send which header `fields`, by patterns with at most one `*` each;
-    `exposed`: fields of an answer that they may read; `max_age_s`: how long a browser may go by it; -1: not said."""
+    """Which `origins` may use which `methods` and send which header `fields`, by patterns with at most one `*` each.
+
+    - `exposed`: fields of an answer that they may read
+    - `max_age_s`: how long a browser may go by it; -1: not said
+    """
 
     origins: tuple[str, ...]
     methods: tuple[str, ...]

@@ -31,10 +31,17 @@ BINARY: Final = "binary/octet-stream"
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`headers` by name as in `KEPT`; `user`: names in lower case, without the prefix; `checksum`: name and base64, of
-    the bytes that `etag` names: another door may have put others; `version`: of an object, "": null; `versioning`: of a
-    bucket, whether it keeps versions; `location`: of a bucket, as its maker said; `cors`: of a bucket, its rules;
-    `acl`: of an open upload, the canned list that its object gets, or `grants`, who gets which permission."""
+    """What the door keeps of an object or bucket beside its bytes.
+
+    - `headers` by name as in `KEPT`
+    - `user`: names in lower case, without the prefix
+    - `checksum`: name and base64, of the bytes that `etag` names: another door may have put others
+    - `version`: of an object, "": null
+    - `versioning`: of a bucket, whether it keeps versions
+    - `location`: of a bucket, as its maker said
+    - `cors`: of a bucket, its rules
+    - `acl`: of an open upload, the canned list that its object gets, or `grants`, who gets which permission
+    """
 
     headers: dict[str, str] = {}
     user: dict[str, str] = {}

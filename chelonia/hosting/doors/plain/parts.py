@@ -82,10 +82,14 @@ class KeptRoom:
 
 @dataclass(frozen=True, slots=True)
 class DoorParts:
-    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`. `copies`: of a new file;
-    `bartender`: gives what was deleted, None: nothing;
-    `third`: what copies from and to other servers, None: nothing; `measuring`: who may read a file for its checksum
-    alone; `cluster`: what administrators may look at, None: nothing; `room`: for bodies on their way.
+    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`.
+
+    - `copies`: of a new file
+    - `bartender`: gives what was deleted, None: nothing
+    - `third`: what copies from and to other servers, None: nothing
+    - `measuring`: who may read a file for its checksum alone
+    - `cluster`: what administrators may look at, None: nothing
+    - `room`: for bodies on their way
     """
 
     files: Files

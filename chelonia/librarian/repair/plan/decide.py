@@ -146,12 +146,15 @@ class SetState(msgspec.Struct, frozen=True):
 class BlobPlan(msgspec.Struct, frozen=True):
     """What to do about one blob, all in one transact on `version`.
 
-    `live`: verified copies within reach; `short`: copies that still lack after this plan (no source or no target);
-    `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is removed
-    (`vouched`); `homes`: all copies, if every one of them is verified and its Shepherd proven; `revisit_ms`: when it
-    should be looked at again even if nothing happens, 0 for never; `waited`: copies on Shepherds expected back;
-    `ripening`: whether the repair leader has something to mark or remove, now or when its time has come, or knows
-    better who is worth waiting for: a Librarian that has just started has heard nobody.
+    - `live`: verified copies within reach
+    - `short`: copies that still lack after this plan (no source or no target)
+    - `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is
+      removed (`vouched`)
+    - `homes`: all copies, if every one of them is verified and its Shepherd proven
+    - `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never
+    - `waited`: copies on Shepherds expected back
+    - `ripening`: whether the repair leader has something to mark or remove, now or when its time has come, or knows
+      better who is worth waiting for: a Librarian that has just started has heard nobody
     """
 
     blob: BlobId
@@ -454,9 +457,13 @@ def _surplus(blob: BlobView, count: _Count, nodes: ApprovedShepherds) -> list[Se
 def weariness(
     location: Location, homes: Sequence[ServiceId], nodes: ApprovedShepherds
 ) -> tuple[bool, Crowding, float, ReferenceId]:
-    """How well a copy can be spared: first one on a node that is being emptied; then where copies are closest, so that
-    those left are in as many domains as can be; then on the fuller node (to the percent: Shepherds may share a disk);
-    then by reference, which is random: many blobs planned on one stale count must not all empty one node."""
+    """The order in which copies can be spared, the best one last.
+
+    1. It is on a node that is being emptied.
+    2. Copies are closest there: those left are in as many domains as can be.
+    3. Its node is fuller, to the percent, as Shepherds may share a disk.
+    4. By reference, which is random: many blobs planned on one stale count must not all empty one node.
+    """
     own, fleet = location.shepherd, nodes.fleet
     node = nodes.health[own]
     others = [fleet.place(home) for home in homes if home != own]

@@ -83,8 +83,11 @@ def gather(
 ) -> list[Element]:
     """Take a blob in as a part; nothing where that cannot be.
 
-    Args: `blob`: `as_new` or `as_known`; `content`: its header, and what it has under the number; `before`: the blob of
-        that; `surely`: a transact has named the bytes, so they may take the place of older ones.
+    Args:
+    - `blob`: `as_new` or `as_known`
+    - `content`: its header, and what it has under the number
+    - `before`: the blob of that
+    - `surely`: a transact has named the bytes, so they may take the place of older ones
     """
     named = parse_part_name(facts.name)
     assert named is not None, "`place_of` has seen it"
