@@ -418,7 +418,7 @@ async def test_tokens_of_others_are_refused(stage: Stage) -> None:
     assert not await stage.exists("/f")
 
 
-@pytest.mark.parametrize("meanwhile", ["overwritten", "moved"])
+@pytest.mark.parametrize("meanwhile", ["overwritten", "moved", "deleted"])
 @scene
 async def test_a_used_token_does_not_bring_its_bytes_back(stage: Stage, meanwhile: str) -> None:
     """Its receipts are of replicas that have a file, or were ordered to be erased."""
@@ -428,8 +428,10 @@ async def test_a_used_token_does_not_bring_its_bytes_back(stage: Stage, meanwhil
     assert await name(stage, "/f", begun.put, texts) == ""
     if meanwhile == "overwritten":
         assert await write(stage, "/f", await placed(stage, "/f")) == ""
-    else:
+    elif meanwhile == "moved":
         assert await stage.move("/f", "/g") == "moved"
+    else:
+        assert await stage.name_op("delFile", "/f") == "deleted"
     stood = await stage.list("/")
     assert await name(stage, "/f", begun.put, texts) == "already-done"
     assert await stage.list("/") == stood
