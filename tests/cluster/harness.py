@@ -379,6 +379,17 @@ class Cluster:
                     found.append(f"{path.name}: {line}")
         return found
 
+    def until_met(self, name: str, limit: str) -> None:
+        """Wait until a node says in log and metrics that a limit was met: what was sent last may not be read yet."""
+        url = self.data_url(name) if name.startswith("shepherd") else self.url("bartender").rsplit("/", 1)[0]
+        counted = re.compile(rf"^chelonia_limits_reached_total{{limit=\"{limit}\"}} [1-9]", re.MULTILINE)
+
+        def met() -> bool:
+            told = self.request("GET", f"{url}/metrics", "admin").text
+            return counted.search(told) is not None and f"limit={limit!r}" in self.log_of(name)
+
+        poll(met, what=f"{name} meets the limit of {limit}")
+
     # --- typed clients ---
 
     def tls(self, who: str | Files) -> TlsStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -54,18 +54,6 @@ def half_sent(path: str, announced: int = 1_000_000, sent: int = 70_000) -> byte
     return head.encode() + b" " * sent
 
 
-def until_met(cluster: Cluster, name: str, limit: str) -> None:
-    """Wait until a limit was met, as log and metrics say: what was sent last may not have been read yet."""
-    url = cluster.url("bartender").rsplit("/", 1)[0]
-
-    def met() -> bool:
-        told = cluster.request("GET", f"{url}/metrics", "admin").text
-        counted = re.search(rf"^chelonia_limits_reached_total{{limit=\"{limit}\"}} [1-9]", told, re.MULTILINE)
-        return counted is not None and f"limit={limit!r}" in cluster.log_of(name)
-
-    poll(met, what=f"{name} meets the limit of {limit}")
-
-
 def open_now(cluster: Cluster, connection: ssl.SSLSocket) -> bool:
     """Whether the other end still holds a connection of which it has answered nothing."""
     connection.settimeout(0.05)
@@ -93,13 +81,13 @@ def test_neither_idle_strangers_of_one_address_nor_a_full_listener_shut_anybody_
         assert cluster.soap(url, STAT, "user").status == 200
         assert cluster.soap(url, STAT, "anonymous").status == 200
         poll(lambda: sum(open_now(cluster, one) for one in held) <= OF_ONE_ADDRESS, what="the others are closed")
-    until_met(cluster, "core", "connections of one address")
+    cluster.until_met("core", "connections of one address")
 
     limited(cluster, FULL)
     with many(cluster, url, "user2", 70), many(cluster, url, "anonymous", 70):
         for who in ("user", "admin", "service"):
             assert cluster.soap(url, STAT, who).status == 200
-    until_met(cluster, "core", "connections")
+    cluster.until_met("core", "connections")
 
 
 @pytest.mark.parametrize(("door", "who"), [("bartender", "user2"), ("librarian", "user")])
@@ -112,7 +100,7 @@ def test_half_sent_messages_stop_nobody_else(cluster: Cluster, door: str, who: s
         padded = ROOT_ENTRY.replace(b"</soap-env:Body>", b"<!--" + b" " * 100_000 + b"--></soap-env:Body>")
         assert cluster.soap(cluster.url("librarian"), padded, "admin").status == 200
     limit = "large messages of one caller" if door == "bartender" else "bytes of a caller without a role"
-    until_met(cluster, "core", limit)
+    cluster.until_met("core", limit)
 
 
 def test_a_second_ca_is_warned_of_and_cannot_be_the_administrator(
@@ -137,3 +125,14 @@ def test_a_second_ca_is_warned_of_and_cannot_be_the_administrator(
         return any(node.state == "alive" for node in asyncio.run(cluster.nodes()).values())
 
     poll(alive, 60, what="services under their own CA are taken", tolerate=(CheloniaError,))
+
+    cluster.expect_log("event=ca-unusable")
+    for path in other.trust_dir.glob("*.0"):
+        (cluster.ca_dir / path.name).with_suffix(".signing_policy").write_text("allow everything\n")
+    cluster.signal("core", signal.SIGHUP)
+
+    def said() -> str:
+        return cluster.soap(url, ROOT_ENTRY, Files(proxy, proxy)).text
+
+    poll(lambda: "line 1 is not understood" in said(), 60, what="its policy cannot be read")
+    assert str(cluster.root) not in said(), "a stranger learns nothing of our folders"

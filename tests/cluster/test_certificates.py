@@ -4,10 +4,12 @@ import signal
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, make_proxy, subject_hashes
 from chelonia_clients.client import new_call
 from tests.cluster.harness import Away, Cluster, Files, now_ms
@@ -31,11 +33,18 @@ def revoked_before(cluster: Cluster, scratch: Path) -> Issued:
     return issued
 
 
+def forbidden_proxy(cluster: Cluster, scratch: Path) -> Issued:
+    """A proxy with a policy beside `inheritAll`, which RFC 3820 section 3.8.2 forbids."""
+    language = b"\x30\x0f\x30\x0d\x06\x08\x2b\x06\x01\x05\x05\x07\x15\x01\x04\x01x"
+    with patch.object(certificates, "proxy_cert_info", lambda _: language):
+        return make_proxy(cluster.ca.issue_user(SUBJECT, now_ms()), now_ms())
+
+
 def other_ca(scratch: Path, subject: str) -> CertificateAuthority:
     return CertificateAuthority.create(scratch / "other", subject, now_ms(), kind=KeyKind.P256)
 
 
-@pytest.mark.parametrize("make", [foreign, revoked_before])
+@pytest.mark.parametrize("make", [foreign, revoked_before, forbidden_proxy])
 def test_a_bad_certificate_is_refused_at_every_door(
     cluster: Cluster, tmp_path: Path, make: Callable[[Cluster, Path], Issued]
 ) -> None:
