@@ -31,6 +31,7 @@ async def test_a_node_is_drained_stopped_and_forgotten(
     cluster = own_cluster(restart=False)
     cluster.expect_log("refused by the cluster: this Shepherd was declared lost for good")
     files = {f"/out/{number}": bytes([number]) * 100_000 for number in range(12)}
+    files |= {f"/out/empty{number}": b"" for number in range(6)}  # whose moves cost the Librarian its process once
     victim = cluster.url("shepherd1")
     async with cluster.client("user") as client:
         await client.make_collection("/out")
