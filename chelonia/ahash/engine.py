@@ -56,6 +56,7 @@ class Overlay:
             keys += self._fresh
             keys.sort()  # few behind many in order: one pass
             self._fresh = []
+        assert len(keys) == len(self.pending), "each key that is written is in order once"
         first, last = bisect_left(keys, start), bisect_left(keys, end)
         if first == last:
             return self._below.scan(start, end, limit)
@@ -77,6 +78,7 @@ class Overlay:
 
     def absorb(self, upper: Overlay) -> None:
         """Take over the writes of an overlay that lies on this one."""
+        assert upper._below is self, "what it read through is what it is laid on"
         self._fresh += [key for key in upper.pending if key not in self.pending]
         self.pending.update(upper.pending)
         self.objects += upper.objects
@@ -94,6 +96,7 @@ def transact(overlay: Overlay, elements: tuple[Element, ...]) -> Unmet | None:
         for condition in element.conditions:
             if not draft.holds(element.object, condition):
                 return Unmet(element.change_id, condition.id)
+    assert draft.unchanged, "all conditions are of the state before the first change"
     for element in elements:
         if element.change is not ChangeType.CHECK:
             draft.apply(element)
@@ -200,6 +203,11 @@ class TransactDraft:
         self._objects: dict[ObjectId, _DraftObject] = {}
         self._removed = 0
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether nothing was written."""
+        return not self._overlay.pending
+
     def holds(self, object_id: ObjectId, condition: Condition) -> bool:
         match condition.type:
             case ConditionType.IS:
@@ -263,6 +271,7 @@ class TransactDraft:
             if opened.base:
                 self._overlay.put(key, None)
                 self._overlay.objects -= 1
+                assert self._overlay.objects >= -len(self._objects), "an object goes once"
         elif opened.narrow_changed or not opened.base:
             data = layout.encode_header(opened.base + 1, opened.sections)
             if len(data) > bounds.OBJECT_BYTES_MAX:
@@ -281,6 +290,7 @@ class TransactDraft:
         if opened is None:
             data = self._overlay.get(layout.header_key(object_id))
             version, sections = (0, {}) if data is None else layout.decode_header(data)
+            assert (version > 0) is (data is not None), "what exists has a version, and nothing else has"
             opened = _DraftObject(version, sections, sum(map(len, sections.values())))
             self._objects[object_id] = opened
         return opened
@@ -296,6 +306,7 @@ class TransactDraft:
         opened.properties += element.property not in properties
         properties[element.property] = value
         opened.narrow_changed = True
+        assert opened.properties >= len(properties), "a new property is counted"
         if opened.properties > bounds.OBJECT_PROPERTIES_MAX:
             cause = f"an object has at most {bounds.OBJECT_PROPERTIES_MAX} properties in narrow sections"
             raise CheloniaError(Kind.TOO_LARGE, "transact", element.object[:80], cause)
@@ -314,6 +325,7 @@ class TransactDraft:
             del opened.sections[element.section]
         opened.properties -= 1
         opened.narrow_changed = True
+        assert opened.properties >= len(opened.sections), "one that goes was counted; no section is empty"
         return True
 
     def _delete(self, object_id: ObjectId) -> bool:
@@ -357,6 +369,7 @@ def _change_one(overlay: Overlay, element: Element) -> ChangeOutcome:
         if error.kind not in (Kind.TOO_LARGE, Kind.BAD_REQUEST):
             raise
         return ChangeOutcome(element.change_id, ChangeStatus.FAILED)
+    assert element.change in _CHANGED, "each change of the original has its word"
     status = _CHANGED[element.change] if changed or element.change is ChangeType.DELETE else ChangeStatus.FAILED
     return ChangeOutcome(element.change_id, status)
 

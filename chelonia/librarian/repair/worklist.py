@@ -134,6 +134,7 @@ class Worklist:
         if len(self._stuck) >= STUCK_MAX:
             return False
         self._stuck[blob] = None
+        assert len(self._stuck) <= STUCK_MAX, "beyond that the survey finds them"
         return True
 
     def unstick(self) -> None:
@@ -177,6 +178,7 @@ class Worklist:
             self._unqueue(blob)
             self._let_go[blob] = waiting
             self._dirty[blob] = None
+            assert blob not in self._queued, "what goes on waits no more"
 
     def planned(self, blob: BlobId) -> None:
         """This blob was planned: its copies have their slots, or wait again."""
@@ -191,10 +193,12 @@ class Worklist:
         if danger is not None:
             _, waiting = self._queue.pop(bisect_left(self._queue, danger, key=itemgetter(0)))
             assert waiting.what.blob == blob, "the queue is in order: no other blob is lost in its place"
+        assert len(self._queued) == len(self._queue), "each that waits is found by its blob"
 
     def _leave(self, what: Endangered) -> None:
         self._unqueue(what.blob)
         within, page = self._origin.pop(what.blob)
+        assert self._rounds[within.shepherd] is within, "a round that comes back to it goes on"
         within.leave(page, what.live)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
@@ -232,6 +236,7 @@ class Worklist:
     def refill(self) -> None:
         """When the queue runs low, or others are more endangered than its first: go back to a page that was left."""
         low = len(self._queue) <= self._queue_max // 4
+        assert low or self._queue, "a queue that is not low has a first one"
         first = None if low else self._queue[0][0][0]
         again = [found.again(first) for found in self._rounds.values()]
         self._generation += any(again)
@@ -264,6 +269,7 @@ class Worklist:
         self._timers = [timer for timer in self._timers if timer[1] == "blob"]
         heapq.heapify(self._timers)
         self._set = {key: due for key, due in self._set.items() if key[0] == "blob"}
+        assert len(self._set) <= len(self._timers), "the timers of blobs stay"
 
     # --- timers -----------------------------------------------------------------------------------------------------
 

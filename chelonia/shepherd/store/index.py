@@ -87,6 +87,7 @@ class Index:
         self._count += len(page.known)
         page.known.update(part.rows)
         part.rows, part.order = page.known, None
+        assert self._count >= len(part.rows), "all of a part are counted"
 
     def _enter_blobs(self, known: Mapping[ReferenceId, bytes]) -> None:
         blobs = rows.blobs_of(known.values())
@@ -104,6 +105,8 @@ class Index:
             return None
         self._forget(reference, self._part(reference[:PREFIX_CHARS]).take(reference))
         self._count -= 1
+        assert self._count >= 0, "what goes was counted"
+        assert reference not in self, "it is in one part"
         del self._warm[reference]
         self.uncommitted.pop(reference, None)
         self._changed[reference] = None
@@ -167,7 +170,9 @@ class Index:
         later = self._prefixes[bisect.bisect_right(self._prefixes, prefix) :]
         order = self._parts[prefix].in_order() if prefix in self._parts else []
         beside = len(order) - bisect.bisect_right(order, after)
-        return beside + sum(len(self._parts[each].rows) for each in later)
+        found = beside + sum(len(self._parts[each].rows) for each in later)
+        assert found <= self._count, "no more come after it than there are"
+        return found
 
     def references(self, after: str, upto: str) -> list[ReferenceId]:
         """References with `after` < reference <= `upto` in order; `upto` "" means to the end."""
@@ -187,6 +192,7 @@ class Index:
             found += [(reference, part.rows[reference]) for reference in chosen]
             if len(found) == limit:
                 break
+        assert len(found) <= limit, "a page is no longer than was asked"
         return found
 
     def _spans(self, after: str, upto: str) -> Iterator[tuple[_IndexPart, slice]]:
@@ -218,8 +224,11 @@ class Index:
 
     def _forget(self, reference: ReferenceId, row: bytes) -> None:
         self.total_bytes -= max(rows.size_of(row), 0)
+        assert self.total_bytes >= 0, "its bytes were counted"
         blob = rows.blob_of(row)
-        rest = tuple(other for other in self._of_blob(blob) if other != reference)
+        copies = self._of_blob(blob)
+        assert len(blob) <= 1 or reference in copies, "a blob knows its copies here"
+        rest = tuple(other for other in copies if other != reference)
         if rest:
             self._blobs[blob] = rest
         else:
@@ -233,6 +242,7 @@ class Index:
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
         self._warm[held.reference] = held
+        assert len(self._warm) <= WARM_MAX, "memory is bounded"
         return held
 
 
@@ -246,6 +256,7 @@ class _IndexPart:
     def in_order(self) -> list[ReferenceId]:
         if self.order is None:
             self.order = sorted(self.rows)
+        assert len(self.order) == len(self.rows), "each row has its place in the order"
         return self.order
 
     def enter(self, reference: ReferenceId, row: bytes) -> None:
@@ -255,5 +266,6 @@ class _IndexPart:
 
     def take(self, reference: ReferenceId) -> bytes:
         if self.order is not None:
-            self.order.pop(bisect.bisect_left(self.order, reference))
+            gone = self.order.pop(bisect.bisect_left(self.order, reference))
+            assert gone == reference, "no other loses its place"
         return self.rows.pop(reference)
