@@ -143,7 +143,7 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
     own_cluster: Callable[..., Cluster], replicas: int
 ) -> None:
     cluster = own_cluster(restart=False, replicas=replicas)
-    cluster.expect_log("other side|Librarian|refused|ended|exit|lost|heartbeat|core")
+    cluster.expect_log("other side|Librarian|refused|ended|exit|lost|heartbeat|core|registry unreachable for")
     first, *others = cluster.core_names
     restart_core(cluster, snapshots_every(1_000))
     await cluster.until_alive(deadline=90)
