@@ -10,12 +10,13 @@ import asyncio
 import contextvars
 import functools
 import gc
+import inspect
 import math
 import selectors
 import sys
 from asyncio import Task
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -302,6 +303,23 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     def run(*args: Any, **kwargs: Any) -> None:
         run_virtual(test(*args, **kwargs))
 
+    return run
+
+
+def supplied(
+    test: Callable[..., Awaitable[None]], gives: str, play: Callable[..., Coroutine[Any, Any, None]]
+) -> Callable[..., None]:
+    """`play` on a virtual-time loop as the test `test`. `gives`: what `play` hands to it; pytest sees its other
+    parameters."""
+
+    @functools.wraps(test)
+    def run(**named: Any) -> None:
+        run_virtual(play(**named))
+
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != gives]
+    run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    del run.__wrapped__
     return run
 
 

@@ -1,8 +1,6 @@
 """One Shepherd in a world a test controls: memory stores, virtual time, a Librarian and peers that do as told."""
 
 import asyncio
-import functools
-import inspect
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -32,7 +30,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
-from tests.sim.virtual_loop import run_virtual, this_loop
+from tests.sim.virtual_loop import supplied, this_loop
 from tests.support.clocks import EPOCH_MS, VirtualClock
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
 from tests.support.turls import parse_turl
@@ -428,12 +426,4 @@ def _on_world(test: Callable[..., Awaitable[None]], *, run: bool) -> Callable[..
     async def play(**named: Any) -> None:
         await test(world=await World().start(run=run), **named)
 
-    @functools.wraps(test)
-    def on_world(**named: Any) -> None:
-        run_virtual(play(**named))
-
-    signature = inspect.signature(test)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "world"]
-    on_world.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    del on_world.__wrapped__
-    return on_world
+    return supplied(test, "world", play)

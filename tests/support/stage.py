@@ -7,8 +7,6 @@ as when joe made it in the original.
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +51,7 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire.receipts import to_text
-from tests.sim.virtual_loop import run_virtual
+from tests.sim.virtual_loop import supplied
 from tests.support.clocks import VirtualClock
 from tests.support.memory_store import InlineExecutor, MemoryStore
 from tests.support.shepherd import SeededIds
@@ -349,12 +347,4 @@ def scene(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
         finally:
             await stage.ahash.close()
 
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        run_virtual(play(**arguments))
-
-    signature = inspect.signature(test)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "stage"]
-    run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    del run.__wrapped__
-    return run
+    return supplied(test, "stage", play)
