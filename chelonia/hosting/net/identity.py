@@ -41,6 +41,8 @@ FOREVER: Final = Ms(2**63 - 1)
 """Later than any certificate can say."""
 
 PROXY_CERT_INFO: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
+LENGTH_BYTES_MAX: Final = 2
+"""Of the length of a DER element in a proxyCertInfo: its policy may have up to 64 KiB."""
 VOMS_ATTRIBUTES: Final = x509.ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
 INHERIT_ALL: Final = bytes.fromhex("2b06010505071501")
 """A policy language of proxies, as DER has object identifiers: 1.3.6.1.5.5.7.21.1."""
@@ -344,7 +346,7 @@ def fingerprint(cert: x509.Certificate) -> bytes:
 def proxy_language(cert: x509.Certificate) -> bytes | None:
     """The policy language of a proxy certificate (content of a DER object identifier); None for one that is no proxy.
 
-    Raises: UNTRUSTED if the proxyCertInfo extension is malformed, or longer than any without a policy of its own.
+    Raises: UNTRUSTED if the proxyCertInfo extension is malformed.
     Source: RFC 3820 section 3.8 (ProxyCertInfo).
     """
     extension = _extension(cert, PROXY_CERT_INFO)
@@ -486,12 +488,19 @@ def _der(tag: int, content: bytes) -> bytes:
 
 
 def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Split one such element with `tag` off `data`: (content, rest). Raises: ValueError if it is not there whole."""
-    if data[0] != tag or not data[1] < 0x80:
-        raise ValueError(f"tag {tag:#x} and up to 127 bytes expected, {data[:2].hex()} found")
-    if 2 + data[1] > len(data):
+    """Split one DER element with `tag` off `data`: (content, rest). Raises: ValueError if it is not there whole."""
+    if data[0] != tag:
+        raise ValueError(f"tag {tag:#x} expected, {data[:1].hex()} found")
+    length, at = data[1], 2
+    if length >= 0x80:  # the long form, in as few bytes as will do
+        count = length & 0x7F
+        at += count
+        length = int.from_bytes(data[2:at], "big")
+        if not 1 <= count <= LENGTH_BYTES_MAX or length < max(0x80, 1 << 8 * (count - 1)):
+            raise ValueError(f"its length is no DER, or too long: {data[1:4].hex()}")
+    if at + length > len(data):
         raise ValueError("truncated")
-    return data[2 : 2 + data[1]], data[2 + data[1] :]
+    return data[at : at + length], data[at + length :]
 
 
 def _render_part(part: x509.NameAttribute[str | bytes]) -> str:

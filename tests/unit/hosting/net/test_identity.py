@@ -226,6 +226,27 @@ def test_a_proxy_extension_that_rfc_3820_forbids_is_refused(grid: Grid, value: b
         identity.proxy_language(builder.sign(grid.ca.issued.key, hashes.SHA256()))
 
 
+LIMITED = bytes((0x06, len(identity.LIMITED))) + identity.LIMITED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        info(b"\x30\x81" + bytes((len(LIMITED),)) + LIMITED),
+        b"\x30\x81" + bytes((len(LIMITED) + 2,)) + info(LIMITED),
+        b"\x30\x82\x00\x90" + info(LIMITED).ljust(0x90, b"\0"),
+        b"\x30\x83\x01\x00\x00" + info(LIMITED).ljust(0x10000, b"\0"),
+        b"\x30\x80" + info(LIMITED) + b"\0\0",
+        b"\x30\x81\xff" + info(LIMITED),
+        b"\x30\x82\xff",
+        b"\x30\xff",
+    ],
+)
+def test_a_length_that_is_no_der_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no DER|truncated"):
+        identity._policy_language(value)
+
+
 def test_a_proxy_with_a_path_length_is_taken(grid: Grid) -> None:
     assert identity._policy_language(info(b"\x02\x01\x00" + POLICY)) == identity.INHERIT_ALL
 

@@ -99,6 +99,25 @@ def test_a_proxy_longer_than_its_issuer_allows_is_refused(grid: Grid, monkeypatc
         shake_as(grid, grid.proxy(last))
 
 
+@pytest.mark.parametrize("size", [117, 118, 250, 251, 60_000])
+def test_a_limited_proxy_may_have_a_long_policy(grid: Grid, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """RFC 3820 bounds it nowhere; the lengths around each step of DER."""
+
+    def with_policy(language: bytes) -> bytes:
+        return _element(0x30, _element(0x30, _element(0x06, language) + _element(0x04, bytes(size))))
+
+    monkeypatch.setattr(certificates, "proxy_cert_info", with_policy)
+    store, side = grid.meet(make_proxy(grid.user(), grid.now, limited=True, kind=P256))
+    assert (store.identify(side).dn, store.identify(side).limited) == (JANE, True)
+
+
+def _element(tag: int, content: bytes) -> bytes:
+    """In DER, of any length."""
+    size = len(content)
+    told = size.to_bytes(-(-size.bit_length() // 8), "big")
+    return bytes((tag, size) if size < 0x80 else (tag, 0x80 | len(told), *told)) + content
+
+
 def test_an_expired_proxy_is_refused_in_the_handshake(grid: Grid) -> None:
     expired = make_proxy(grid.user(), grid.now, lifetime_s=-60, kind=P256)
     store = grid.client(grid.user())
