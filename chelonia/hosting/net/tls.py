@@ -416,14 +416,26 @@ def load_key_public(key_file: Path, password: bytes | None) -> bytes:
 
 
 def check_key_mode(key_file: Path) -> None:
-    """Refuse a key that others may read. Raises: BAD_CONFIG with the cure."""
+    """Refuse a key that others may read, or that is none. Raises: BAD_CONFIG with the cure."""
     try:
         mode = stat.S_IMODE(key_file.stat().st_mode)
     except OSError as error:
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), error.strerror or str(error)) from error
+    if _is_certificate(key_file):
+        cause = "it holds a certificate, not a key: were the names of the two files swapped?"
+        raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), cause)
     if mode not in _KEY_MODES:
         cause = f"the key's mode is {mode:04o}, it must be 0400 or 0600: chmod 0400 {key_file}"
         raise CheloniaError(Kind.BAD_CONFIG, "TLS", str(key_file), cause)
+
+
+def _is_certificate(key_file: Path) -> bool:
+    """Whether a certificate alone is in the place of a key. What cannot be read is told by who reads it."""
+    try:
+        data = key_file.read_bytes()
+    except OSError:
+        return False
+    return b"BEGIN CERTIFICATE" in data and b"PRIVATE KEY" not in data
 
 
 def parse_signing_policy(text: str) -> tuple[SigningPolicy, ...]:

@@ -532,6 +532,17 @@ def test_a_key_that_others_may_read_is_refused_with_the_cure(grid: Grid, mode: i
     assert "chmod 0400" in error.cause
 
 
+@pytest.mark.parametrize("mode", [0o444, 0o400])
+def test_files_of_certificate_and_key_that_were_swapped_are_told_as_such(grid: Grid, mode: int) -> None:
+    """A certificate may be read by all, which is not what is wrong with it in the place of a key."""
+    cert, key = grid.host_files
+    cert.chmod(mode)
+    error = refusal(lambda: TlsStore(TlsSettings(cert=key, key=cert, ca_dir=grid.trust_dir), grid.clock.now_ms))
+    assert error.kind is Kind.BAD_CONFIG
+    assert "it holds a certificate, not a key" in error.cause
+    assert "chmod" not in error.cause
+
+
 def test_a_key_of_another_certificate_is_refused(grid: Grid) -> None:
     other = grid.root / "other"
     grid.user().write(other / "cert.pem", other / "key.pem")
