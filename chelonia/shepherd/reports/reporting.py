@@ -76,6 +76,8 @@ class Reporting:
         each = node.ports.each_librarian or (lambda: {"": node.ports.librarians})
         self._heartbeats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
         self._silence = Silence()
+        self._failure = ""
+        """Why the last report was not taken: told once, however often it is repeated, as amid a rebuild."""
 
     @property
     def agrees(self) -> bool:
@@ -197,16 +199,23 @@ class Reporting:
             report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
             await self._keep_mark()
             if report is None:
+                self._goes_on()
                 return False
             spoken = replace(report, store=node.disk.identity.store)
             answer = await node.ports.librarians.report(node.own_call(), spoken)
         except CheloniaError as error:
-            level = logging.DEBUG if self._silence.lasting else logging.INFO
-            log.log(level, "report failed, it will be repeated error=%s", error)
+            known, self._failure = self._silence.lasting or str(error) == self._failure, str(error)
+            log.log(logging.DEBUG if known else logging.INFO, "report failed, it will be repeated error=%s", error)
             await node.ports.clock.sleep(node.settings.report_retry_ms)
             return True
+        self._goes_on()
         await self._heard(answer)
         return True
+
+    def _goes_on(self) -> None:
+        if self._failure:
+            self._failure = ""
+            log.info("reports are answered again")
 
     async def _number(self) -> None:
         """Begin anew with the numbers of reports where older metadata were put back, which go on from older ones."""

@@ -53,6 +53,25 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
     assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
 
 
+@virtual
+async def test_reports_that_are_refused_for_long_are_one_line_and_one_when_they_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Heartbeats are answered meanwhile, as while the namespace is rebuilt."""
+    caplog.set_level("INFO", "chelonia.shepherd.reports")
+    world = await World().start(run=True)
+    await world.pass_ms(1100)
+    caplog.clear()
+    world.librarian.failures = {"report": [Kind.UNAVAILABLE] * 10_000}
+    await world.store(DATA)
+    await world.pass_ms(600_000)
+    assert len(world.librarian.failures["report"]) < 9_900, "it is tried all the time"
+    world.librarian.failures["report"][1:] = [Kind.CONFLICT]
+    await world.pass_ms(5_000)
+    told = [record.message.partition(", it will")[0] for record in caplog.records if "report" in record.message]
+    assert told == ["report failed", "report failed", "reports are answered again"]
+
+
 @running
 async def test_reports_wait_out_a_librarian_that_cannot_be_reached(world: World) -> None:
     await world.pass_ms(100)
