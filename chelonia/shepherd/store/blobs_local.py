@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,8 @@ class LocalBlobs:
         self._root = root
         self._small_bytes_max = small_bytes_max
         self._begun = self._scanned = False
+        self._saying = threading.Lock()
+        """Held by whoever says whose store it is, or that it has segments."""
         self._erasing = asyncio.Lock()
         self._to_erase: dict[ReferenceId, None] = {}
         self._erased = set[ReferenceId]()
@@ -110,8 +113,12 @@ class LocalBlobs:
         return found
 
     async def identify(self, identity: StoreIdentity) -> None:
-        in_use = self._segments.in_use
-        await self._files.run(lambda: store_state.write_identity(self._root, identity, segments=in_use))
+        def say() -> None:
+            with self._saying:  # the first segment may be on its way, said and not known yet
+                has_segments = self._segments.in_use or store_state.has_segments(self._root)
+                store_state.write_identity(self._root, identity, segments=has_segments)
+
+        await self._files.run(say)
 
     def _check_segments(self) -> None:
         """Raises: BAD_CONFIG when there should be segments."""
@@ -122,10 +129,11 @@ class LocalBlobs:
 
     def _say_segments(self) -> None:
         """From now on the store is not complete without its segments."""
-        if not store_state.has_segments(self._root):
-            identity = store_state.read_identity(self._root)
-            if identity is not None:
-                store_state.write_identity(self._root, identity, segments=True)
+        with self._saying:
+            if not store_state.has_segments(self._root):
+                identity = store_state.read_identity(self._root)
+                if identity is not None:
+                    store_state.write_identity(self._root, identity, segments=True)
 
     # --- taking -----------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,8 @@ def numbers(root: Path) -> list[int]:
         names = os.listdir(root / FOLDER)
     except FileNotFoundError:
         return []
-    return sorted(int(name.removesuffix(_SUFFIX)) for name in names if name[:8].isdigit() and name.endswith(_SUFFIX))
+    found = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+    return sorted(int(number) for number in found if number.isdecimal() and name_of(int(number)) == number + _SUFFIX)
 
 
 def find(root: Path) -> Found:
