@@ -53,6 +53,7 @@ class Balancing:
         self._on = context
         self._parts = parts
         self._act = act
+        self._tick_ms = settings.tick_ms
         self._hysteresis = settings.balance_hysteresis_percent / 100
         self._even_pace = Pace(settings.balance_bytes_per_s_max)
         self._drain_pace = Pace(settings.drain_bytes_per_s_max)
@@ -82,6 +83,8 @@ class Balancing:
         for shepherd in found:
             here, unquiet = await self._leave(shepherd)
             moved, waiting = moved + here, waiting + unquiet
+        if not self._leads():
+            return  # what was not looked at is not quiet
         if not moved and not waiting:
             self._apart = places
         soon = moved or waiting or any(node.draining for node in nodes.health.values())
@@ -96,7 +99,7 @@ class Balancing:
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
         """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""
         moved, waiting, after, held = 0, 0, "", HeldDrain(shepherd, 0)
-        while self._parts.leading.now:
+        while self._leads():
             obj = shepherd_object(shepherd)
             page = await self._on.records.scan(self._on.call, obj, "file", after, bounds.REFERENCES_PAGE)
             blobs = list(dict.fromkeys(BlobId(blob) for _, blob in page.items))
@@ -115,22 +118,28 @@ class Balancing:
     async def _turn(self, blob: BlobId, planned: BalanceMove) -> bool:
         """Wait for this move's turn, look again, and begin it."""
         node = self._parts.planning.nodes().health.get(planned.leaving)
-        if node is None:
+        if node is None or not self._leads():
             return False
         paces = (self._drain_pace,) if node.draining else (self._even_pace, self._count)
         while (pause := max(pace.wait_ms(self._on.now) for pace in paces)) or self._busy():
-            await self._on.world.clock.sleep(max(pause, self._on.settings.tick_ms))
+            if not self._leads():
+                return False
+            await self._on.world.clock.sleep(min(pause, self._tick_ms) or self._tick_ms)
         for stored in await self._read((blob,)):
             fresh = self._parts.planning.planned(stored)
             if fresh is None:
                 continue
             view, plan = fresh
             move = balance.move(view, plan, self._parts.planning.nodes(), self._balance())
-            if move is not None and self._parts.leading.now:
+            if move is not None and self._leads():
                 self._spend(plan.size, move, draining=node.draining)
                 await self._act(replace(plan, copies=(move.copy,)), stored)
                 return True
         return False
+
+    def _leads(self) -> bool:
+        """Whether this Librarian leads at this moment: it may be another one after each wait."""
+        return self._parts.leading.now
 
     def _spend(self, size: int, move: BalanceMove, *, draining: bool) -> None:
         now = self._on.now

@@ -13,6 +13,7 @@ from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
+    REPAIR_OBJECT,
     SERVICES_OBJECT,
     BlobId,
     Guid,
@@ -611,6 +612,25 @@ async def test_a_drain_goes_at_its_rate_and_can_be_called_off() -> None:
         await p.b.service.drain(ADMIN, one.id, False)
         await asyncio.sleep(30)
         assert sum(len(s.replicas) for s in p.shepherds.values() if s is not one) <= copied + 1
+
+
+@virtual
+async def test_who_no_longer_leads_leaves_a_drain_at_once_though_the_next_copy_waits_for_its_turn() -> None:
+    settings = replace(LibrarianSettings.dev(ADMIN.dn), drain_bytes_per_s_max=1, leader_lease_ms=3_600_000)
+    async with paper(3, settings) as p:
+        for n in range(30):
+            await p.upload(f"f{n}", copies=1)
+        await p.b.service.drain(ADMIN, p.b.shepherds[0], True)
+
+        async def is_(state: str) -> bool:
+            return state in [view.state for view in p.b.service.jobs.views("librarian") if view.name == "balance"]
+
+        await p.until(lambda: is_("running"))
+        await asyncio.sleep(2)
+        assert await is_("running"), "a copy waits: 7 bytes, 1 byte a second"
+        taken = [put(REPAIR_OBJECT, "lease", name, value) for name, value in (("holder", "another"), ("term", "99"))]
+        assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(taken))).applied
+        await p.until(lambda: is_("held"), limit_ms=5 * settings.tick_ms)
 
 
 @virtual
