@@ -769,10 +769,10 @@ class GroupReplica:
         reign = self._reign
         self._strain.late(self.attention.comes(now_ms), now_ms)
         if reign is not None:
-            waiting_ms = reign.waiting_since()
+            waits_ms = reign.waits_ms(now_ms)
             if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
-            elif waiting_ms is not None and now_ms - waiting_ms >= self._strain.stuck_ms(now_ms, self._turn.failures):
+            elif waits_ms and waits_ms >= self._strain.stuck_ms(now_ms, self._turn.failures):
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
         elif self._following is not None and now_ms >= max(self._grant.until_ms, self.attention.grace_until_ms):
             self._following = None

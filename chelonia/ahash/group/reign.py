@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from chelonia.ahash.group.lease import NEVER_MS, Lease
 from chelonia.ahash.group.log_vouching import TermMark
 from chelonia.ahash.group.peer_messages import Beat
 from chelonia.ahash.group.watermark import Watermark
+
+OPENINGS_WAITED: Final = 2
+"""A commit may wait as long as so many openings, each of which waits for two syncs."""
 
 
 @dataclass(slots=True)
@@ -46,9 +50,14 @@ class Reign:
         assert self.announced <= self.told, "nothing is announced that was not told here first"
         return self.announced < self.told and 2 * (self.may_tell_ms - now_ms) <= tell_ms
 
-    def waiting_since(self) -> int | None:
-        """Since when the oldest commit waits to be durable, or the term to be opened; None: neither."""
-        return self.began_ms if self.opened_ms is None else self.watermark.waiting_since()
+    def waits_ms(self, now_ms: int) -> int:
+        """How long the term waits to be opened, or its oldest commit to be durable; 0 as long as that may take, judged
+        by the commits that opened the term: such are the disks of the others."""
+        if self.opened_ms is None:
+            return now_ms - self.began_ms
+        since_ms = self.watermark.waiting_since()
+        waits_ms = 0 if since_ms is None else now_ms - since_ms
+        return waits_ms if waits_ms >= OPENINGS_WAITED * (self.opened_ms - self.began_ms) else 0
 
     def beat(self, sent_ms: int, lease_ms: int) -> Beat:
         """A word of its master; with `sent_ms` 0 it only tells what is durable."""

@@ -13,7 +13,7 @@ from chelonia.ahash.group.effects import Admission, AskElection, Promises, Repli
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import held_for
 from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Vouched, VouchedCommit
-from chelonia.ahash.group.peer_messages import Beat, Echo, EngineFrame, Past, Stand
+from chelonia.ahash.group.peer_messages import Ack, Beat, Echo, EngineFrame, Past, Stand
 from chelonia.ahash.group.protocol import GroupReplica
 from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, ReplicaStrain
 from chelonia.ahash.store.replicated_port import (
@@ -211,6 +211,39 @@ def test_a_term_may_take_longer_to_open_where_attempts_came_to_nothing(
         one.tick(now_ms)
         one.received(2, Echo(now_ms, 5, True, None), now_ms)
     assert one.role is role
+
+
+def opened_after(opening_ms: int) -> tuple[GroupReplica, int]:
+    """The others had the two commits that open its term so much later. Returns: the time after, too."""
+    one, began_ms = replica(), OPEN
+    for _ in range(3):
+        one.event(ElectionFailed("not enough votes"), began_ms)
+    one.mastered(5, END, began_ms)
+    for sequence, synced_ms in ((41, began_ms + opening_ms // 2), (42, began_ms + opening_ms)):
+        one.event(SyncedCommit(sequence, LogPosition(5, 1, 100 * sequence)), began_ms)
+        listens(one, began_ms, synced_ms)
+        one.received(2, Echo(synced_ms, 5, True, Ack(LogPosition(5, 1, 100 * sequence), sequence)), synced_ms)
+        began_ms = synced_ms
+    assert one.status(began_ms).role is ReplicaRole.MASTER
+    return one, began_ms
+
+
+def listens(one: GroupReplica, since_ms: int, until_ms: int) -> None:
+    for now_ms in range(since_ms, until_ms, PACE.beat_ms):
+        one.tick(now_ms)
+        one.received(2, Echo(now_ms, 5, True, None), now_ms)
+
+
+@pytest.mark.parametrize("opening_ms", [100, 7_000])
+def test_a_commit_may_wait_for_longer_where_those_that_opened_the_term_did(opening_ms: int) -> None:
+    """Where each sync takes 3.5 s a term opened, in the end, and ended with its first change, for ever."""
+    one, now_ms = opened_after(opening_ms)
+    one.event(SyncedCommit(43, LogPosition(5, 1, 4_300)), now_ms)
+    ends_ms = now_ms + max(PACE.stuck_ms, 2 * opening_ms)
+    listens(one, now_ms, ends_ms)
+    assert one.role is ReplicaRole.MASTER
+    one.tick(ends_ms)
+    assert one.role is ReplicaRole.ALONE
 
 
 def test_no_term_is_waited_for_longer_and_longer() -> None:
