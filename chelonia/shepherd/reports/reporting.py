@@ -64,7 +64,6 @@ class Reporting:
         self._how = node.reconciling
         self._earlier = ToldReport()  # what told something last before the first report, as its answer said
         self._differences = 0
-        self._strangers: dict[ReferenceId, None] = {}
         self._alarmed = False
         self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
         self._numbered = 0  # the generation whose reports are numbered
@@ -398,25 +397,26 @@ class Reporting:
         for replica in report.replicas:
             held = node.index.get(replica.reference)
             if held is None or replica.reference not in unknown:
-                self._strangers.pop(replica.reference, None)
+                node.index.strangers.pop(replica.reference, None)
                 node.known(replica.reference, replica.state)
                 continue
             held, fate = lifecycle.unknown(held, now_ms, node.settings.unknown_grace_ms)
             node.index.put(held)
             if held.committed:
-                self._strangers[held.reference] = None
+                node.index.strangers[held.reference] = None
             if fate is Fate.ASK_AGAIN or self._metadata_lost(held) or not await self._set_aside(held):
                 node.report(held.reference, lifecycle.ask_again_ms(held, now_ms, node.settings.unknown_retry_ms))
 
     def _metadata_lost(self, held: KeptReplica) -> bool:
         """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:
         then they all stay where they are, readable as soon as the right metadata are back."""
-        lost = len(self._strangers) > max(STRANGERS_MIN, len(self._node.index) // 2)
+        index = self._node.index
+        lost = len(index.strangers) > max(STRANGERS_MIN, len(index) // 2)
         if lost and not self._alarmed:
             log.error(
                 "the namespace does not know %d of %d replicas; nothing is set aside until it does or a person erases "
                 "them; if an empty or old A-Hash was started, stop it and restore the newest backup",
-                len(self._strangers), len(self._node.index),
+                len(index.strangers), len(index),
             )  # fmt: skip
         self._alarmed = lost
         return lost and held.committed
@@ -424,7 +424,6 @@ class Reporting:
     async def _set_aside(self, held: KeptReplica) -> bool:
         try:
             await self._node.set_aside(held)
-            self._strangers.pop(held.reference, None)
         except CheloniaError as error:
             log.warning(
                 "replica could not be set aside, it is tried again reference=%s error=%s", held.reference, error

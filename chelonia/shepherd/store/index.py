@@ -35,6 +35,8 @@ class Index:
         """What is not here, though the namespace may list it: noted until it has been told."""
         self.uncommitted: dict[ReferenceId, None] = {}
         """What no transact is known to have named."""
+        self.strangers: dict[ReferenceId, None] = {}
+        """What is committed, and the namespace did not know when it was asked last."""
         self._count = 0
         self.total_bytes = 0
 
@@ -109,6 +111,7 @@ class Index:
         assert reference not in self, "it is in one part"
         del self._warm[reference]
         self.uncommitted.pop(reference, None)
+        self.strangers.pop(reference, None)
         self._changed[reference] = None
         return held
 

@@ -519,6 +519,31 @@ async def test_an_empty_namespace_sets_nothing_aside() -> None:
     assert len(world.blobs.references()) == 103
 
 
+@pytest.mark.expect_log("the namespace does not know 103 of 103 replicas")
+@pytest.mark.expect_log("replica set aside")
+@virtual
+async def test_what_was_unknown_and_is_erased_is_no_sign_that_metadata_were_lost() -> None:
+    """Once a person has erased what the namespace did not know, each further one is set aside as ever."""
+    world = await World(unknown_grace_ms=2_000).start(run=True)
+    for number in range(103):
+        await world.store(DATA, number)
+    await world.pass_ms(2_000)
+    world.librarian.known.clear()
+    world.librarian.forget()
+    await world.restart(run=True)
+    await world.pass_ms(30_000)
+    erased = tuple((str(reference), reference) for reference in world.blobs.references())
+    await world.service.delete(LIBRARIAN, erased, Authority(world.librarian.position))
+    reference = await world.store(DATA, 200)
+    await world.pass_ms(2_000)
+    world.librarian.known.clear()
+    world.librarian.next_report_ms = -1  # it asks for the inventory
+    await world.store(DATA, 201)
+    await world.pass_ms(60_000)
+    assert reference not in world.blobs.references()
+    assert await world.quarantined() == 1
+
+
 @pytest.mark.expect_log("replica set aside")
 @virtual
 async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_erased() -> None:
