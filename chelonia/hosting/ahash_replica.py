@@ -27,9 +27,10 @@ from chelonia.ahash.store.bdb.damaged import open_replica
 from chelonia.ahash.store.bdb.environment import BdbSettings
 from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, read_lease, write_lease
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
+from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.page_scrub import PageScrub, ScrubPace
-from chelonia.ahash.store.store_threads import ThreadExecutor
+from chelonia.ahash.store.store_threads import REPLICATION_ROUND_S, ThreadExecutor
 from chelonia.core import bounds
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
@@ -82,10 +83,9 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}: renew with the same subject"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
     identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
-    engine = await asyncio.to_thread(
-        open_replica, Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
+    executor, engine = await open_watched(
+        Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
     )
-    executor = ThreadExecutor(goes_round=end(REFILL if len(section.replicas) > 1 else RESTORE))
     executor.watch(engine.replication)
     pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)
@@ -107,6 +107,22 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         await close()
         raise
     return HostedReplica(ahash, ahash.run, close, links.jobs)
+
+
+async def open_watched(
+    directory: Path, settings: BdbSettings, identity: ReplicaIdentity, *, others: bool
+) -> tuple[ThreadExecutor, ReplicatedStore]:
+    """Open a replica's store, with what ends the process where a search in it goes round. Raises: as `open_replica`."""
+    executor = ThreadExecutor(goes_round=end(REFILL if others else RESTORE))
+
+    def opened(goes_on: Callable[[], None]) -> ReplicatedStore:
+        return open_replica(directory, settings, identity, others=others, goes_on=goes_on)
+
+    try:
+        return executor, await executor.run_apart(opened, REPLICATION_ROUND_S)
+    except BaseException:
+        await executor.close()
+        raise
 
 
 async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> None:

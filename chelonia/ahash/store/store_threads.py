@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -145,6 +146,24 @@ class ThreadExecutor:
     def watch(self, other: AtWork) -> None:
         """Have another thread watched as well."""
         self._watched.append(other)
+
+    async def run_apart(self, work: Callable[[Callable[[], None]], T], long_s: float) -> T:
+        """Run `work`, which takes long, on a thread of its own. It is given what to call at each piece of it; one may
+        use CPU for `long_s`."""
+
+        def run() -> T:
+            own = AtWork(threading.current_thread(), long_s)
+            self._watched.append(own)
+            try:
+                return work(own.begins)
+            finally:
+                self._watched.remove(own)
+
+        apart = ThreadPoolExecutor(1, "ahash-apart")
+        try:
+            return await self._loop.run_in_executor(apart, run)
+        finally:
+            apart.shutdown(wait=False)
 
     def _watch(self, goes_round: Callable[[str], None]) -> None:
         while not self._closed.wait(LOOK_S):

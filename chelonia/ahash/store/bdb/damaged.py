@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +26,24 @@ STEP_PAGES: Final = 256
 """Read together."""
 
 
-def open_replica(directory: Path, settings: BdbSettings, identity: ReplicaIdentity, *, others: bool) -> ReplicatedStore:
+def open_replica(
+    directory: Path,
+    settings: BdbSettings,
+    identity: ReplicaIdentity,
+    *,
+    others: bool,
+    goes_on: Callable[[], None] = lambda: None,
+) -> ReplicatedStore:
     """Open a replica's store; where it is damaged and there are `others` to fill it, begin with an empty one.
 
+    Args: `goes_on`: called again and again while its files are read, which takes long. A search that comes to an empty
+        page never calls it.
     Raises: as `ReplicatedStore`; OSError.
     """
     try:
         return ReplicatedStore(directory, settings, identity)
     except CheloniaError as error:
-        if error.kind is not Kind.INTERNAL or not others or not (flaw := _may_be_given_up(directory, error)):
+        if error.kind is not Kind.INTERNAL or not others or not (flaw := _may_be_given_up(directory, error, goes_on)):
             raise
         _LOG.error(
             "ahash replica %d is damaged: %s. It begins with an empty store and takes part again when the others have "
@@ -46,31 +56,33 @@ def open_replica(directory: Path, settings: BdbSettings, identity: ReplicaIdenti
     return ReplicatedStore(directory, settings, identity)
 
 
-def _may_be_given_up(directory: Path, error: CheloniaError) -> str:
+def _may_be_given_up(directory: Path, error: CheloniaError, goes_on: Callable[[], None]) -> str:
     """What is damaged, where it may be; else empty."""
     if (directory / DAMAGED).exists() or (directory / "restored").exists() or not last_counted(directory / "acked")[0]:
         return ""
     try:
-        if flaw := _damaged_page(PageFile(directory)) or _damaged_log(LogFiles(directory)):
+        if flaw := _damaged_page(PageFile(directory), goes_on) or _damaged_log(LogFiles(directory), goes_on):
             return flaw
     except OSError:
         return ""
     return str(error.__cause__) if isinstance(error.__cause__, DamagedTree) else ""
 
 
-def _damaged_page(pages: PageFile) -> str:
+def _damaged_page(pages: PageFile, goes_on: Callable[[], None]) -> str:
     first = 0
     while (found := pages.look(first, STEP_PAGES)).pages > first:
+        goes_on()
         for number, wrong in found.flaws.items():
             return f"page {number} of {pages.path}: {wrong}"
         first += STEP_PAGES
     return ""
 
 
-def _damaged_log(logs: LogFiles) -> str:
+def _damaged_log(logs: LogFiles, goes_on: Callable[[], None]) -> str:
     for name in logs.names():
         at: int | None = 0
         while at is not None:
+            goes_on()
             found = logs.look(name, at)
             if found.flaw:
                 return f"{name}: {found.flaw}"

@@ -48,6 +48,8 @@ DAMAGED: Final = "db.damaged"
 """What a replica had when it was found damaged, until it holds everything again."""
 TREE: Final = "store.db"
 """The file of the one B-tree."""
+ROOT: Final = 1
+"""The page of it where each search begins."""
 UNREADABLE: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 """What the system says of bytes that a disk cannot read."""
 LOOK_BYTES: Final = 1024 * 1024
@@ -260,9 +262,10 @@ def suspect(directory: Path) -> None:
 def clear_suspicion(directory: Path, tree: Any, *, killed: bool) -> None:
     """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError, `DamagedTree`.
 
-    So where a process was killed and pages are empty: in one that belongs to the tree the library goes round for ever.
+    So where a process was killed and pages are empty: in one that belongs to the tree the library goes round for ever;
+    and wherever the root is, in which it reads what is no record.
     """
-    if killed and tree is not None and _has_empty_page(directory / "db" / TREE):
+    if tree is not None and _has_empty_page(directory / "db" / TREE, among=None if killed else ROOT + 1):
         suspect(directory)
     if (directory / "suspect").exists():
         try:
@@ -286,16 +289,18 @@ def is_damage(error: BaseException) -> bool:
     return isinstance(error, lost) or said in UNREADABLE
 
 
-def _has_empty_page(path: Path) -> bool:
-    """Whether a page is all zero, never written, or lost; or cannot be read."""
+def _has_empty_page(path: Path, among: int | None = None) -> bool:
+    """Whether a page, or one `among` so many first ones, is all zero, never written, or lost; or cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             size = page_size(file.read(DESCRIPTION_BYTES)) or PAGE_BYTES
             file.seek(0)
             empty = bytes(size)
-            while data := file.read(LOOK_BYTES):
+            while data := file.read(among * size if among else LOOK_BYTES):
                 if any(data[at : at + size] == empty for at in range(0, len(data), size)):
                     return True
+                if among:
+                    break
     except OSError as error:
         if error.errno not in UNREADABLE:
             raise

@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from chelonia.ahash.store.replicated_port import Failed, Ready
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import SMALL, no_panic
 from tests.support.failing import fails
+from tests.support.polling import patience
 from tests.support.replicas import Wired
 from tests.unit.ahash.store.bdb.test_replicated import (
     LOGS,
@@ -33,6 +36,9 @@ from tests.unit.ahash.store.bdb.test_replicated import (
 )
 
 __all__ = ["group"]
+
+KIND_AT, INNER, LEAF = 25, 3, 5
+"""In each page of a tree, what it is."""
 
 
 @pytest.fixture
@@ -127,9 +133,9 @@ def with_old_keys(group: Wired) -> Wired:
 
 def leaf_of(database: Path, key: bytes) -> int:
     """Where the page of a key begins."""
-    data, kind_at, leaf = (database / "store.db").read_bytes(), 25, 5
+    data = (database / "store.db").read_bytes()
     pages = range(0, len(data), PAGE_BYTES)
-    return next(at for at in pages if data[at + kind_at] == leaf and key in data[at : at + PAGE_BYTES])
+    return next(at for at in pages if data[at + KIND_AT] == LEAF and key in data[at : at + PAGE_BYTES])
 
 
 def emptied(database: Path) -> None:
@@ -214,9 +220,51 @@ def test_one_that_ended_in_order_reads_no_pages_first(group: Wired, monkeypatch:
     put(group.engines[1], 1)
     caught_up(group, 1)
     group.close(3)
-    monkeypatch.setattr(environment, "_has_empty_page", None)
+    monkeypatch.setattr(environment, "LOOK_BYTES", "none")
     group.open(3)
     group.wait(3, Ready)
+
+
+def opened_by_a_process(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.unit.ahash.opening", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120 * patience(), check=False)
+
+
+@pytest.mark.parametrize("lost", [LEAF, INNER])
+def test_one_that_ended_in_order_and_comes_to_an_empty_page_at_its_start_is_filled_anew(
+    group: Wired, tmp_path: Path, lost: int
+) -> None:
+    """It searches for where it stands, in a page that nothing showed to be empty: for ever, and nobody was told."""
+    entries = {b"old%05d" % n: b"x" * 500 for n in range(2_000)}
+    group.engines[1].commit(entries | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
+    group.engines[1].upkeep()
+    put(group.engines[1], 2)
+    caught_up(group, 2)
+    group.close(3)
+    with (tmp_path / "3" / "db" / "store.db").open("r+b") as file:
+        data = file.read()
+        for at in range(2 * PAGE_BYTES, len(data), PAGE_BYTES):  # the first has the root
+            if data[at + KIND_AT] == lost and (lost == INNER or layout.META_STATE in data[at : at + PAGE_BYTES]):
+                file.seek(at)
+                file.write(bytes(PAGE_BYTES))
+    ended = opened_by_a_process(tmp_path / "3")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "goes round in a search" in ended.stderr
+    assert opened_by_a_process(tmp_path / "3").stdout == "to be filled\n"
+    assert (tmp_path / "3" / DAMAGED / "store.db").exists()
+
+
+@pytest.mark.expect_log("ahash replica 3 is damaged: ")
+@pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
+def test_one_whose_root_is_empty_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
+    """A search begins there, and reads what is none of its records."""
+    with_old_keys.close(3)
+    with (tmp_path / "3" / "db" / "store.db").open("r+b") as file:
+        file.seek(PAGE_BYTES)
+        file.write(bytes(PAGE_BYTES))
+    empty = reopen(tmp_path / "3")
+    assert not empty.trusted()
+    empty.close()
 
 
 @pytest.mark.parametrize("pages", [1, 3, 256, 300])
