@@ -78,6 +78,8 @@ Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
 """Where a file of so many bytes waits for its turn."""
 BRANCHES_AHEAD: Final = 6
 """So many directories of a tree are asked for, or made, at a time: each is a round trip or two."""
+LISTED_MAX: Final = 100_000
+"""While so many entries that were asked for ahead wait, 27 MiB, no more are: at each depth of a tree some are left."""
 LISTED_MS: Final = 30_000
 """What was asked for ahead so long ago is asked for again: others may have changed it."""
 PLAIN: Final = TreeOptions()
@@ -236,17 +238,24 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
 
 
 async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenerator[Job, None]:
-    client, options = tree.client, tree.options
+    client, options, listed = tree.client, tree.options, 0
+
+    def came(task: asyncio.Task[dict[str, DirectoryEntry] | None]) -> None:
+        nonlocal listed
+        listed += 0 if task.cancelled() or task.exception() else len(task.result() or ())
+
     while waiting:
         now_ms = client.clock.monotonic_ms()
-        for branch in waiting[-BRANCHES_AHEAD:]:
+        for branch in waiting[-(BRANCHES_AHEAD if listed < LISTED_MAX else 1) :]:
             if branch.there is None:
                 branch.there, branch.asked_ms = asyncio.create_task(_entries(client, branch, options)), now_ms
+                branch.there.add_done_callback(came)
         branch = waiting.pop()
         directory, collection = branch.directory, branch.collection
         try:
             assert branch.there is not None, "it is the last, and so was asked for"
             there = await branch.there
+            listed -= len(there or ())
             if now_ms - branch.asked_ms >= LISTED_MS:
                 there = await _entries(client, branch, options)
             found = await asyncio.to_thread(scan, directory)

@@ -11,6 +11,7 @@ import pytest
 
 from chelonia.core.errors import Kind
 from chelonia.core.metadata import Triple
+from chelonia_clients import transfers
 from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.removal import remove_tree
 from chelonia_clients.transfers import LISTED_MS, TreeOptions, put_tree
@@ -125,6 +126,31 @@ async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none
         walking.cancel()
         await asyncio.wait((walking,))
     assert len(asked) == 1 + 6
+
+
+async def test_of_a_deep_tree_no_more_is_asked_for_ahead_than_memory_can_bear(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the directories beside each that is gone into, what is there waits until that is done."""
+    directory, depth = tmp_path / "t", 20
+    for _ in range(depth):
+        for name in "abcdef":
+            (directory / name).mkdir(parents=True)
+        directory /= "a"
+    client, waiting, most = client_on(fake), dict[str, int](), 0
+    monkeypatch.setattr(transfers, "LISTED_MAX", 1_000)
+
+    async def names(ln: str, *, recursive: bool = False) -> AsyncIterator[DirectoryEntry]:
+        for number in range(100):
+            yield DirectoryEntry(str(number))
+        waiting[ln] = 100
+
+    monkeypatch.setattr(client, "names", names)
+    async for done in put_tree(client, tmp_path / "t", "/t"):
+        waiting.pop(done.target, None)
+        most = max(most, sum(waiting.values()))
+    assert not waiting
+    assert 1_000 <= most <= 1_000 + 6 * 100
 
 
 async def test_of_a_tree_no_collection_goes_before_those_in_it_have_gone(
