@@ -70,7 +70,7 @@ class Xattrs:
         """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM, EINVAL, E2BIG."""
         if name.startswith("chelonia."):
             raise OSError(errno.EPERM, "the cluster says it; it cannot be set")
-        if not name.startswith(USER):
+        if not name.startswith(USER) or (inode.gone and value is not None):
             raise OSError(errno.ENOTSUP, name)
         if name == USER:
             raise OSError(errno.EINVAL, "it has no name")

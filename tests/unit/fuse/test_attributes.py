@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -139,3 +140,29 @@ async def test_a_mode_that_was_set_before_a_file_was_cut_to_nothing_is_kept(moun
     await mount.close(handle)
     seen = (await other.find("f")).attributes
     assert (seen.mode, seen.uid, seen.size) == (0o600, 7, 0)
+
+
+async def test_an_open_file_without_a_name_is_changed_as_any_other_but_keeps_no_attributes_of_users(
+    mount: Trial,
+) -> None:
+    await mount.write("f", b"bytes")
+    handle, xattrs = await mount.open("f"), Xattrs(mount.system._cluster, dict)
+    await xattrs.set(handle.inode, "user.run", b"7")
+    await mount.system.remove(mount.root, "f", directory=False)
+    await mount.system.set(handle.inode, Setting(mode=0o640))
+    await mount.system.resize(handle.inode, 3, by_name=False)
+    await mount.system.set(handle.inode, Setting(modified_ns=10**18))
+    await mount.system.refresh(handle.inode)
+    seen = shown(handle.inode, Options(), uid=0, gid=0)
+    assert (seen.mode & 0o777, seen.size, seen.modified_ns) == (0o640, 3, 10**18)
+    assert await mount.system.read(handle, 0, 10) == b"byt"
+    assert await xattrs.names(handle.inode) == []
+    for answer, number in (
+        (xattrs.get(handle.inode, "user.run"), errno.ENODATA),
+        (xattrs.set(handle.inode, "user.run", None), errno.ENODATA),
+        (xattrs.set(handle.inode, "user.run", b"8"), errno.ENOTSUP),
+    ):
+        with pytest.raises(OSError, match="run") as refused:
+            await answer
+        assert refused.value.errno == number
+    await mount.close(handle)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from unittest.mock import AsyncMock
 
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Clone, Done, Move, Over
+from chelonia_fuse import committing
 from chelonia_fuse.filesystem import Handle
 from tests.support.cluster import MemoryCluster
+from tests.support.failing import fails
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
 
 
@@ -169,3 +172,34 @@ async def test_who_cuts_a_file_by_its_name_cuts_what_others_have_made_of_it(
     if reading is not None:
         assert await other.system.read(reading, 0, 99) == b"new"
         await other.close(reading)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "others wrote", "removed"])
+@pytest.mark.expect_log("cannot be committed|is committed now|is kept as", optional=True)
+async def test_what_a_close_was_refused_is_committed_later_and_never_over_what_others_wrote(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    monkeypatch.setattr(committing, "REFUSED_S", 0)
+    await mount.write("f", b"old")
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"new")
+    refusal = CheloniaError(Kind.QUOTA, cause="it is over their quota")
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "apply", AsyncMock(side_effect=refusal))
+        with fails(Kind.QUOTA):
+            await mount.close(handle)
+    assert (await mount.read("f"), await other.read("f")) == (b"new", b"old")
+    if meanwhile == "others wrote":
+        await other.write("f", b"theirs")
+    elif meanwhile == "removed":
+        await mount.system.remove(mount.root, "f", directory=False)
+    await mount.committer.work_off()
+    found = {name[:10]: await other.read(name) for name in await names(other)}
+    assert (
+        found
+        == {
+            "nothing": {"f": b"new"},
+            "others wrote": {"f": b"theirs", "f.conflict": b"new"},
+            "removed": {},
+        }[meanwhile]
+    )
