@@ -107,7 +107,7 @@ class ShepherdDrills:
     async def _corrupt(self, call: Call, order: ShepherdDrill) -> None:
         node, position = self._node, order.position
         await node.disk.require()
-        if authorities.obeyed(node.state, position) != node.state:
+        if authorities.obeyed(node.state, position) != node.kept:
             await node.save(lambda now: authorities.obeyed(now, position))
         self._require_authority(call, order, authorities.revoked(node.state, position))
         if order.drill == self._drill:

@@ -74,8 +74,8 @@ class ShepherdNode:
         self.id = settings.service_id
         self.index = Index()
         self.disk = Disk(ports.blobs)
-        self.state = self.found = ShepherdState(boot=0, ticket_secret=b"")
-        """As it is, and as this start found it."""
+        self.state = self.found = self.kept = ShepherdState(boot=0, ticket_secret=b"")
+        """As it is, as this start found it, and as the disk has it."""
         self.journal = Journal(self.id, 0)
         self.round = ScrubRound()
         self.background = Background()
@@ -142,6 +142,7 @@ class ShepherdNode:
         async with self._saving:
             latest = self.state  # whoever waited for the lock writes what is newest
             await self.ports.worker.run(lambda: self.ports.state_file.save(latest))
+            self.kept = latest
 
     # --- repair copies --------------------------------------------------------------------------------------------
 

@@ -269,7 +269,7 @@ class ShepherdService:
             return tuple(DeleteOutcome(request_id, f"nosuchfile: {refusal}") for request_id, _ in references)
         await node.disk.require()  # what is not there to be erased is not erased
         position = authority.position
-        if authorities.obeyed(node.state, position) != node.state:
+        if authorities.obeyed(node.state, position) != node.kept:
             await node.save(lambda now: authorities.obeyed(now, position))
         outcomes = await self._delete_all(references, position)
         await node.disk.require(hard=True)  # a disk that has gone meanwhile answered like one that held nothing

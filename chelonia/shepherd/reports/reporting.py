@@ -337,7 +337,7 @@ class Reporting:
         if self._how.begun and (fresh or restored):
             self._how.ask("other metadata were put back" if restored else "it was not known for a while")
         self._linked = answer.known
-        if state != node.state:
+        if state != node.kept:
             await node.save(lambda now: authority.seen(now, answer.position) or now)
         if fresh:
             node.news.set()

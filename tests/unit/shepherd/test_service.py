@@ -1,6 +1,7 @@
 """Start, erasure under authority, copies, scrub, stat and status of one Shepherd."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem
-from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, Upload
+from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, ShepherdState, Upload
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.service import ERASED_TOGETHER
 from chelonia.shepherd.store.index import Index
@@ -155,6 +156,38 @@ async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metada
     restored_within(world, "identity", after=1)  # it looks whether the disk is there, then before it saves
     await world.service.tidy()
     assert generation_of(world) == 2
+
+
+@pytest.mark.parametrize("learns", ["an order", "a heartbeat"])
+@served
+async def test_how_new_the_metadata_are_is_written_down_though_the_disk_failed_at_first(
+    world: World, learns: str
+) -> None:
+    """Else the next start would obey metadata that are older than what this one has seen."""
+    reference = await world.store(DATA)
+    newer = Position(CLUSTER, 2, 7)
+
+    async def learn() -> None:
+        if learns == "a heartbeat":
+            world.librarian.position = newer
+            await world.service.beat()
+        else:
+            await world.service.delete(LIBRARIAN, (("r", reference),), Authority(newer))
+
+    save, failures = world.state.save, [CheloniaError(Kind.UNAVAILABLE, "save state", cause="its disk is full")]
+
+    def saved(state: ShepherdState) -> None:
+        if failures:
+            raise failures.pop()
+        save(state)
+
+    world.state.save = saved  # type: ignore[method-assign]
+    with contextlib.suppress(CheloniaError):
+        await learn()
+    assert not failures
+    await learn()
+    assert world.state.state is not None
+    assert world.state.state.generation == 2
 
 
 @served
