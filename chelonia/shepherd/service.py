@@ -97,6 +97,8 @@ class ShepherdService:
         self._scrubber = Scrubber(self._node)
         self._drilling = ShepherdDrills(self._node, self)
         self._aside = _Aside({})
+        self._left: dict[ReferenceId, None] = {}
+        """Uploads that have ended, of which something is kept: to be erased."""
         self._readmitted_to = ReferenceId("")
         pause = settings.tidy_ms
         tidying = Job("tidy", every(pause, self.tidy), Wait(pause), loud=True)
@@ -175,8 +177,7 @@ class ShepherdService:
     async def _tidy(self) -> None:
         node = self._node
         await self._stock.measure()
-        for reference in self._uploads.expire():
-            await node.ports.blobs.erase(reference)
+        left = await self._erase_left()
         self._downloads.expire()
         await node.settle()
         now_ms = node.ports.clock.monotonic_ms()
@@ -192,6 +193,22 @@ class ShepherdService:
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
+        if left is not None:  # it has held up nothing else
+            raise left
+
+    async def _erase_left(self) -> CheloniaError | None:
+        """Erase what ended uploads have left; returns why some of it is still there: that is tried again."""
+        self._left |= dict.fromkeys(self._uploads.expire())
+        failure = None
+        for reference in tuple(self._left):
+            busy = self._uploads.pending(reference) is not None or reference in self._node.index
+            try:
+                if not busy:  # else it was asked for anew
+                    await self._node.ports.blobs.erase(reference)
+                del self._left[reference]
+            except CheloniaError as error:
+                failure = error
+        return failure
 
     async def _readmit_once(self) -> None:
         """Under metadata of another generation (restored from a backup) what was unknown may be known."""

@@ -740,3 +740,28 @@ async def test_what_is_kept_is_of_no_use_when_other_sums_are_owed(world: World) 
     assert (await world.service.offset(JOE, ticket), world.blobs.used_bytes()) == (0, 0)
     done = await world.send(ticket, DATA, announced=announced)
     assert done.checksums == checksums(DATA)
+
+
+@served
+async def test_what_an_upload_left_goes_though_another_cannot_be_erased_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are forgotten by then: nobody else would erase them before the next start."""
+    for number in range(3):
+        ticket = await world.ticket(request(DATA, number, lifetime_ms=1_000))
+        await kind_of(world.service.receive(JOE, Upload(ticket, broken_body(DATA[:500]), len(DATA))))
+    first, erase, tries = world.blobs.kept_uploads()[0], world.blobs.erase, list[ReferenceId]()
+
+    async def failing(reference: ReferenceId) -> bool:
+        tries.append(reference)
+        if reference == first and tries.count(first) < 3:
+            raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "a sync failed")
+        return await erase(reference)
+
+    monkeypatch.setattr(world.blobs, "erase", failing)
+    await world.pass_ms(2_000)
+    await kind_of(world.service.tidy())
+    await kind_of(world.service.tidy())
+    assert world.blobs.kept_uploads() == (first,), "it holds up no other"
+    await world.service.tidy()
+    assert world.blobs.kept_uploads() == ()
