@@ -728,8 +728,8 @@ class ReplicatedStore:
                 if self._elections.inside:
                     return
                 self._drop_tree()
-                self._env.close()
                 with environment.opening(self._directory, REFILL):
+                    self._env.close()
                     self._elections.serve(self._open_environment())
                     self._trusted = self._find_trust()
                 self._master, self._ready, self._copied, self._pending = None, False, False, None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from berkeleydb import db as bdb
@@ -23,7 +24,7 @@ from chelonia.ahash.store.replicated_port import Failed, Ready
 from chelonia.core.errors import CheloniaError, Kind
 from tests.support.ahash import SMALL, no_panic
 from tests.support.failing import fails
-from tests.support.polling import patience
+from tests.support.polling import patience, poll
 from tests.support.replicas import Wired
 from tests.unit.ahash.store.bdb.test_replicated import (
     LOGS,
@@ -358,3 +359,30 @@ def test_one_that_panics_before_it_takes_part_says_so_when_it_does(with_old_keys
 
     with_old_keys.open(3, looked)
     assert isinstance(with_old_keys.wait(3, Failed), Failed)
+
+
+class Unclosable:
+    """An environment that cannot be closed."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def close(self) -> None:
+        self._env.close()
+        raise bdb.DBError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.expect_log("replica 3 has vouched for nothing .* it is opened again")
+def test_one_that_cannot_be_closed_to_be_opened_again_ends(group: Wired) -> None:
+    """Each call of it fails from then on: it would follow nobody, for as long as the process lives."""
+    put(group.engines[1], 1)
+    caught_up(group, 1)
+    engine = group.engines[3]
+    engine._env = Unclosable(engine._env)
+    for _ in range(2):  # the first looks, the second finds that nothing has moved
+        engine.rouse(10_000)
+        poll(lambda: not engine._rousing, what="the replication thread has looked")
+    assert isinstance(group.wait(3, Failed), Failed)
