@@ -72,10 +72,11 @@ def _tags(field: str, *, weak: bool = True) -> tuple[str, ...]:
 
 
 def _instant(text: str) -> int:
-    """An HTTP date in nanoseconds, of the end of that second; -1 for what is none (the field does not count then)."""
+    """An HTTP date in nanoseconds, of the end of that second, of 1970 at the earliest; -1 for what is none (the field
+    does not count then)."""
     try:
         moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return -1
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp()) * NS_PER_S + NS_PER_S - 1
+    return max(int(moment.timestamp()), 0) * NS_PER_S + NS_PER_S - 1

@@ -11,6 +11,7 @@ from chelonia.wire.web.conditions import NS_PER_S, http_date, is_fresh, range_as
 AT = 1_700_000_000
 THERE = Attributes(Guid("g"), "file", 1, Dn("/CN=joe"), 5, "tag", AT * NS_PER_S + 7)
 BEFORE, SAME, AFTER = (http_date((AT + seconds) * NS_PER_S) for seconds in (-1, 0, 1))
+NEVER = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ BEFORE, SAME, AFTER = (http_date((AT + seconds) * NS_PER_S) for seconds in (-1, 
         ({"If-Unmodified-Since": BEFORE}, False),
         ({"If-Unmodified-Since": SAME}, True),
         ({"If-Unmodified-Since": "no date"}, True),
+        ({"If-Unmodified-Since": NEVER}, True),
+        ({"If-Unmodified-Since": "Mon, 02 Jan 1950 00:00:00 GMT"}, False),
         ({"If-Unmodified-Since": BEFORE, "If-Match": '"tag"'}, True),
     ],
 )
@@ -44,6 +47,7 @@ def test_what_a_change_must_hold(fields: dict[str, str], holds: bool) -> None:
         ({"If-Modified-Since": SAME}, True),
         ({"If-Modified-Since": AFTER}, True),
         ({"If-Modified-Since": "no date"}, False),
+        ({"If-Modified-Since": NEVER}, False),
     ],
 )
 def test_what_a_reader_has_already(fields: dict[str, str], fresh: bool) -> None:
