@@ -336,6 +336,7 @@ async def _given_on(parts: S3Parts, ask: Ask) -> str:
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
     """Give a version its key again; `marker`: what is about to go. Raises: CONFLICT, when the key has been removed anew
     meanwhile: then it stays; or, by one that does no `_kept_back`, it goes back, overwritten or not."""
+    ask = ask.at(ask.apart) if ask.marks else ask  # a version has bytes: it is no collection
     own, call = in_own_name(parts, ask), ask.exchange.call
 
     async def newer() -> list[KeptVersion]:

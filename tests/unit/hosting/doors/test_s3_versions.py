@@ -249,6 +249,18 @@ def test_a_removal_can_be_undone_by_removing_its_marker(kept: Door) -> None:
     assert (kept.ask("GET", "/lab/a/k").body, kept.history()) == (b"one", [("a/k", first, "*")])
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_comes_back_to_a_key_that_ends_in_a_slash_has_that_key(kept: Door, *, beside: bool) -> None:
+    """It had the key without the slash, or could not come back where there was one."""
+    first = kept.put("dir/", b"one")
+    if beside:
+        kept.put("dir/x", b"another")
+    gone = kept.ask("DELETE", "/lab/dir/").version
+    assert kept.ask("DELETE", f"/lab/dir/?versionId={gone}").status == 204
+    assert (kept.ask("GET", "/lab/dir/").body, kept.ask("GET", "/lab/dir/").version) == (b"one", first)
+    assert kept.ask("GET", "/lab/dir").status == 404
+
+
 def test_when_the_newest_version_goes_the_one_before_has_the_key(kept: Door) -> None:
     versions = [kept.put("k", b"%d" % n) for n in range(3)]
     assert kept.ask("DELETE", f"/lab/k?versionId={versions[2]}").version == versions[2]
