@@ -254,10 +254,11 @@ async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want,
         return await _nothing(parts, ask)
     items: list[Item] = []
     more, behind, after = True, after, keys.followable(after)
-    is_cut = after != behind
+    is_cut, delimiter = after != behind, asked.delimiter
+    delimiter = delimiter if keys.followable(delimiter) == delimiter else ""  # then no name has it
     while more and len(items) <= asked.limit:
         count = min(asked.limit + 1 - len(items), bounds.BELOW_ENTRIES_MAX)
-        want_page = Listing(ask.bucket, after, count, want, True, asked.prefix, asked.delimiter)
+        want_page = Listing(ask.bucket, after, count, want, True, asked.prefix, delimiter)
         try:
             page = await narrowed.page(parts, ask.exchange.call, want_page, top)
         except CheloniaError as error:

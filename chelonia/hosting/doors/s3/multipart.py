@@ -67,6 +67,8 @@ PART_BYTES_MIN: Final = 5 * 1024 * 1024
 """All parts but the last have as many: Amazon's bound."""
 PAGE: Final = 1000
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})\Z", re.ASCII)
+_CONTROLS: Final = re.compile(r"[\0-\x1f]")
+"""What no name holds, and stands before all that a name does."""
 _APART: Final = "k"
 """What the name of an upload begins with whose object is to be kept apart."""
 
@@ -257,12 +259,13 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def _named_uploads(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
     """Open uploads of keys that are names."""
-    key, upload = asked.after, asked.mark
-    follows = listing_mark(key, upload) if upload and not upload.startswith(_APART) else f"{key}{AFTER_KEY}"
-    items = list[Item]()
-    for prefix in narrowed.upload_prefixes(ask.exchange.call, ask.bucket):
+    upload, items = asked.mark, list[Item]()
+    name = _CONTROLS.split(asked.after, maxsplit=1)[0]  # no name goes on as the key does: this is before, or behind it
+    is_named = name == asked.after and upload and not upload.startswith(_APART)
+    follows = listing_mark(name, upload) if is_named else f"{name}{AFTER_KEY}"
+    for prefix in narrowed.upload_prefixes(ask.exchange.call, ask.bucket) if not _CONTROLS.search(asked.prefix) else ():
         if prefix.startswith(asked.prefix) or asked.prefix.startswith(prefix):
-            where = max(asked.prefix, prefix, key=len), follows if key else ""
+            where = max(asked.prefix, prefix, key=len), follows if name else ""
             items += await _opened(parts, narrowed.above(ask), asked, where, _is_named)
     return sorted(items, key=_in_order)
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -212,6 +212,33 @@ def test_open_uploads_come_in_pages_by_prefix_and_delimiter(door: Door) -> None:
     names = "Key", "KeyMarker", "UploadIdMarker", "EncodingType", "Prefix"
     assert [told.texts(name) for name in names] == [["c%20d"], ["a"], [whole[1][1]], ["url"], ["c"]]
     assert told.texts("Initiated") != ["1970-01-01T00:00:00.000Z"]
+
+
+@pytest.mark.parametrize("delimiter", ["%00", "/" * 300])
+def test_a_listing_sums_up_by_what_no_name_holds(door: Door, delimiter: str) -> None:
+    for key in ("a", f"b{delimiter}x", f"b{delimiter}y", "c/d"):
+        door.put(key, b"x")
+    told = door.ask("GET", f"/lab?list-type=2&encoding-type=url&delimiter={delimiter}")
+    assert (told.status, told.texts("Key")) == (200, ["a", "c/d"])
+    assert told.texts("Prefix") == ["", f"b{delimiter}"]
+
+
+def test_open_uploads_of_keys_that_are_no_names_come_in_pages(door: Door) -> None:
+    keys = sorted(("\x00", "a", "a", "a\x00", "a\x00", "a\x01\x01", "a\x01z", "a/b", "b", "\x02"))
+    for key in keys:
+        door.opened(quote(key, safe=""))
+    found, query = list[str](), ""
+    while len(found) <= len(keys):
+        told = door.ask("GET", f"/lab?uploads&encoding-type=url&max-uploads=1{query}")
+        found += map(unquote, told.texts("Key"))
+        if told.texts("IsTruncated") == ["false"]:
+            break
+        (key,), (upload,) = told.texts("NextKeyMarker"), told.texts("NextUploadIdMarker")
+        query = f"&key-marker={key}&upload-id-marker={upload}"
+    assert found == keys
+    for prefix in ("\x00", "a\x00", "a\x01", "a"):
+        told = door.ask("GET", f"/lab?uploads&encoding-type=url&prefix={quote(prefix)}")
+        assert list(map(unquote, told.texts("Key"))) == [key for key in keys if key.startswith(prefix)]
 
 
 def test_a_version_to_go_on_behind_is_one_of_a_key(door: Door) -> None:
