@@ -106,15 +106,20 @@ async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tup
     """The tokens of the locks that cover a name, whether or not anything has it; the etag of what has it."""
     if place is None:
         return (), ""
-    at = place
-    while True:
-        (answer,) = await parts.files.look(call, (Look(at, Want.LOCKS),))
-        if not isinstance(answer, Failure):
-            covering = answer.locks if at == place else tuple(lock for lock in answer.locks if lock.deep)
-            return tuple(lock.token for lock in covering), answer.attributes.etag if at == place else ""
-        if answer.kind is not Kind.NOT_FOUND or not at.parts:
-            raise answer.error("If")
-        at = at.parent
+    names, known, gone = place.parts, 0, len(place.parts) + 1  # so many lead somewhere, so many nowhere
+    tried, there = len(names), None
+    while there is None or known + 1 < gone:
+        (answer,) = await parts.files.look(call, (Look(LogicalName(place.start, names[:tried]), Want.LOCKS),))
+        if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND and tried:
+            gone = tried
+        else:
+            known, there = tried, answer
+        # A name that is to come is, as a rule, right below what is there.
+        tried = gone - 1 if gone == len(names) else (known + gone) // 2
+    if isinstance(there, Failure):
+        raise there.error("If")
+    covering = there.locks if known == len(names) else tuple(lock for lock in there.locks if lock.deep)
+    return tuple(lock.token for lock in covering), there.attributes.etag if known == len(names) else ""
 
 
 async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:

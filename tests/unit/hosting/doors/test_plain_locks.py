@@ -6,7 +6,9 @@ import pytest
 from lxml import etree
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, Ms
+from chelonia.core.ports.files import Look
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
 from chelonia.wire.shares import ShareToken, issue
@@ -119,6 +121,27 @@ def test_conditions_of_if(bench: Bench) -> None:
     assert bench.ask("PUT", "/f", b"2", If=f"(<urn:x>) {held}").status == 204
     assert bench.ask("PUT", "/f", b"2", If="(Not <urn:x>)").status == 423
     assert bench.ask("PUT", "/below/f", b"2", If="(<urn:x>)").status == 412
+
+
+def test_an_if_of_names_far_below_anything_costs_few_questions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request of 10 KB had asked 5,040 times: all the way up from each of its names."""
+    bench.ask("MKCOL", "/d")
+    bench.ask("MKCOL", "/d/e")
+    held, look, asked = lock(bench, "/d"), bench.files.look, list[Look]()
+
+    async def counted(call: Call, looks: tuple[Look, ...]) -> object:
+        asked.extend(looks)
+        return await look(call, looks)
+
+    monkeypatch.setattr(bench.files, "look", counted)
+    for n in range(3, bounds.LN_DEPTH_MAX + 1, 11):
+        asked.clear()
+        assert bench.ask("PROPPATCH", "/d/e", If=f"<https://se:1/d/e{'/x' * (n - 2)}> {held}").status == 400
+        assert len(asked) <= 10, n
+    lists = " ".join(f"<https://se:1/{n}{'/x' * (bounds.LN_DEPTH_MAX - 1)}> (<urn:x>)" for n in range(20))
+    asked.clear()
+    assert bench.ask("GET", "/d", If=lists).status == 412
+    assert len(asked) <= 20 * 10
 
 
 def test_locks_are_told_as_properties(bench: Bench) -> None:
