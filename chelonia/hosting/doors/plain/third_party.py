@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.files import Arrived, Placing, Want, Write, good
 from chelonia.core.values import replace
@@ -95,6 +96,8 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     when = replace(exchange.when, absent=True) if exchange.spares else exchange.when
     when.require(place, there.attributes if there else None)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    (free,) = await parts.files.place(carrying(parts, exchange.call), (Placing(place, -1, wanted=copies),))
+    good(free, "COPY")  # else who may store nothing here could have this node ask anything of others
     copy = _Copying(other, shown)
 
     async def run() -> None:
@@ -245,7 +248,10 @@ def _doubt(answer: Streaming) -> str:
 
 
 def _remote(exchange: Exchange, field_name: str) -> Remote:
-    """Raises: BAD_REQUEST."""
+    """Raises: BAD_REQUEST; DENIED to nobody, in whose name this node speaks to none."""
+    if exchange.call.dn == ANONYMOUS:
+        cause = "a copy from or to another server is somebody's: show a certificate or a token"
+        raise CheloniaError(Kind.DENIED, "COPY", str(exchange.place), cause)
     return third_party.remote(exchange.header(field_name), exchange.request.headers.items())
 
 

@@ -10,17 +10,21 @@ from typing import Any, cast
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.ids import ANONYMOUS, ROOT, Dn
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Set
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
+from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.net.http_client import Sending
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.wire.web.third_party import remote
 from tests.support.failing import fails
-from tests.unit.hosting.doors.test_plain_door import Bench
+from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 
 BYTES = b"from elsewhere"
 ADLER = f"{zlib.adler32(BYTES):08x}"
@@ -89,6 +93,13 @@ def other() -> Other:
 @pytest.fixture
 def bench(other: Other) -> Bench:
     return Bench(ThirdParty(cast(Strangers, other)))
+
+
+async def opened(bench: Bench) -> None:
+    """A collection to which all may add."""
+    await bench.look("MKCOL", "/open")
+    rules = {"ALL": "+read +addEntry"}
+    await apply(bench.parts, Call(dn=JOE), Set(LogicalName(ROOT, ("open",)), policy=rules))
 
 
 def test_a_file_is_fetched_from_another_server(bench: Bench, other: Other) -> None:
@@ -183,22 +194,35 @@ def test_a_file_that_is_sent_on_by_the_other_server_is_summed_once(bench: Bench,
 def test_what_is_refused_at_once(bench: Bench, other: Other) -> None:
     for url in ("http://other/x", "file:///etc/passwd", "https://joe@other/x", "https://", "https://[x"):
         assert bench.ask("COPY", "/f", Source=url).status == 400, url
-    assert bench.ask("COPY", "/f", Source=OTHER, dn=ANONYMOUS).text.splitlines()[-1].startswith("failure: 403")
     bench.ask("PUT", "/f", b"1")
     assert bench.ask("MOVE", "/f", Destination=OTHER).status == 409
     assert Bench().ask("COPY", "/f", Source=OTHER).status == 501
 
 
+def test_nobody_and_who_may_not_copy_has_the_node_speak_to_no_other_server(bench: Bench, other: Other) -> None:
+    """What was refused in the end had been asked for: anybody could have the node ask anything of anybody."""
+    asyncio.run(opened(bench))
+    bench.ask("PUT", "/open/f", b"1")
+    assert bench.ask("COPY", "/f", Source=OTHER, dn=EVE).status == 403
+    for field in ("Source", "Destination"):
+        assert bench.ask("COPY", "/open/f", dn=ANONYMOUS, **{field: OTHER}).status == 401
+        assert bench.ask("COPY", "/open/g", dn=ANONYMOUS, **{field: OTHER}).status == 401
+    assert other.asked == []
+    assert bench.ask("COPY", "/open/g", Source=OTHER, dn=EVE).text.endswith("success: Created\n")
+    assert other.asked != []
+
+
 async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(third_party, "MARKER_S", 0.0)
     other.waits = asyncio.Event()
+    await opened(bench)
     bodies = []
     shares = []
     for user in range(6):
         began = len(bodies)
         with fails(Kind.BUSY):
             while True:
-                ask = bench.exchange("COPY", "/f", dn=Dn(f"/CN={user}"), Source=OTHER)
+                ask = bench.exchange("COPY", "/open/f", dn=Dn(f"/CN={user}"), Source=OTHER)
                 body: Any = (await third_party.pull(bench.parts, ask)).body
                 assert b"Stripe Bytes Transferred: 0" in await anext(body)
                 bodies.append(body)
@@ -210,7 +234,7 @@ async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monk
     assert bench.parts.third.running.total() == 0
     assert bench.parts.third.delegations.limits.reached == {"copies_of_other_servers": 6}
     other.waits.set()
-    assert (await bench.look("GET", "/f")).status == 404
+    assert (await bench.look("GET", "/open/f")).status == 404
 
 
 async def test_a_copy_ends_at_once_when_its_client_s_connection_does(bench: Bench, other: Other) -> None:
