@@ -80,7 +80,8 @@ def check_policy_rule(identity: str, actions: str) -> None:
     is not `+` or `-` and one of the seven action names.
     """
     known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or identity.removeprefix(VOMS_PREFIX).strip("/")
-    if not known or (not identity.startswith(("/", VOMS_PREFIX)) and identity not in (ALL, ANONYMOUS)):
+    named = identity.startswith(("/", VOMS_PREFIX)) and identity.isprintable()  # as all DNs and groups are
+    if not known or not (named or identity in (ALL, ANONYMOUS)):
         cause = "an identity is a DN (/...), VOMS:<vo>, VOMS:/<vo>/<group>, ALL or ANONYMOUS"
         raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
     for word in actions.split():

@@ -138,7 +138,7 @@ def test_rules_that_mean_something(identity: str, actions: str) -> None:
 @pytest.mark.parametrize(
     ("identity", "actions"),
     [("", "+read"), ("joe", "+read"), ("all", "+read"), ("VOMS:", "+read"), ("VOMS:/", "+read"),
-     ("<", "+read"), ("ALL", "read"),
+     ("<", "+read"), ("/CN=joe\n/CN=eve", "+read"), ("/CN=joe\x7f", "+read"), ("ALL", "read"),
      ("ALL", "+fly"), ("ALL", "+"), (JOE, "+read,+delete")],
 )  # fmt: skip
 def test_rules_that_could_not_mean_anything_are_refused(identity: str, actions: str) -> None:
