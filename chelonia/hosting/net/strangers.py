@@ -159,6 +159,9 @@ def _check_literal(url: str, allowed: Sequence[Network]) -> None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
+        if host.replace(".", "").isdigit():  # whoever connects may read it as an address all the same
+            cause = f"{host[:80]!a} is no address as it is spelled: write 192.0.2.1, or a name"
+            raise CheloniaError(Kind.INVALID_TARGET, "COPY", cause=cause) from None
         return
     _check(address, host, allowed)
 
