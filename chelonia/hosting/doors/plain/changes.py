@@ -29,6 +29,7 @@ from chelonia.core.ports.files import (
     Write,
     good,
 )
+from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.parts import (
@@ -84,8 +85,10 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
-    when, moved = exchange.when, (await look(parts, exchange.call, source)).attributes
+    found = await look(parts, exchange.call, source, Want.LOCKS)
+    when, moved = exchange.when, found.attributes
     when.require(source, moved)
+    check_held(found.locks, exchange.tokens, exchange.call.dn)  # before anything makes way for it
     there = await seen(parts, exchange.call, target)
     over = await _cleared(parts, exchange, source, target)
     if over is Over.REPLACE and there is not None and there.attributes.guid == moved.guid:

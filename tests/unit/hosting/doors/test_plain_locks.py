@@ -55,6 +55,18 @@ def test_a_locked_file_changes_only_for_who_shows_the_token(bench: Bench) -> Non
 PATCH = b"<propertyupdate xmlns='DAV:'><set><prop><x xmlns='u:'>1</x></prop></set></propertyupdate>"
 
 
+def test_nothing_makes_way_for_what_is_locked_and_stays(bench: Bench) -> None:
+    bench.ask("PUT", "/s", b"1")
+    for path in ("/d", "/d/e"):
+        bench.ask("MKCOL", path)
+    bench.ask("PUT", "/d/e/f", b"2")
+    held = lock(bench, "/s")
+    assert bench.ask("MOVE", "/s", Destination="https://se:1/d").status == 423
+    assert bench.ask("GET", "/d/e/f").body == b"2"
+    assert bench.ask("MOVE", "/s", Destination="https://se:1/d", If=held).status == 204
+    assert bench.ask("GET", "/d").body == b"1"
+
+
 def test_a_name_that_leads_nowhere_is_locked_as_an_empty_file(bench: Bench) -> None:
     answer = bench.ask("LOCK", "/new", INFO % b"exclusive", Timeout="Infinite")
     assert answer.status == 201
