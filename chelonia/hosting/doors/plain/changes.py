@@ -29,7 +29,6 @@ from chelonia.core.ports.files import (
     Write,
     good,
 )
-from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import third_party
 from chelonia.hosting.doors.plain.parts import (
@@ -51,6 +50,8 @@ from chelonia.hosting.net.http_messages import HttpResponse, nothing, text_answe
 
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""
+_IN_THE_WAY: Final = (Kind.NOT_EMPTY, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE)
+"""What a move is refused with for nothing but what has the name: POSIX replaces no tree, and each only by its like."""
 
 
 async def mkcol(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -85,16 +86,21 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
     _check_apart(source, target)
-    found = await look(parts, exchange.call, source, Want.LOCKS)
-    when, moved = exchange.when, found.attributes
+    when, moved = exchange.when, (await look(parts, exchange.call, source)).attributes
     when.require(source, moved)
-    check_held(found.locks, exchange.tokens, exchange.call.dn)  # before anything makes way for it
     there = await seen(parts, exchange.call, target)
-    over = await _cleared(parts, exchange, source, target)
-    if over is Over.REPLACE and there is not None and there.attributes.guid == moved.guid:
-        await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave a file with both its names
-    else:
-        await apply(parts, exchange.call, Move(source, target, over, when=when))
+    _check_spared(exchange, target, there)
+    if there is not None and there.attributes.guid == moved.guid:
+        await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave an entry with both its names
+        return HttpResponse(204)
+    change = Move(source, target, Over.REFUSE if there is None else Over.REPLACE, when=when)
+    try:
+        await apply(parts, exchange.call, change)
+    except CheloniaError as error:
+        if there is None or error.kind not in _IN_THE_WAY:
+            raise
+        await _cleared(parts, exchange, target)  # only now: the mover may move it there
+        await apply(parts, exchange.call, replace(change, over=Over.REFUSE))
     return HttpResponse(201 if there is None else 204)
 
 
@@ -110,10 +116,12 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         raise CheloniaError(Kind.BAD_REQUEST, "COPY", str(source), "Depth is 0 or infinity")
     there = await look(parts, exchange.call, source, Want.USER)
     exchange.when.require(source, there.attributes)
-    made = await seen(parts, exchange.call, target) is None
-    await _cleared(parts, exchange, source, target)
+    before = await seen(parts, exchange.call, target)
+    _check_spared(exchange, target, before)
+    if before is not None and not there.attributes.type == before.attributes.type == TYPE_FILE:
+        await _cleared(parts, exchange, target)
     await _copy_tree(parts, exchange, there, (source, target), deep=depth != "0")
-    return HttpResponse(201 if made else 204)
+    return HttpResponse(201 if before is None else 204)
 
 
 def _check_apart(source: LogicalName, target: LogicalName) -> None:
@@ -123,20 +131,19 @@ def _check_apart(source: LogicalName, target: LogicalName) -> None:
         raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
 
 
-async def _cleared(parts: DoorParts, exchange: Exchange, source: LogicalName, target: LogicalName) -> Over:
-    """Make way for what comes, as far as `Overwrite` lets it. Raises: PRECONDITION."""
-    there = await seen(parts, exchange.call, target)
-    if there is None:
-        return Over.REFUSE
-    if exchange.spares:
+def _check_spared(exchange: Exchange, target: LogicalName, there: Looked | None) -> None:
+    """Raises: PRECONDITION where `Overwrite` does not let what has the name make way."""
+    if there is not None and exchange.spares:
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
-    moved = await look(parts, exchange.call, source)
-    if there.attributes.type == TYPE_FILE and moved.attributes.type == TYPE_FILE:
-        return Over.REPLACE
-    if there.attributes.type == TYPE_COLLECTION:
+
+
+async def _cleared(parts: DoorParts, exchange: Exchange, target: LogicalName) -> None:
+    """Remove what has a name, with all that is in it."""
+    there = await seen(parts, exchange.call, target)
+    if there is not None and there.attributes.type == TYPE_COLLECTION:
         await remove_below(parts, exchange, target)
-    await apply(parts, exchange.call, Remove(target, when=exchange.free))
-    return Over.REFUSE
+    if there is not None:
+        await apply(parts, exchange.call, Remove(target, when=exchange.free))
 
 
 async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:

@@ -21,7 +21,8 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Guid
+from chelonia.core.ids import ANONYMOUS, ROOT, Dn, Guid
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
@@ -32,9 +33,9 @@ from chelonia.core.ports.files import (
     Looked,
     Move,
     Named,
-    Over,
     Placed,
     Placing,
+    Set,
     Space,
     Want,
 )
@@ -520,6 +521,21 @@ async def test_a_file_that_moves_to_another_of_its_names_has_that_alone(bench: B
     assert (await bench.look("GET", "/f")).status == 404
 
 
+async def test_nothing_makes_way_for_what_its_mover_may_not_move(bench: Bench) -> None:
+    rules = Set(LogicalName(ROOT, ()), policy={"ALL": "+read +addEntry"})
+    await apply(bench.parts, Call(dn=JOE), rules)
+    await bench.look("PUT", "/s", b"1")
+    for path in ("/d", "/d/e"):
+        assert (await bench.look("MKCOL", path, dn=EVE)).status == 201
+    await bench.look("PUT", "/d/e/f", b"2", EVE)
+    assert (await bench.look("MOVE", "/s", dn=EVE, Destination="https://se:1/d")).status == 403
+    assert (await bench.look("GET", "/d/e/f", dn=EVE)).body == b"2"
+    assert (await bench.look("MOVE", "/s", Destination="https://se:1/d")).status == 403, "it is hers"
+    await bench.look("PUT", "/t", b"3", EVE)
+    assert (await bench.look("MOVE", "/t", dn=EVE, Destination="https://se:1/d")).status == 204
+    assert (await bench.look("GET", "/d", dn=EVE)).body == b"3"
+
+
 def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.ask("PUT", "/a", b"bytes")
     bench.bytes.broken = 1
@@ -546,14 +562,13 @@ def test_overwrite_is_the_clients_to_forbid(bench: Bench) -> None:
 
 async def test_a_copy_goes_over_nothing_that_has_come_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.look("PUT", "/a", b"a")
-    cleared = changes._cleared
+    copied = changes._copy_tree
 
-    async def late(*asked: Any) -> Over:
-        over = await cleared(*asked)
+    async def late(*asked: Any, **more: Any) -> None:
         await bench.look("PUT", "/b", b"b")
-        return over
+        await copied(*asked, **more)
 
-    monkeypatch.setattr(changes, "_cleared", late)
+    monkeypatch.setattr(changes, "_copy_tree", late)
     assert (await bench.look("COPY", "/a", Destination="/b", Overwrite="F")).status == 412
     assert (await bench.look("GET", "/b")).body == b"b"
 
