@@ -29,18 +29,19 @@ Reads = Callable[[ByteRange], AsyncGenerator[bytes, None]]
 async def in_slices(read: Reads, span: ByteRange, clock: Clock) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of `span`; at most `AT_ONCE` slices are in memory. Raises: what a slice raises, after the bytes
     before it."""
-    left, coming, at_once, end = deque(_cut(span)), deque[_Coming](), 1, span.offset + span.length
+    coming, at_once, at, end = deque[_Coming](), 1, span.offset, span.offset + span.length
     try:
-        while left or coming:
-            while left and len(coming) < at_once:
-                coming.append(_Coming(read(left.popleft())))
+        while at < end or coming:
+            while at < end and len(coming) < at_once:
+                coming.append(_Coming(read(ByteRange(at, min(SLICE_BYTES, end - at)))))
+                at = min(at + SLICE_BYTES, end)
             began_ms = clock.monotonic_ms()
             while (piece := await coming[0].next()) is not None:
                 yield piece
             coming.popleft()
             took_ms = clock.monotonic_ms() - began_ms
-            if left and not coming and took_ms <= NEAR_MS:
-                async with contextlib.aclosing(read(ByteRange(left[0].offset, end - left[0].offset))) as rest:
+            if at < end and not coming and took_ms <= NEAR_MS:
+                async with contextlib.aclosing(read(ByteRange(at, end - at))) as rest:
                     async for piece in rest:
                         yield piece
                 return
@@ -49,11 +50,6 @@ async def in_slices(read: Reads, span: ByteRange, clock: Clock) -> AsyncGenerato
         for each in coming:
             each.task.cancel()
         await asyncio.gather(*(each.task for each in coming), return_exceptions=True)
-
-
-def _cut(span: ByteRange) -> list[ByteRange]:
-    end = span.offset + span.length
-    return [ByteRange(at, min(SLICE_BYTES, end - at)) for at in range(span.offset, end, SLICE_BYTES)]
 
 
 class _Coming:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from chelonia.core.ports.files import Attributes, Look, Looked
 from chelonia.core.values import replace
 from chelonia.hosting.transfer import slices
 from chelonia.hosting.transfer.download import download
-from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, in_slices
+from chelonia.hosting.transfer.slices import AT_ONCE, QUICK_MS, SLICE_BYTES, in_slices
 from tests.support.ahash import HandClock
 from tests.support.bartender import FakeBartender, Fault
 from tests.support.clocks import QuickClock
@@ -187,6 +188,23 @@ async def test_where_the_first_slice_came_at_once_the_rest_is_asked_for_as_one(m
         assert b"".join([piece async for piece in coming]) == DATA[7:]
     assert bodies.begun == [0, 1]
     assert bodies.ended == 2
+
+
+async def test_a_file_of_any_size_takes_no_memory_for_its_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole of 8 EiB is made by a word: to have all its slices before the first one is read ended the process."""
+    monkeypatch.setattr(slices, "SLICE_BYTES", SLICE_BYTES)
+    tracemalloc.start()
+    try:
+
+        async def read(span: ByteRange) -> AsyncGenerator[bytes, None]:
+            yield b"x"
+
+        async with contextlib.aclosing(in_slices(read, ByteRange(0, 2**42), HandClock())) as coming:
+            assert await anext(coming) == b"x"
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1024 * 1024
 
 
 async def test_what_breaks_a_slice_off_is_told_after_the_bytes_before_it() -> None:
