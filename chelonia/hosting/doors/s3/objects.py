@@ -76,6 +76,8 @@ NEW: Final = When(absent=True)
 """Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
 SOURCE_OWNER: Final = "x-amz-source-expected-bucket-owner"
 """The field of `check_owner` for the source of a copy."""
+COPIED_BYTES_MAX: Final = 5 * 1024**3
+"""S3's largest object of one copy: so much is read for a checksum that is asked of it."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
@@ -363,6 +365,9 @@ async def _summed(parts: S3Parts, ask: Ask, there: Looked, kept: Facts) -> Facts
     measured = Measured(checksum=name)
     source, there = await found(parts, source_of(parts, ask), _ALL)
     When(etags=(etag,)).require(source.place, there.attributes)
+    if there.attributes.size > COPIED_BYTES_MAX:
+        cause = f"a copy of more than {COPIED_BYTES_MAX} bytes gets no checksum that its source has not; copy it in "
+        raise S3Error("InvalidRequest", cause + "parts, or without one")
     if there.attributes.size:
         async for data in _reader(parts, source, there).get(there, ByteRange(0, there.attributes.size)):
             measured.update(data)

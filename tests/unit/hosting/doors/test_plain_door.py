@@ -468,6 +468,19 @@ def test_what_cannot_be_put(bench: Bench) -> None:
     assert listed(bench, "/") == ["d/"]
 
 
+def test_a_hole_of_any_size_is_read_in_part_copied_and_gone(bench: Bench) -> None:
+    size = 2**63 - 1
+    assert bench.ask("PUT", "/f", b"abc", Content_Range=f"bytes {size - 3}-{size - 1}/*").status == 201
+    assert bench.ask("PUT", "/f", b"d", Content_Range=f"bytes {size}-{size}/*").status == 400
+    assert bench.ask("COPY", "/f", Destination="https://se:1/g").status == 201
+    for name in ("/f", "/g"):
+        told = bench.ask("GET", name, Range="bytes=-5", Want_Digest="sha-256,adler32")
+        assert (told.status, told.body, told.headers.get("Digest")) == (206, b"\0\0abc", None)
+        assert told.headers["Content-Range"] == f"bytes {size - 5}-{size - 1}/{size}"
+        assert str(size) in bench.ask("PROPFIND", name, Depth="0").text
+        assert bench.ask("DELETE", name).status == 204
+
+
 def test_bodies_of_users_run_nowhere(bench: Bench) -> None:
     bench.ask("PUT", "/evil.html", b"<script>alert(1)</script>")
     got = bench.ask("GET", "/evil.html")

@@ -17,7 +17,7 @@ from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Make, Remove, Removing
+from chelonia.core.ports.files import Content, Make, Remove, Removing, Splice
 from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, door
 
@@ -280,6 +280,23 @@ def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
     door.write_user("k", "")
     assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/k", x_amz_checksum_algorithm="sha256",
                     x_amz_metadata_directive="REPLACE").texts("ChecksumSHA256") == [sums["sha256"]]  # fmt: skip
+
+
+def test_a_hole_of_any_size_is_read_in_part_and_copied_by_reference(door: Door) -> None:
+    """It is made by a word at another door. Who asked for another checksum of a copy of it had it read without end."""
+    size = 2**63 - 1
+    door.files.change(Splice(LogicalName(ROOT, ("lab", "hole")), Content(size=size)), Call(JOE))
+    assert door.ask("PUT", "/lab/copy", x_amz_copy_source="lab/hole").status == 200
+    for key in ("hole", "copy"):
+        got = door.ask("GET", f"/lab/{key}", Range=f"bytes={size - 3}-")
+        assert (got.status, got.body, got.headers["Content-Range"][-19:]) == (206, bytes(3), str(size))
+        assert door.ask("GET", f"/lab/{key}", Range=f"bytes={size}-").status == 416
+    summed = door.ask("PUT", "/lab/summed", x_amz_copy_source="lab/hole", x_amz_checksum_algorithm="SHA256")
+    assert told(summed) == (400, "InvalidRequest")
+    upload = door.opened("parts")
+    part = door.ask("PUT", f"/lab/parts?partNumber=1&uploadId={upload}", x_amz_copy_source="lab/hole")
+    assert told(part)[0] == 507
+    assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["copy", "hole"]
 
 
 def test_a_bucket_goes_though_writes_that_were_refused_have_left_collections_for_their_keys(door: Door) -> None:
