@@ -16,6 +16,7 @@ from chelonia.core.ports.files import (
     Listing,
     Look,
     Looked,
+    Make,
     Move,
     Over,
     Placed,
@@ -28,8 +29,9 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
+from chelonia.core.values import replace
 from tests.support.failing import failure_kind
-from tests.support.files_worlds import World, applied, at, done, played, there, write
+from tests.support.files_worlds import World, applied, at, done, looked, played, there, write
 from tests.support.stage import EVE, JOE, all_sums
 
 S = 1_000_000_000
@@ -239,6 +241,30 @@ async def test_pieces_of_others_for_others_and_wholes_are_no_content(world: Worl
     content = Content((Extent(0, 4, whole.blob),), (await world.arrive(whole, b"whol"),))
     assert await applied(world, Splice(at("/f"), content)) is Kind.BAD_REQUEST
     assert (await there(world, "/f")).attributes == before
+
+
+@played
+async def test_nobody_has_bytes_of_others_by_naming_their_blob(world: World) -> None:
+    (whole,) = await world.files.place(JOE, (Placing(at("/secret"), 10, wanted=2),))
+    assert isinstance(whole, Placed)
+    theirs = await world.arrive(whole, b"0123456789")
+    await done(world, Write(at("/secret"), theirs))
+    await done(world, Make(at("/eve"), "collection"))
+    await done(world, Set(at("/eve"), policy={EVE.dn: "+read +addEntry"}))
+    placed, arrived = await piece(world, "/eve/f", b"abcdef", EVE)
+    own, secret = Extent(0, 6, placed.blob), Extent(6, 10, whole.blob)
+    for change in (
+        Splice(at("/eve/f"), Content((secret,))),
+        Splice(at("/eve/f"), Content((own, secret), (arrived,))),
+        Splice(at("/eve/f"), Content((own, secret), (arrived, theirs))),
+        Splice(at("/eve/f"), Content((own,), (replace(arrived, receipts=theirs.receipts),))),
+        Splice(at("/eve/f"), Content((own, secret), (arrived, replace(arrived, receipts=theirs.receipts)))),
+        Write(at("/eve/f"), theirs),
+        Write(at("/eve/f"), replace(theirs, put=arrived.put)),
+    ):
+        assert await applied(world, change, EVE) in (Kind.BAD_REQUEST, Kind.BAD_TICKET), change
+    assert await looked(world, "/eve/f", EVE) is Kind.NOT_FOUND
+    assert await looked(world, "/secret", EVE) is Kind.DENIED
 
 
 @played
