@@ -21,6 +21,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, lacks_room, shared
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Location, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms, ServiceId
 from chelonia.core.ports.librarian import Librarian, NodeView
@@ -198,9 +199,11 @@ class Shepherds:
         """Ask one Shepherd for a write ticket. Returns: the TURL, or "" when it gives none."""
         return (await self._ask(shepherd, lambda: self._directory.shepherd(shepherd).put(call, (request,)))).turl
 
-    async def read_turls(self, call: Call, locations: Sequence[Location], user: Call) -> tuple[TurlOutcome, ...]:
-        """Get read tickets for replicas, nearest first, bound to who carries the bytes. Those of `ANONYMOUS` alone are
-        for one full body.
+    async def read_turls(
+        self, call: Call, locations: Sequence[Location], user: Call, spans: tuple[ByteRange, ...] = ()
+    ) -> tuple[TurlOutcome, ...]:
+        """Get read tickets for replicas, nearest first, bound to who carries the bytes, for `spans` of them (empty:
+        all). Those of `ANONYMOUS` alone are for one full body.
 
         Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
         Raises: NO_REPLICA when no Shepherd gives one.
@@ -208,7 +211,7 @@ class Shepherds:
         order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
         talking = sum(not self.is_silent(location.shepherd) for location in order)
-        reads = [partial(self._read, call, location, user) for location in order]
+        reads = [partial(self._read, call, location, user, spans) for location in order]
         answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
         if answers:
             return answers[:width]
@@ -274,7 +277,7 @@ class Shepherds:
         unbound = dn == ANONYMOUS and until_ms
         return max(min(most_ms, until_ms - self._clock.now_ms()), 1) if unbound else most_ms
 
-    async def _read(self, call: Call, location: Location, user: Call) -> TurlOutcome:
+    async def _read(self, call: Call, location: Location, user: Call, spans: tuple[ByteRange, ...]) -> TurlOutcome:
         dn = user.carrier or user.dn
         request = GetRequest(
             request_id="get",
@@ -283,6 +286,7 @@ class Shepherds:
             dn="" if dn == ANONYMOUS else dn,
             lifetime_ms=self._lifetime_ms(self._settings.get_lifetime_ms, dn, user.until_ms),
             ranges=user.carrier == ANONYMOUS,
+            spans=spans,
         )
         return await self._ask(
             location.shepherd, lambda: self._directory.shepherd(location.shepherd).get(call, (request,))

@@ -19,6 +19,7 @@ from chelonia.core import bounds, status
 from chelonia.core.cluster.placement import Demand
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Location, Receipt, ReplicaFacts, ReplicaState
 from chelonia.core.contents.attributes import is_empty
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
@@ -107,13 +108,16 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
     )
 
 
-async def read_turls(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[TurlOutcome, ...]:
-    """TURLs of whole replicas, nearest first, bound to who carries the bytes. Raises: NO_REPLICA."""
+async def read_turls(
+    ports: Ports, turn: ElementCall, found: FoundEntry, spans: tuple[ByteRange, ...] = ()
+) -> tuple[TurlOutcome, ...]:
+    """TURLs of whole replicas, nearest first, bound to who carries the bytes. `spans`: those that they are for, empty:
+    all. Raises: NO_REPLICA."""
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
         raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
-    return await ports.shepherds.read_turls(turn.service, alive, turn.user)
+    return await ports.shepherds.read_turls(turn.service, alive, turn.user, spans)
 
 
 async def add_replica(

@@ -180,16 +180,13 @@ class ShepherdService:
         left = await self._erase_left()
         self._downloads.expire()
         await node.settle()
-        now_ms = node.ports.clock.monotonic_ms()
+        now_ms, settings = node.ports.clock.monotonic_ms(), node.settings
         # Looking through what lies aside costs a read per record, so it is done rarely beside how long it is kept.
-        if (
-            now_ms - self._aside.counted_ms
-            >= min(node.settings.unknown_grace_ms, node.settings.quarantine_keep_ms) // 20
-        ):
+        if now_ms - self._aside.counted_ms >= min(settings.unknown_grace_ms, settings.quarantine_keep_ms) // 20:
             await self._count_aside()
         await self._readmit_once()
         if self._reporting.agrees:  # else it may be named now, as by a rebuild, and is brought back
-            await self._purge(now_ms - node.settings.quarantine_keep_ms)
+            await self._purge(now_ms - settings.quarantine_keep_ms)
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()

@@ -42,6 +42,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         address: the only peer address that may use it; empty: any.
         size: declared size, -1 when not known; checksums: declared, empty where not known.
         single_use: one completed use, then never again.
+        spans: of a GET, offset and length of each range that it is for; empty: any.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     md5: str = ""
     adler32: str = ""
     single_use: bool = False
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

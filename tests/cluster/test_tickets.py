@@ -6,7 +6,10 @@ from pathlib import Path
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.ids import BlobId, Dn, Guid
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Content, Look, Set, Splice, Want, good
 from chelonia.core.ports.shepherd import Purpose, PutRequest
+from chelonia_clients.client import new_call
 from tests.cluster.harness import Away, Cluster, now_ms
 from tests.cluster.load import fetch, put, turl_for_get, turl_for_put
 from tests.support.polling import poll_async
@@ -35,6 +38,25 @@ async def test_a_ticket_is_for_one_thing_in_one_pair_of_hands(cluster: Cluster) 
         once = await turl_for_get(stranger, "/mine")
         assert cluster.request("GET", once, "anonymous").body == DATA
         assert cluster.request("GET", once, "anonymous").kind == "already-done"
+
+
+async def test_what_is_cut_off_a_file_is_read_by_no_ticket(cluster: Cluster) -> None:
+    async with cluster.client("user") as client, cluster.client("anonymous") as stranger:
+        place = parse_ln("/cut")
+        await put(client, "/cut", DATA)
+        good(await client.settled(client.files.apply, Splice(place, Content(size=100))), "cut")
+        good(await client.settled(client.files.apply, Set(place, policy={"ANONYMOUS": "+read"})), "share")
+        for reader, who in ((client, "user"), (stranger, "anonymous")):
+            assert await fetch(reader, "/cut") == DATA[:100]
+            (there,) = await reader.files.look(new_call(), (Look(place, Want.SOURCES),))
+            turls = [turl for turls in good(there, "look").blobs.values() for turl in turls]
+            assert turls
+            for turl in turls:
+                assert cluster.request("GET", turl, who, headers={"Range": "bytes=0-99"}).body == DATA[:100]
+                for span in ({}, {"Range": "bytes=0-100"}, {"Range": "bytes=-1"}):
+                    answer = cluster.request("GET", turl, who, headers=span)
+                    assert (answer.status, answer.kind) == (403, "bad-ticket"), span
+                assert "repr-digest" not in cluster.request("HEAD", turl, who).headers
 
 
 async def test_bytes_that_nobody_commits_are_set_aside_after_their_ticket_however_often_it_is_killed_and_are_counted(

@@ -122,15 +122,14 @@ class BytesFrom:
         failed: CheloniaError | None = None
         for source in sources:
             try:
-                data, told = await self._world.download(source, self._user.node, self._call)
-                is_whole = spans == (ByteRange(0, len(data)),)
-                if is_whole and told not in ("", hashlib.sha256(data).hexdigest()):
+                read = [await self._world.download(source, self._user.node, self._call, span) for span in spans]
+                if any(told not in ("", hashlib.sha256(data).hexdigest()) for data, told in read):
                     raise CheloniaError(Kind.CHECKSUM, "get", source)
             except CheloniaError as error:
                 failed = error
                 continue
-            for span in spans:
-                yield data[span.offset : span.offset + span.length]
+            for data, _ in read:
+                yield data
             return
         assert failed is not None
         raise failed

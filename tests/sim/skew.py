@@ -36,6 +36,7 @@ LATER: dict[str, tuple[str, ...]] = {
     "Seal": ("policy",),
     "QuotaUse": ("implied",),
     "Placing": ("when",),
+    "GetRequest": ("spans",),
     "Placed": ("note",),
 }
 """Fields that came last, by the type that has them."""

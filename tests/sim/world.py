@@ -500,15 +500,15 @@ class World:
         """GET a TURL whole, as a user."""
         return (await self.download(turl, user or self.user, caller))[0]
 
-    async def download(self, turl: str, user: Node, caller: Call) -> tuple[bytes, str]:
-        """All bytes behind a TURL, and the SHA-256 that their Shepherd tells of them."""
+    async def download(self, turl: str, user: Node, caller: Call, span: ByteRange | None = None) -> tuple[bytes, str]:
+        """The bytes of a span behind a TURL, by default all; and of all the SHA-256 that their Shepherd tells."""
         shepherd, ticket = self.of_turl(turl)
 
         async def work() -> tuple[bytes, str]:
             opened = await _running(shepherd).open(caller, ticket)
-            data = b"".join([part async for part in opened.reader.read(ByteRange(0, opened.size))])
+            data = b"".join([part async for part in opened.reader.read(span or ByteRange(0, opened.size))])
             await opened.reader.close(complete=True)
-            return data, opened.checksums.sha256
+            return data, opened.checksums.sha256 if len(data) == opened.size else ""
 
         return await self.network.carry(user, shepherd.node, "GET", work, caller.request_id)
 

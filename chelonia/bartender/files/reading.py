@@ -26,7 +26,7 @@ from chelonia.core.cluster.quotas import QuotaUse
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.contents.below import Below, Leaf
-from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.contents.extents import ByteRange, Extent, named_spans
 from chelonia.core.contents.summaries import MARK_LOCKS, MARK_USER
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId
@@ -197,12 +197,16 @@ async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> 
     if Want.SOURCES in ask.want:
         stored = [StoredObject(ObjectId(place.blob), 1, {"locations": place.locations}) for place in page.blobs]
         found = [FoundEntry(ask.place, each) for each in stored]
-        sources = await asyncio.gather(*(_sources(ports, turn, each) for each in found))
+        # What was cut off or written over is in its blob still, and no longer the file's.
+        spans = named_spans(page.extents)
+        sources = await asyncio.gather(*(_sources(ports, turn, each, spans[BlobId(each.object.id)]) for each in found))
     blobs = {place.blob: turls for place, turls in zip(page.blobs, sources, strict=False)}
     sums = {place.blob: place.sums for place in page.blobs if place.sums} if Want.CHECKSUMS in ask.want else {}
     return replace(seen, extents=page.extents, told=page.until, blobs=blobs, sums=sums)
 
 
-async def _sources(ports: Ports, turn: ElementCall, found: FoundEntry) -> tuple[str, ...]:
-    """TURLs of whole replicas, nearest first. Raises: NO_REPLICA."""
-    return tuple([answer.turl for answer in await read_turls(ports, turn, found)])
+async def _sources(
+    ports: Ports, turn: ElementCall, found: FoundEntry, spans: tuple[ByteRange, ...] = ()
+) -> tuple[str, ...]:
+    """TURLs of whole replicas, nearest first, for `spans` of them or, empty, for all. Raises: NO_REPLICA."""
+    return tuple([answer.turl for answer in await read_turls(ports, turn, found, spans)])

@@ -23,6 +23,11 @@ class ByteRange(msgspec.Struct, frozen=True):
     offset: int
     length: int
 
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.offset + self.length
+
 
 class Extent(msgspec.Struct, frozen=True, order=True):
     """The bytes [`at`, `at` + `length`) of a file are the bytes [`skip`, `skip` + `length`) of a blob."""
@@ -90,6 +95,24 @@ def check_extents(extents: Sequence[Extent], size: int) -> None:
 def are_apart(extents: Iterable[Extent]) -> bool:
     """Whether extents are ordered and do not overlap."""
     return all(one.end <= other.at for one, other in pairwise(extents))
+
+
+def named_spans(extents: Iterable[Extent]) -> dict[BlobId, tuple[ByteRange, ...]]:
+    """Which bytes of each blob the extents name: in order, what touches or overlaps as one."""
+    out = dict[BlobId, list[ByteRange]]()
+    for extent in sorted(extents, key=lambda each: each.skip):
+        spans, end = out.setdefault(extent.blob, []), extent.skip + extent.length
+        if spans and extent.skip <= spans[-1].end:
+            end = max(end, spans[-1].end)
+            spans[-1] = ByteRange(spans[-1].offset, end - spans[-1].offset)
+        else:
+            spans.append(ByteRange(extent.skip, extent.length))
+    return {blob: tuple(spans) for blob, spans in out.items()}
+
+
+def within(span: ByteRange, spans: Iterable[ByteRange]) -> bool:
+    """Whether one of the spans has all of `span`."""
+    return any(each.offset <= span.offset and span.end <= each.end for each in spans)
 
 
 def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:

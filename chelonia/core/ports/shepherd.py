@@ -34,7 +34,8 @@ class Purpose(enum.Enum):
 
 class GetRequest(msgspec.Struct, frozen=True):
     """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body, or with
-    `ranges` as often as he likes until it expires."""
+    `ranges` as often as he likes until it expires. `spans`: the bytes it is for, in ranges within one of these alone;
+    empty, or where they are all there are: all."""
 
     request_id: str
     reference: ReferenceId
@@ -43,6 +44,7 @@ class GetRequest(msgspec.Struct, frozen=True):
     address: str = ""
     lifetime_ms: int = 0
     ranges: bool = False
+    spans: tuple[ByteRange, ...] = ()
 
 
 class PutRequest(msgspec.Struct, frozen=True):
@@ -367,7 +369,8 @@ class Uploaded(msgspec.Struct, frozen=True):
 class Download(msgspec.Struct, frozen=True):
     """An open replica to be read: facts of the whole, and a reader of one range at a time.
 
-    `created_ms` is when the file was put; `single_use`: the ticket is good for one whole body.
+    `created_ms` is when the file was put; `single_use`: the ticket is good for one whole body. `spans`: the ticket is
+    for ranges within one of these, and no checksum is told; empty: for all bytes.
     """
 
     size: int
@@ -376,6 +379,7 @@ class Download(msgspec.Struct, frozen=True):
     blob: BlobId
     reader: RangeReader
     single_use: bool = False
+    spans: tuple[ByteRange, ...] = ()
 
 
 class RangeReader(Protocol):

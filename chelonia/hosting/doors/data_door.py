@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Final
 from urllib.parse import quote
 
-from chelonia.core.contents.extents import ByteRange
+from chelonia.core.contents.extents import ByteRange, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import Download, ShepherdData, Turl, Upload, Uploaded
@@ -128,6 +128,9 @@ class DataDoor:
         if is_fresh(request.headers, download.blob, download.created_ms * NS_PER_MS):
             return HttpResponse(304, headers, body((), b""))
         spans = self._spans(request, download)
+        if download.spans and not all(within(each, download.spans) for each in spans or (ByteRange(0, download.size),)):
+            cause = "this TURL is for some bytes of the replica: ask for ranges of these, or for a new TURL"
+            raise CheloniaError(Kind.BAD_TICKET, "GET", download.blob, cause)
         return ranged((*headers, ("Content-Type", BINARY)), spans, download.size, download.blob, body)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:

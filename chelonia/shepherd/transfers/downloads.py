@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums
-from chelonia.core.contents.extents import ByteRange
+from chelonia.core.contents.extents import ByteRange, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ReferenceId
 from chelonia.core.ports.shepherd import BlobStore, Download, GetRequest, Turl, TurlOutcome
@@ -100,8 +100,9 @@ class Downloads:
             raise CheloniaError(Kind.NOT_ALIVE, gate.GET, ticket.reference, cause)
         if ticket.single_use:
             self._uses.begin(ticket)
-        reader = ReplicaReader(self._node, held, self._blocks, self._uses, ticket if ticket.single_use else None)
-        return Download(held.size, held.checksums, held.created_ms, held.blob, reader, ticket.single_use)
+        reader = ReplicaReader(self._node, held, self._blocks, self._uses, ticket)
+        sums = Checksums() if ticket.spans else held.checksums
+        return Download(held.size, sums, held.created_ms, held.blob, reader, ticket.single_use, reader.spans)
 
     def expire(self) -> None:
         """Forget single-use tickets that have expired."""
@@ -124,23 +125,26 @@ class Downloads:
 
 
 class ReplicaReader:
-    """Reads ranges of one open replica. `ticket`: when it is for a single use, until that has ended."""
+    """Reads ranges of one open replica, as far as the ticket goes."""
 
     def __init__(
-        self, node: ShepherdNode, held: KeptReplica, blocks: _KnownBlocks, uses: _SingleUses, ticket: Ticket | None
+        self, node: ShepherdNode, held: KeptReplica, blocks: _KnownBlocks, uses: _SingleUses, ticket: Ticket
     ) -> None:
         self._node = node
         self._held = held
         self._blocks = blocks
         self._uses = uses
-        self._ticket = ticket
+        self._ticket = ticket if ticket.single_use else None
+        self.spans = tuple(ByteRange(*each) for each in ticket.spans)
 
     async def read(self, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span`. Raises: NOT_ALIVE before a block that is not whole or not what it was, BAD_RANGE
-        beyond the end."""
+        beyond the end, BAD_TICKET beyond what the ticket is for."""
         reference: ReferenceId = self._held.reference
         if span.offset < 0 or span.length < 0 or span.offset + span.length > self._held.size:
             raise CheloniaError(Kind.BAD_RANGE, gate.GET, reference, f"the replica has {self._held.size} bytes")
+        if self.spans and not within(span, self.spans):
+            raise CheloniaError(Kind.BAD_TICKET, gate.GET, reference, "this TURL is for other bytes of the replica")
         crcs = await self._blocks.of(reference)
         try:
             async for chunk in verified(self._node.ports.blobs, reference, span, self._held.size, crcs):
@@ -151,6 +155,8 @@ class ReplicaReader:
             raise
 
     async def checksums(self) -> Checksums:
+        if self.spans:
+            return Checksums()
         facts = await self._node.ports.blobs.facts(self._held.reference)
         return self._held.checksums.with_more(facts.checksums if facts else Checksums())
 

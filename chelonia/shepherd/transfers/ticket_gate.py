@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import ByteRange, within
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Ms, ReferenceId
 from chelonia.core.ports.shepherd import GetRequest, Turl
@@ -43,9 +44,10 @@ def admit(node: ShepherdNode, call: Call, shown: Turl, method: str) -> Ticket:
 
 
 def read_ticket(node: ShepherdNode, request: GetRequest, expires_ms: Ms) -> Ticket:
-    """A ticket to read a replica; without a DN for one full body, unless ranges are asked for."""
+    """A ticket to read a replica; without a DN for one full body, unless ranges are asked for, or it is for some."""
     held = node.index.get(request.reference)
     assert held is not None
+    spans = () if within(ByteRange(0, held.size), request.spans) else request.spans
     return Ticket(
         method=GET,
         reference=request.reference,
@@ -58,9 +60,10 @@ def read_ticket(node: ShepherdNode, request: GetRequest, expires_ms: Ms) -> Tick
         dn=Dn(request.dn),
         address=request.address,
         purpose="",
-        single_use=not (request.dn or request.ranges),
+        single_use=not (request.dn or request.ranges or spans),
         expires_ms=expires_ms,
         nonce=node.ports.ids.token(8).hex(),
+        spans=tuple((each.offset, each.length) for each in spans),
     )
 
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.operations import shepherd
 from chelonia.core.ports.shepherd import (
@@ -85,7 +86,11 @@ def _told(properties: Sequence[_Property], item: Any) -> list[tuple[str, str]]:
 def _values(properties: Sequence[_Property], pairs: Pairs) -> dict[str, Any]:
     """What is told, by path. Raises: BAD_REQUEST."""
     found = _first(pairs)
-    return {each.path: _all(pairs, each.name) if each.many else _value(each, found) for each in properties}
+    return {each.path: _each(each, pairs) if each.many else _value(each, found) for each in properties}
+
+
+def _each(which: _Property, pairs: Pairs) -> tuple[Any, ...]:
+    return tuple(_value(which, {which.name: text}) for text in _all(pairs, which.name))
 
 
 def _value(which: _Property, found: dict[str, str]) -> Any:
@@ -116,6 +121,16 @@ def _checksums(found: dict[str, str]) -> Checksums:
 
 # --- get and put ---------------------------------------------------------------------------------------------------
 
+
+def _read_span(text: str) -> ByteRange:
+    offset, _, length = text.partition(" ")
+    try:
+        return ByteRange(INT.read(offset), INT.read(length))
+    except ValueError:
+        raise ValueError("an offset and a length") from None
+
+
+_SPAN: Final = Form("string", lambda span: f"{span.offset} {span.length}", _read_span)
 _GET: Final = (
     _Property("referenceID", "reference", always=True),
     _Property("protocol", "protocols", many=True),
@@ -123,6 +138,7 @@ _GET: Final = (
     _Property("address", "address"),
     _Property("lifetimeMs", "lifetime_ms", INT, 0),
     _Property("ranges", "ranges", BOOL, False),
+    _Property("span", "spans", _SPAN, many=True),
 )
 _SIZE: Final = _Property("size", "facts.size", INT, -1, always=True)
 _PUT: Final = (

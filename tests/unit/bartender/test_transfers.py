@@ -14,6 +14,7 @@ from chelonia.bartender.settings import BartenderSettings
 from chelonia.bartender.shepherds import Shepherds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms
@@ -25,7 +26,23 @@ from chelonia.core.ports.bartender import (
     NameRequest,
     PutFileRequest,
 )
-from chelonia.core.ports.files import ANY, Arrived, Done, Failure, Inline, Placed, Placing, When, Write
+from chelonia.core.ports.files import (
+    ANY,
+    INLINED,
+    Arrived,
+    Content,
+    Done,
+    Failure,
+    Inline,
+    Look,
+    Looked,
+    Placed,
+    Placing,
+    Splice,
+    Want,
+    When,
+    Write,
+)
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
@@ -313,6 +330,23 @@ async def test_a_ticket_for_whoever_has_it_ends_with_the_token_that_it_was_given
             shepherd.gets.clear()
         assert (await stage.get_file("/f2", caller)).status == "done"
         assert {each.lifetime_ms for shepherd in stage.shepherds.values() for each in shepherd.gets} == {lasts}
+
+
+@scene
+async def test_turls_are_for_the_bytes_that_a_file_has_and_not_for_what_it_had(stage: Stage) -> None:
+    """What is cut off or written over stays in its blob, which a reader of the file could read all of."""
+    await stage.add_shepherds(*SHEPHERDS)
+    name, files = parse_ln("/f"), stage.bartender.files
+    begun = await placed(stage, "/f")
+    laid = Content((Extent(1, 2, INLINED),), size=4, inline=Inline(b"XY", 2))
+    for change in (Write(name, await stage.arrive(begun, b"01234")), Splice(name, laid)):
+        (done,) = await files.apply(JOE, (change,))
+        assert isinstance(done, Done), done
+    (there,) = await files.look(JOE, (Look(name, Want.SOURCES),))
+    assert isinstance(there, Looked)
+    assert [(each.at, each.length, each.skip) for each in there.extents] == [(0, 1, 0), (1, 2, 0), (3, 1, 3)]
+    asked = {request.spans for each in stage.shepherds.values() for request in each.gets}
+    assert asked == {(ByteRange(0, 1), ByteRange(3, 1)), (ByteRange(0, 2),)}
 
 
 @scene

@@ -56,6 +56,14 @@ def test_a_ticket_has_the_text_of_the_document() -> None:
     assert tickets.issue(SECRET, TICKET) == blocks["ticket"].replace("\n", "")
 
 
+def test_a_ticket_of_software_before_is_for_all_bytes() -> None:
+    *fields, spans = msgspec.to_builtins(TICKET)
+    assert spans == ()
+    body = b"\x01" + msgspec.msgpack.encode(fields)
+    text = armour.to_text(body + tickets._mac(SECRET, body))
+    assert tickets.verify(SECRET, text, NOW, USE) == TICKET
+
+
 def test_every_altered_character_is_refused() -> None:
     text = tickets.issue(SECRET, TICKET)
     for at, char in enumerate(text):

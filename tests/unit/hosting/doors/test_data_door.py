@@ -44,6 +44,7 @@ class Replica:
     uploads: list[Upload] = field(default_factory=list)
     closed: list[bool] = field(default_factory=list)
     readable: int = len(CONTENT)
+    spans: tuple[ByteRange, ...] = ()
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         if upload.turl != Turl("", ReferenceId("r1"), "put"):
@@ -65,7 +66,7 @@ class Replica:
     async def open(self, call: Call, turl: Turl) -> Download:
         if turl.reference != "r1" or turl.ticket not in ("get", "once"):
             raise CheloniaError(Kind.BAD_TICKET, "GET", cause="not a ticket to read")
-        return Download(len(CONTENT), SUMS, Ms(86_400_000), BLOB, Reader(self), turl.ticket == "once")
+        return Download(len(CONTENT), SUMS, Ms(86_400_000), BLOB, Reader(self), turl.ticket == "once", self.spans)
 
 
 class Reader:
@@ -124,6 +125,18 @@ async def test_a_browser_that_was_sent_here_saves_a_file_by_its_name() -> None:
         answer = await world.get("get&name=a%0d%0a%22t%C3%A4.txt")
         saved = "attachment; filename*=UTF-8''a%0D%0A%22t%C3%A4.txt"
         assert (answer.headers["Content-Disposition"], answer.body) == (saved, CONTENT)
+
+
+async def test_a_turl_for_some_bytes_is_refused_for_others_before_any_are_sent() -> None:
+    async with served(Replica(spans=(ByteRange(0, 10), ByteRange(20, 5)))) as world:
+        for span in ("", "bytes=0-10", "bytes=-5", "bytes=20-", "bytes=0-9,10-11"):
+            answer = await world.get(**({"Range": span} if span else {}))
+            assert (answer.status, answer.headers["Chelonia-Error"]) == (403, "bad-ticket"), span
+        assert (await world.get(Range="bytes=20-24")).body == CONTENT[20:25]
+        several = await world.get(Range="bytes=0-3,20-21")
+        assert several.status == 206
+        assert CONTENT[20:22] in several.body
+    assert world.replica.closed == [False] * 5 + [True] * 2
 
 
 async def test_a_whole_download_tells_what_it_is() -> None:

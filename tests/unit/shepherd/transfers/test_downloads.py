@@ -6,6 +6,7 @@ import pytest
 from awscrt import checksums as crt
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import Kind
 from chelonia.core.ids import ReferenceId
@@ -83,6 +84,32 @@ async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well(worl
     assert await read_all(world, ticket) == DATA
     await world.pass_ms(5000)
     assert await kind_of(world.service.open(JOE, ticket)) is Kind.EXPIRED
+
+
+@served
+@pytest.mark.parametrize("how", [{"dn": JOE.dn}, {}])
+async def test_a_ticket_for_some_bytes_gives_no_others_and_no_word_of_them(world: World, how: dict[str, Any]) -> None:
+    """What a file has no more is in its blob still."""
+    reference = await world.store(DATA)
+    spans = (ByteRange(0, 10), ByteRange(12, 5))
+    ticket = await ticket_of(world, reference, spans=spans, lifetime_ms=5000, **how)
+    download = await world.service.open(JOE, ticket)
+    assert (download.spans, download.single_use, download.size) == (spans, False, len(DATA))
+    assert download.checksums == await download.reader.checksums() == Checksums()
+    for span in (*spans, ByteRange(3, 7), ByteRange(16, 1)):
+        assert b"".join([c async for c in download.reader.read(span)]) == DATA[span.offset : span.end]
+    for span in (ByteRange(9, 2), ByteRange(10, 1), ByteRange(0, 17), ByteRange(17, 1), ByteRange(0, len(DATA))):
+        with fails(Kind.BAD_TICKET):
+            await anext(aiter(download.reader.read(span)))
+    await world.restart()
+    assert (await world.service.open(JOE, ticket)).spans == spans
+
+
+@served
+async def test_a_ticket_for_all_bytes_is_like_any(world: World) -> None:
+    reference = await world.store(DATA)
+    download = await world.service.open(JOE, await ticket_of(world, reference, spans=(ByteRange(0, len(DATA)),)))
+    assert (download.spans, download.single_use, download.checksums) == ((), True, checksums(DATA))
 
 
 @served
