@@ -122,6 +122,8 @@ class HttpBytes:
         """Yield what is missing, from the first source that answers; never more than that."""
         left = reading.left()
         async with opened(self._client, choice, reading.asked()) as answer:
+            if answer.status == 416:  # its body is none of the replica's
+                raise CheloniaError(Kind.INCOMPLETE, "get", cause="a Shepherd has fewer bytes than were asked for")
             reading.answered(answer)
             several = PartsReader(left) if len(left) > 1 else None
             skip, missing = left[0].offset if answer.status != 206 else 0, sum(span.length for span in left)

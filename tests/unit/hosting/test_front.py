@@ -41,7 +41,8 @@ WHOLE = ByteRange(0, len(DATA))
 @dataclass
 class Replicas:
     """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off; `old`:
-    which know no checksum but those that are noted; `pieces`: bytes that come at a time."""
+    which know no checksum but those that are noted; `pieces`: bytes that come at a time; `without`: which say that they
+    have no such range."""
 
     bad: dict[str, int] = field(default_factory=dict)
     breaks: dict[str, int] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Replicas:
     old: tuple[str, ...] = ()
     pieces: dict[str, int] = field(default_factory=dict)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
+    without: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
@@ -60,7 +62,9 @@ class Replicas:
         spans = parse_range(sending.headers["Range"], len(data))
         wants = sending.headers.get("Want-Repr-Digest", "").startswith("crc64nvme=") and name not in self.old
         sums = RECORDED if wants else NOTED
-        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)), sums, self.pieces.get(name, 50_000))
+        status = 416 if name in self.without else 206
+        data = bytearray(b"no such range, says a Shepherd") if status == 416 else data
+        yield Answer(bytes(data), spans, self.breaks.pop(name, len(DATA)), sums, self.pieces.get(name, 50_000), status)
 
 
 @dataclass
@@ -107,6 +111,13 @@ async def test_several_ranges_are_asked_for_at_once_and_what_is_missing_of_anoth
             got += chunk
         assert got == wanted
         assert len(replicas.asked) == 1 + len(breaks), "not one question for each range"
+
+
+async def test_what_a_shepherd_says_of_a_range_that_it_has_not_is_no_byte_of_it() -> None:
+    replicas, got = Replicas(without=("s1",)), b""
+    async for chunk in HttpBytes(cast(HttpClient, replicas), SystemClock()).get(SOURCES, ByteRange(0, 10)):
+        got += chunk
+    assert (got, replicas.asked) == (DATA[:10], ["s1", "s2"])
 
 
 async def read(replicas: Replicas, span: ByteRange = WHOLE, transfers: HttpBytes | None = None) -> bytes:
