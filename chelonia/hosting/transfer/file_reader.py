@@ -55,22 +55,32 @@ class FileReader:
         return self.get(there, span)
 
     async def _across(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
-        at, end = span.offset, span.offset + span.length
+        at, end, refused_at = span.offset, span.end, -1
         while at < end:
-            if at >= there.told:
+            if at >= there.told or at == refused_at:
                 there = await self._again(there, ByteRange(at, end - at))
-            until = min(end, there.told)
-            for extent in there.extents:
-                if extent.end > at and extent.at < until:
-                    async for zeros in _zeros(extent.at - at):
-                        yield zeros
-                    part = extent.part(at, until)
-                    async for chunk in self._part(there, part):
-                        yield chunk
-                    at = part.end
-            async for zeros in _zeros(until - at):
-                yield zeros
-            at = until
+            try:
+                async for chunk in self._as_told(there, ByteRange(at, min(end, there.told) - at)):
+                    yield chunk
+                    at += len(chunk)
+            except CheloniaError as error:
+                if error.kind is not Kind.EXPIRED or at == refused_at:
+                    raise
+                refused_at = at  # its reader is slower than tickets are good for
+
+    async def _as_told(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+        """Yield bytes of which the extents are told."""
+        at = span.offset
+        for extent in there.extents:
+            if extent.end > at and extent.at < span.end:
+                async for zeros in _zeros(extent.at - at):
+                    yield zeros
+                part = extent.part(at, span.end)
+                async for chunk in self._part(there, part):
+                    yield chunk
+                at = part.end
+        async for zeros in _zeros(span.end - at):
+            yield zeros
 
     def _part(self, there: Looked, part: Extent) -> AsyncIterator[bytes]:
         return self.transfers.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))

@@ -88,7 +88,8 @@ class HttpBytes:
         """Yield the bytes of `spans`, one after another, from as many sources as it takes.
 
         All bytes of a blob are compared with its checksum, the last `bounds.READ_HELD_AT_DOORS_BYTES` before they are
-        yielded: where they are wrong another source goes on, if it begins with what was yielded. Raises: CHECKSUM.
+        yielded: where they are wrong another source goes on, if it begins with what was yielded. Raises: CHECKSUM;
+        EXPIRED: others are to be asked for.
         """
         reading, of_no_use = _Reading(spans), dict[str, None]()
         if not reading.left():
@@ -116,6 +117,8 @@ class HttpBytes:
                 for piece in reading.rest():
                     yield piece
                 return
+            if failure.kind is Kind.EXPIRED:  # as are the others, which were given with it
+                break
         raise failure
 
     async def _from(self, choice: ReplicaChoice, reading: _Reading) -> AsyncGenerator[bytes, None]:

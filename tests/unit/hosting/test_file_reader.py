@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.contents.extents import ByteRange
-from chelonia.core.ids import Dn, Guid
+from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId, Dn, Guid
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Attributes, Looked
+from chelonia.core.ports.files import Attributes, Look, Looked
 from chelonia.hosting.transfer.file_reader import FileReader
+from tests.support.failing import fails
 
 HOLE = Looked(Attributes(Guid("g"), "file", 1, Dn("/CN=a"), bounds.FILE_BYTES_MAX), told=bounds.FILE_BYTES_MAX)
 
@@ -41,3 +44,60 @@ async def test_others_have_their_turns_while_a_hole_is_read() -> None:
     task.cancel()
     assert came == 8 * 1024 * 1024 + 1
     assert turns >= pieces - 1, "one after each piece"
+
+
+@dataclass
+class Tickets:
+    """Files and bytes: a file of pieces of 4 bytes, whose TURLs are good for `lasts` pieces. `changes`: so many looks
+    are left before it is another file; `gone`: nobody has any bytes."""
+
+    lasts: int = 2
+    changes: int = 99
+    gone: bool = False
+    looks: int = 0
+    reads: int = 0
+
+    async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked, ...]:
+        self.looks, self.reads = self.looks + 1, 0
+        (ask,) = asks
+        assert ask.span is not None
+        return (self.told(ask.span.offset),)
+
+    def told(self, at: int) -> Looked:
+        extents = tuple(Extent(at, 4, BlobId(str(at))) for at in range(at // 4 * 4, 40, 4))
+        etag = "same" if self.looks < self.changes else "other"
+        known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), 40, etag)
+        return Looked(known, extents=extents, told=40, blobs={each.blob: ("turl",) for each in extents})
+
+    async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
+        self.reads += 1
+        if self.gone:
+            raise CheloniaError(Kind.NO_REPLICA)
+        if self.reads > self.lasts:
+            raise CheloniaError(Kind.EXPIRED)
+        (span,) = spans
+        for _ in range(span.length):
+            yield b"x"
+
+
+async def read(tickets: Tickets, span: ByteRange) -> bytes:
+    reader = FileReader(tickets, tickets, Call(), parse_ln("/f"))  # type: ignore[arg-type]
+    return b"".join([piece async for piece in reader.get(tickets.told(0), span)])
+
+
+async def test_who_reads_for_longer_than_tickets_are_good_is_given_others() -> None:
+    """A slow client of a door was broken off after ten minutes, where the file had several blobs."""
+    tickets = Tickets()
+    assert await read(tickets, ByteRange(2, 37)) == b"x" * 37
+    assert tickets.looks == 4
+    with fails(Kind.INCOMPLETE):
+        await read(Tickets(changes=1), ByteRange(0, 40))
+    with fails(Kind.NO_REPLICA):
+        await read(Tickets(gone=True), ByteRange(0, 40))
+
+
+async def test_tickets_that_are_good_for_nothing_are_asked_for_once() -> None:
+    tickets = Tickets(lasts=0)
+    with fails(Kind.EXPIRED):
+        await read(tickets, ByteRange(0, 40))
+    assert tickets.looks == 1

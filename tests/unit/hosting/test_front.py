@@ -120,6 +120,20 @@ async def test_what_a_shepherd_says_of_a_range_that_it_has_not_is_no_byte_of_it(
     assert (got, replicas.asked) == (DATA[:10], ["s1", "s2"])
 
 
+async def test_tickets_that_have_expired_are_not_shown_again_and_again() -> None:
+    class Expired(Replicas):
+        @asynccontextmanager
+        async def stream(self, sending: Sending) -> AsyncIterator[Answer]:
+            self.asked.append(sending.url[8:10])
+            raise CheloniaError(Kind.EXPIRED)
+            yield
+
+    replicas = Expired()
+    with fails(Kind.EXPIRED):
+        await read(replicas)
+    assert replicas.asked == ["s1", "s2"]
+
+
 async def read(replicas: Replicas, span: ByteRange = WHOLE, transfers: HttpBytes | None = None) -> bytes:
     transfers = transfers or HttpBytes(cast(HttpClient, replicas), SystemClock())
     got = bytearray()
