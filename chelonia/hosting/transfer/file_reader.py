@@ -1,19 +1,21 @@
 """The bytes of a file, whatever it is made of: one blob, or extents of several with zeros between them.
 
-Decides which blob each byte comes from, a page of extents at a time. Never mixes two states of a file: when it changes
-while it is read, the reading breaks off.
+Decides which blob each byte comes from, a page of extents at a time, and asks for other tickets when those that it has
+are good no more. Never mixes two states of a file: when it changes while it is read, the reading breaks off.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import BlobId
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import Files, Look, Looked, Want, good
@@ -35,9 +37,7 @@ class FileReader:
     def get(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span` of a file looked at with SOURCES. Raises: as `Bytes.get`; INCOMPLETE when the file
         has changed meanwhile."""
-        if there.data is not None:
-            return _once(_part(there.data, span))
-        return self.transfers.get(there.sources, span) if there.sources else self._across(there, span)
+        return self._read(there, span) if there.data is None else _once(_part(there.data, span))
 
     async def several(self, there: Looked, spans: tuple[ByteRange, ...]) -> AsyncIterator[bytes]:
         """Yield the bytes of `spans` one after another, of one blob by as few questions as can be. Raises: as `get`."""
@@ -54,44 +54,52 @@ class FileReader:
             return _part(there.data or b"", span)
         return self.get(there, span)
 
-    async def _across(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+    async def _read(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         at, end, refused_at = span.offset, span.end, -1
         while at < end:
-            if at >= there.told or at == refused_at:
+            if at >= _told(there) or at == refused_at:
                 there = await self._again(there, ByteRange(at, end - at))
             try:
-                async for chunk in self._as_told(there, ByteRange(at, min(end, there.told) - at)):
-                    yield chunk
-                    at += len(chunk)
+                async with aclosing(self._as_told(there, ByteRange(at, min(end, _told(there)) - at))) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                        at += len(chunk)
             except CheloniaError as error:
                 if error.kind is not Kind.EXPIRED or at == refused_at:
                     raise
                 refused_at = at  # its reader is slower than tickets are good for
 
-    async def _as_told(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield bytes of which the extents are told."""
-        at = span.offset
-        for extent in there.extents:
+    async def _as_told(self, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
+        """Yield bytes of which it is told where they are."""
+        at, whole = span.offset, (Extent(0, span.end, BlobId("")),)
+        for extent in whole if there.sources else there.extents:
             if extent.end > at and extent.at < span.end:
                 async for zeros in _zeros(extent.at - at):
                     yield zeros
                 part = extent.part(at, span.end)
-                async for chunk in self._part(there, part):
-                    yield chunk
+                async with aclosing(self._part(there, part)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
                 at = part.end
         async for zeros in _zeros(span.end - at):
             yield zeros
 
-    def _part(self, there: Looked, part: Extent) -> AsyncIterator[bytes]:
-        return self.transfers.get(there.blobs.get(part.blob, ()), ByteRange(part.skip, part.length))
+    def _part(self, there: Looked, part: Extent) -> AsyncGenerator[bytes, None]:
+        sources = there.sources or there.blobs.get(part.blob, ())
+        return cast(AsyncGenerator[bytes, None], self.transfers.get(sources, ByteRange(part.skip, part.length)))
 
     async def _again(self, there: Looked, span: ByteRange) -> Looked:
         (looked,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
         answer = good(looked, "get")
-        if answer.attributes.etag != there.attributes.etag or answer.told <= span.offset:
+        if answer.attributes.etag != there.attributes.etag or _told(answer) <= span.offset:
             cause = "the file has changed while it was read; read it again"
             raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)
         return answer
+
+
+def _told(there: Looked) -> int:
+    """Up to which byte it is told where they are."""
+    return there.attributes.size if there.sources else there.told
 
 
 def _part(data: bytes, span: ByteRange) -> bytes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
+
+import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -48,12 +52,15 @@ async def test_others_have_their_turns_while_a_hole_is_read() -> None:
 
 @dataclass
 class Tickets:
-    """Files and bytes: a file of pieces of 4 bytes, whose TURLs are good for `lasts` pieces. `changes`: so many looks
-    are left before it is another file; `gone`: nobody has any bytes."""
+    """Files and bytes: a file of pieces of 4 bytes, whose TURLs are good for `lasts` pieces; or `one`, whose TURLs are
+    good for 5 bytes of it. `changes`: so many looks are left before it is another file; `gone`: nobody has any
+    bytes."""
 
     lasts: int = 2
     changes: int = 99
     gone: bool = False
+    one: bool = False
+    closed: int = 0
     looks: int = 0
     reads: int = 0
 
@@ -67,6 +74,8 @@ class Tickets:
         extents = tuple(Extent(at, 4, BlobId(str(at))) for at in range(at // 4 * 4, 40, 4))
         etag = "same" if self.looks < self.changes else "other"
         known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), 40, etag)
+        if self.one:
+            return Looked(known, sources=("turl",), told=40)
         return Looked(known, extents=extents, told=40, blobs={each.blob: ("turl",) for each in extents})
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
@@ -76,8 +85,13 @@ class Tickets:
         if self.reads > self.lasts:
             raise CheloniaError(Kind.EXPIRED)
         (span,) = spans
-        for _ in range(span.length):
-            yield b"x"
+        try:
+            for sent in range(span.length):
+                if self.one and sent == 5:
+                    raise CheloniaError(Kind.EXPIRED)
+                yield b"x"
+        finally:
+            self.closed += 1
 
 
 async def read(tickets: Tickets, span: ByteRange) -> bytes:
@@ -94,6 +108,22 @@ async def test_who_reads_for_longer_than_tickets_are_good_is_given_others() -> N
         await read(Tickets(changes=1), ByteRange(0, 40))
     with fails(Kind.NO_REPLICA):
         await read(Tickets(gone=True), ByteRange(0, 40))
+
+
+async def test_a_file_of_one_blob_whose_shepherd_dies_late_is_read_on_by_other_tickets() -> None:
+    tickets = Tickets(one=True)
+    assert await read(tickets, ByteRange(3, 37)) == b"x" * 37
+    assert tickets.looks == 7
+
+
+@pytest.mark.parametrize("one", [True, False])
+async def test_who_stops_reading_lets_go_of_the_shepherd_at_once(one: bool) -> None:
+    tickets = Tickets(one=one)
+    reader = FileReader(tickets, tickets, Call(), parse_ln("/f"))  # type: ignore[arg-type]
+    async with aclosing(cast(AsyncGenerator[bytes, None], reader.get(tickets.told(0), ByteRange(0, 40)))) as chunks:
+        await anext(chunks)
+        assert tickets.closed == 0
+    assert tickets.closed == 1
 
 
 async def test_tickets_that_are_good_for_nothing_are_asked_for_once() -> None:
