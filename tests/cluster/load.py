@@ -6,14 +6,17 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
+from chelonia.core import bounds
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, PutFileRequest
-from chelonia.core.ports.files import INLINED, Content, Failure, Inline, Splice
+from chelonia.core.ports.files import INLINED, Arrived, Content, Inline, Placing, Splice
 from chelonia.hosting.net.http_client import Sending, raise_for_status
 from chelonia.hosting.transfer import download as downloads
 from chelonia.hosting.transfer import upload as uploads
@@ -140,17 +143,42 @@ async def put_in_parts(client: Client, ln: str, data: bytes) -> None:
 
 
 async def put_and_append(client: Client, ln: str, data: bytes) -> None:
-    """Store the first half of some bytes and, in pieces that come in their message, what is behind it."""
-    assert client.files is not None
+    """Store the first half of some bytes and, in pieces that come in their message or before it, what is behind it."""
     at = len(data) // 2
     await put(client, ln, data[:at])
-    while at < len(data):
-        piece = data[at : at + 60_000]
-        laid = Content((Extent(at, len(piece), INLINED),), inline=Inline(piece))
-        answer = await client.settled(client.files.apply, Splice(parse_ln(ln), laid))
-        if isinstance(answer, Failure):
-            raise CheloniaError(answer.kind, "append", ln, answer.cause)
+    for size in cycle((60_000, 300_000)):
+        if not (piece := data[at : at + size]):
+            return
+        if len(piece) > bounds.INLINE_BYTES_MAX:
+            await uploads.send(client, uploads.bytes_source(piece), ln, _Piece(client, ln, at))
+        else:
+            await _laid(client, ln, Content((Extent(at, len(piece), INLINED),), inline=Inline(piece)))
         at += len(piece)
+
+
+@dataclass
+class _Piece:
+    """Bytes that are stored first, and then laid over a file."""
+
+    client: Client
+    ln: str
+    at: int
+    starts: int = 0
+    extent: Extent | None = None
+
+    async def start(self, size: int) -> uploads.BegunUpload:
+        ask = Placing(parse_ln(self.ln), size, wanted=WANTED, piece=True)
+        placed = uploads.good("put", self.ln, await self.client.settled(self.client.files.place, ask))
+        self.extent = Extent(self.at, size, placed.blob)
+        return uploads.BegunUpload(placed.turl, placed.put)
+
+    async def commit(self, begun: uploads.BegunUpload, words: Sequence[str]) -> None:
+        assert self.extent is not None
+        await _laid(self.client, self.ln, Content((self.extent,), (Arrived(begun.put, tuple(words)),)))
+
+
+async def _laid(client: Client, ln: str, content: Content) -> None:
+    uploads.good("append", ln, await client.settled(client.files.apply, Splice(parse_ln(ln), content)))
 
 
 NO_SHEPHERD_TRIES = 16
