@@ -47,9 +47,13 @@ def _reading(path: Path, start: int, size: int, most: int) -> Source:
     """Bytes from `start` on: `size` are expected, `most` are read."""
 
     async def chunks() -> AsyncIterator[bytes]:
-        with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
-            if start:
-                await asyncio.to_thread(file.seek, start)
+        opening = asyncio.ensure_future(asyncio.to_thread(_opened_at, path, start))
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+        with opened as file:
             came = 0
 
             def ahead_of(left: int) -> asyncio.Future[bytes]:
@@ -57,17 +61,43 @@ def _reading(path: Path, start: int, size: int, most: int) -> Source:
 
             ahead = ahead_of(most)
             try:
-                while chunk := await ahead:
+                while chunk := await asyncio.shield(ahead):
                     came += len(chunk)
                     ahead = ahead_of(most - came)
                     yield chunk
                 if came < size:
                     cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
                     raise OSError(errno.EIO, cause, str(path))
-            finally:  # a thread that still reads needs the file open
-                await asyncio.wait((ahead,))
+            finally:
+                await _read_out(ahead)
 
     return Source(chunks, size)
+
+
+def _opened_at(path: Path, start: int) -> BinaryIO:
+    file = path.open("rb", buffering=0)
+    file.seek(start)
+    return file
+
+
+def _close_unwanted(opening: asyncio.Future[BinaryIO]) -> None:
+    """Whoever wanted the file was cancelled while it was opened."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+async def _read_out(ahead: asyncio.Future[bytes]) -> None:
+    """Wait for a thread that still reads, as it needs the file open; whoever waits may be cancelled again meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    while not ahead.done():
+        try:
+            await asyncio.wait((ahead,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not ahead.cancelled():
+        ahead.exception()  # nobody wants it any more
+    if cancelled is not None:
+        raise cancelled
 
 
 def expected_size(path: Path) -> int:

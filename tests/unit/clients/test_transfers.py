@@ -32,7 +32,7 @@ from chelonia.hosting.transfer.stall_watch import StallWatch
 from chelonia.hosting.transfer.upload import Source, UploadOptions, bytes_source, upload
 from chelonia_clients.client import merge_actions
 from chelonia_clients.local_files import to_ln, to_local
-from chelonia_clients.local_sources import file_source, stream_of
+from chelonia_clients.local_sources import file_source, span_source, stream_of
 from chelonia_clients.output import printable
 from chelonia_clients.parted import upload_local, upload_stream
 from chelonia_clients.removal import remove_tree
@@ -41,7 +41,7 @@ from chelonia_clients.transfers import TreeOptions, copy_tree, get_tree, put_tre
 from tests.support.bartender import FakeBartender, FakeStore, Fault
 from tests.support.clocks import QuickClock
 from tests.support.failing import fails
-from tests.support.polling import patience
+from tests.support.polling import patience, poll_async
 from tests.unit.clients.faking import client_on
 
 DATA = bytes(range(256)) * 80
@@ -500,6 +500,71 @@ async def test_of_a_file_that_grows_comes_what_was_there_at_first(fake: FakeBart
     stored = await upload_local(client_on(fake), file_source(path), "/f", UploadOptions(progress=grow))
     assert (stored.size, fake.data("/f")) == (size, bytes(size))
     assert path.stat().st_size > size
+
+
+async def test_a_file_is_closed_when_nobody_reads_it_any_more_however_often_the_sender_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, size, goes_on = tmp_path / "f", 2 * bounds.CHUNK_BYTES, threading.Event()
+    path.write_bytes(bytes(size))
+    opened, open_ = list[Any](), Path.open
+
+    class Slow:
+        """A file of which the second chunk takes long."""
+
+        def __init__(self) -> None:
+            self.file, self.reads = open_(path, "rb", buffering=0), 0
+            opened.append(self.file)
+
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def seek(self, start: int) -> None:
+            self.file.seek(start)
+
+        def read(self, most: int) -> bytes:
+            self.reads += 1
+            if self.reads > 1:
+                assert goes_on.wait(60)
+            return self.file.read(most)
+
+    monkeypatch.setattr(Path, "open", lambda *_, **__: Slow())
+    chunks = span_source(path, 0, size).open()
+    assert len(await anext(chunks)) == bounds.CHUNK_BYTES
+    sender = asyncio.ensure_future(anext(chunks))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        sender.cancel()
+    await asyncio.sleep(0)
+    assert not opened[0].closed
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await sender
+    assert opened[0].closed
+
+
+async def test_a_file_that_is_opened_when_its_sender_has_gone_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, goes_on, opened, open_ = tmp_path / "f", threading.Event(), list[Any](), Path.open
+    path.write_bytes(b"x")
+
+    def slow(*_: object, **__: object) -> Any:
+        assert goes_on.wait(60)
+        opened.append(open_(path, "rb", buffering=0))
+        return opened[0]
+
+    monkeypatch.setattr(Path, "open", slow)
+    sender = asyncio.ensure_future(anext(span_source(path, 0, 1).open()))
+    await asyncio.sleep(0)
+    sender.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sender
+    goes_on.set()
+    await poll_async(lambda: opened and opened[0].closed, what="it is closed")
 
 
 async def test_an_empty_file_is_uploaded_empty(fake: FakeBartender, tmp_path: Path) -> None:
