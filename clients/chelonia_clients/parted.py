@@ -46,11 +46,13 @@ from chelonia_clients.client import Client
 from chelonia_clients.local_sources import Stream
 
 PART_BYTES: Final = 64 << 20
-"""What an upload that breaks off sends again, at most; more only where a file would have too many parts."""
+"""An upload that breaks off sends two of them again, at most; more only where a file would have too many parts."""
 STREAMED_BYTES: Final = 32 << 20
 """A part of a stream: three are in memory."""
 AT_ONCE: Final = 2
-"""Of them sent at once: one takes bytes while the other waits until it is on stable storage."""
+"""Parts on their way at once: one takes bytes while the one before is put on stable storage and named."""
+ALMOST_BYTES: Final = 8 << 20
+"""When no more of a part is left to be sent, the next one is begun: by its first byte two questions have been asked."""
 GROWING: Final = 2_000
 """After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 2 TB."""
 STARTS_MAX: Final = PATIENT
@@ -98,6 +100,31 @@ class PartedUpload:
         self.starts = min(self.starts + aim.tries - 1, STARTS_MAX)
         return aim.etag
 
+    async def send_each(
+        self, upload: UploadId, parts: AsyncGenerator[tuple[int, Source], None], progress: Progress | None
+    ) -> list[tuple[int, str]]:
+        """Send parts, each once the one before has gone but for its end. Returns: numbers and etags.
+
+        Raises: as `send`; what `parts` raises. The others are given up then.
+        """
+        etags, places, before = dict[int, str](), asyncio.Semaphore(AT_ONCE), _PartOnItsWay(0, None)
+
+        async def one(number: int, part: Source, way: _PartOnItsWay) -> None:
+            etags[number] = await self.send(upload, number, part, way.count)
+            way.gone.set()
+            places.release()
+
+        try:
+            async with aclosing(parts), asyncio.TaskGroup() as sending:
+                async for number, part in parts:
+                    await before.gone.wait()
+                    await places.acquire()
+                    before = _PartOnItsWay(part.size, progress)
+                    sending.create_task(one(number, part, before))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return sorted(etags.items())
+
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
         """Give all parts, numbers and etags, their name."""
         await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=self.wish.when))
@@ -118,6 +145,25 @@ class PartedUpload:
 
     async def _apply(self, op: str, change: Change) -> Done:
         return good(op, self.ln, await self.client.settled(self.files.apply, change))
+
+
+class _PartOnItsWay:
+    """A part that is being sent; `gone`: no more than its end is left."""
+
+    def __init__(self, size: int, progress: Progress | None) -> None:
+        self._left = size
+        self._progress = progress
+        self.gone = asyncio.Event()
+        if not size:
+            self.gone.set()
+
+    def count(self, moved: int) -> None:
+        """Bytes have been sent; negative: they are sent again."""
+        self._left -= moved
+        if self._left <= ALMOST_BYTES:
+            self.gone.set()
+        if self._progress is not None:
+            self._progress(moved)
 
 
 class _PartAim:
@@ -163,13 +209,14 @@ async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOpt
         parted = PartedUpload(client, ln, wish, modified_ns)
         name = await parted.open()
         try:
-            size = await _sent(parted, name, first, chunks)
+            order = await parted.send_each(name, _pieces(first, chunks, sizes := list[int]()), wish.progress)
+            await parted.seal(name, order)
         except BaseException:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FAREWELL_S):
                     await parted.drop(name)
             raise
-    return UploadResult(ln, size, "", note)
+    return UploadResult(ln, sum(sizes), "", note)
 
 
 async def _begun(client: Client, ln: str, wish: UploadOptions) -> str:
@@ -182,26 +229,15 @@ async def _begun(client: Client, ln: str, wish: UploadOptions) -> str:
         raise
 
 
-async def _sent(parted: PartedUpload, name: UploadId, piece: Source, chunks: AsyncGenerator[bytes, None]) -> int:
-    """Send a stream whose first part is `piece`, and give it its name. Returns: its size."""
-    etags, number, size = dict[int, str](), 0, 0
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def one(number: int, part: Source) -> None:
-        etags[number] = await parted.send(name, number, part, parted.wish.progress)
-        places.release()
-
-    try:
-        async with asyncio.TaskGroup() as sending:
-            while piece.size:
-                await places.acquire()
-                number, size = number + 1, size + piece.size
-                sending.create_task(one(number, piece))
-                piece = await _piece(chunks, STREAMED_BYTES << number // GROWING)
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    await parted.seal(name, sorted(etags.items()))
-    return size
+async def _pieces(
+    first: Source, chunks: AsyncGenerator[bytes, None], sizes: list[int]
+) -> AsyncGenerator[tuple[int, Source], None]:
+    """The parts of a stream with their numbers; notes their sizes."""
+    number, piece = 1, first
+    while piece.size:
+        sizes.append(piece.size)
+        yield number, piece
+        piece, number = await _piece(chunks, STREAMED_BYTES << number // GROWING), number + 1
 
 
 async def _piece(chunks: AsyncGenerator[bytes, None], least: int) -> Source:

@@ -13,7 +13,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO, cast
@@ -21,7 +21,7 @@ from typing import Final, TextIO, cast
 from chelonia.core import bounds
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.transfer.upload import FileAim, UploadOptions, UploadResult
+from chelonia.hosting.transfer.upload import FileAim, Source, UploadOptions, UploadResult
 from chelonia_clients.client import Client
 from chelonia_clients.local_sources import span_source
 from chelonia_clients.output import human_size
@@ -175,16 +175,8 @@ class _FileUpload:
         size, parted = self._found.st_size, self._parted
         if not note.upload:
             note.keep(await parted.open(), self._facts)
-        step, order = part_bytes(size), []
-        for number, start in enumerate(range(0, size, step), 1):
-            length = min(step, size - start)
-            kept, etag = there.get(number, (-1, ""))
-            if kept == length:
-                self._count(length)
-            else:
-                source = span_source(self._path, start, length)
-                etag = await parted.send(note.upload, number, source, self._count)
-            order.append((number, etag))
+        sent = dict(await parted.send_each(note.upload, self._missing(there), self._count))
+        order = [(number, sent.get(number) or there[number][1]) for number, _, _ in self._parts()]
         await self._require_unchanged(note)
         try:
             await parted.seal(note.upload, order)
@@ -194,6 +186,20 @@ class _FileUpload:
             raise
         note.keep(UploadId(""))
         return UploadResult(parted.ln, size, "", remark)
+
+    def _parts(self) -> Iterator[tuple[int, int, int]]:
+        """Number, start and length of each part."""
+        size, step = self._found.st_size, part_bytes(self._found.st_size)
+        for number, start in enumerate(range(0, size, step), 1):
+            yield number, start, min(step, size - start)
+
+    async def _missing(self, there: ArrivedParts) -> AsyncGenerator[tuple[int, Source], None]:
+        """The parts that have not arrived; those that have count as sent."""
+        for number, start, length in self._parts():
+            if number in there and there[number][0] == length:
+                self._count(length)
+            else:
+                yield number, span_source(self._path, start, length)
 
     @property
     def _facts(self) -> str:

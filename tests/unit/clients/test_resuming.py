@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from pathlib import Path
@@ -26,9 +27,11 @@ from chelonia.core.ports.files import (
     Uploads,
     Write,
 )
+from chelonia.hosting.net.http_client import Received, Sending
 from chelonia.hosting.transfer.upload import TRIES
 from chelonia_clients import resuming, transfers
 from chelonia_clients.client import Client
+from chelonia_clients.parted import AT_ONCE
 from chelonia_clients.resuming import PART_BYTES, noted, part_bytes
 from chelonia_clients.transfers import TransferResult, TreeOptions, copy_file, put_file
 from tests.support.bartender import FakeBartender, Fault
@@ -36,7 +39,8 @@ from tests.unit.clients.faking import client_on
 
 DATA = bytes(range(256)) * 14
 """Four parts."""
-BROKEN = [Fault(after=1, kind=Kind.NETWORK)] * TRIES
+BROKEN = [Fault(after=1, kind=Kind.NETWORK)] * (AT_ONCE * TRIES)
+"""All that are sent at once break, as often as they are sent again."""
 
 
 class Trial:
@@ -59,6 +63,14 @@ class Trial:
         self.fake.store.asked.clear()
         self.moved = 0
         return await put_file(self.client(), self.path, "/big", TreeOptions(replace=force, progress=self._progress))
+
+    async def broken_after(self, parts: int) -> None:
+        """An upload of which no more than so many parts arrive."""
+        self.fake.store.faults = [*([Fault()] * parts), *BROKEN]
+        done = await self.put()
+        assert done.error is not None
+        assert done.error.kind is Kind.NETWORK
+        self.fake.store.faults = []
 
     def _progress(self, count: int) -> None:
         self.moved += count
@@ -87,11 +99,7 @@ def trial(fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_broken_upload_sends_only_what_is_missing(trial: Trial, tmp_path: Path) -> None:
-    trial.fake.store.faults = [Fault(), Fault(), *BROKEN]
-    done = await trial.put()
-    assert done.error is not None
-    assert done.error.kind is Kind.NETWORK
-    assert trial.sent == 2 + TRIES
+    await trial.broken_after(2)
     assert list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
 
     done = await trial.put()
@@ -104,9 +112,30 @@ async def test_a_broken_upload_sends_only_what_is_missing(trial: Trial, tmp_path
     assert not list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
 
 
+async def test_a_part_is_sent_while_the_one_before_is_put_on_stable_storage(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, begun = trial.fake.store.request, list[asyncio.Event]()
+
+    async def slow_to_sync(sending: Sending) -> Received:
+        assert trial.moved == 1000 * len(begun), "no two parts share the way"
+        number, next_begun = len(begun), asyncio.Event()
+        begun.append(next_begun)
+        if number:
+            begun[number - 1].set()
+        answer = await request(sending)
+        if number < 3:
+            async with asyncio.timeout(20):
+                await next_begun.wait()
+        return answer
+
+    monkeypatch.setattr(trial.fake.store, "request", slow_to_sync)
+    assert (await trial.put()).error is None
+    assert (len(begun), (await trial.there()).attributes.size) == (4, len(DATA))
+
+
 async def test_a_file_that_changed_since_begins_anew_and_what_was_sent_goes(trial: Trial) -> None:
-    trial.fake.store.faults = [Fault(), *BROKEN]
-    await trial.put()
+    await trial.broken_after(1)
     found = os.stat(trial.path)
     trial.path.write_bytes(DATA[::-1])
     os.utime(trial.path, ns=(found.st_atime_ns, found.st_mtime_ns))  # only the time of change betrays it
@@ -116,8 +145,7 @@ async def test_a_file_that_changed_since_begins_anew_and_what_was_sent_goes(tria
 
 
 async def test_an_upload_that_goes_on_asks_room_for_what_is_missing(trial: Trial) -> None:
-    trial.fake.store.faults = [Fault(), Fault(), *BROKEN]
-    await trial.put()
+    await trial.broken_after(2)
     asked: list[int] = []
     place = trial.files.place
 
@@ -131,8 +159,7 @@ async def test_an_upload_that_goes_on_asks_room_for_what_is_missing(trial: Trial
 
 
 async def test_another_user_or_cluster_does_not_go_on_with_it(trial: Trial) -> None:
-    trial.fake.store.faults = [Fault(), *BROKEN]
-    await trial.put()
+    await trial.broken_after(1)
     trial.whose = "https://other:1/Bartender /CN=joe"
     assert (await trial.put()).error is None
     assert (trial.sent, trial.said) == (4, [])
@@ -190,8 +217,7 @@ def test_a_note_that_was_removed_while_it_was_waited_for_is_not_used(
 
 
 async def test_an_upload_that_the_cluster_gave_up_begins_anew(trial: Trial) -> None:
-    trial.fake.store.faults = [Fault(), *BROKEN]
-    await trial.put()
+    await trial.broken_after(1)
     (upload,) = (await trial.files.uploads(Call(), Uploads(parse_ln("/")))).uploads
     await trial.files.apply(Call(), (Drop(parse_ln("/big"), upload.upload),))
     assert (await trial.put()).error is None
