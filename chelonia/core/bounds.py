@@ -127,6 +127,8 @@ BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
 REMOVED_TOGETHER_MAX: Final = 64
 """Names of one call that go in one transact: some 5 ms of a processor, and a third of what a transact may hold."""
+LOOKED_TOGETHER_MAX: Final = 64
+"""Names of one call that are looked at together: some 5 ms of a processor, in two turns of the event loop."""
 LINKED_MAX: Final = 16
 """Objects read along with the end of one walk: the blobs of all but the longest files, which take a second call."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024

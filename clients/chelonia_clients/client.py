@@ -138,7 +138,8 @@ class Client:
     @cached_property
     def looks(self) -> CallBatches[Look, Looked | Failure]:
         """What asks for small files, many in one call, and where to read others."""
-        return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms)
+        most, bytes_max = bounds.LOOKED_TOGETHER_MAX, bounds.INLINE_CALL_BYTES_MAX
+        return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms, most=most, bytes_max=bytes_max)
 
     def new_call(self) -> Call:
         """The context of one request of this user."""

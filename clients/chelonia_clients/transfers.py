@@ -41,15 +41,18 @@ from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
 SMALL_AT_ONCE: Final = 2 * CALLS_AT_ONCE * CALL_FILES_MAX // PARALLEL
-"""Small files at a time for each larger one: of `PARALLEL` together twice what is in calls on their way, as those that
-have come are still to be written and synced."""
+"""Small files sent at a time for each larger one: of `PARALLEL` together twice what is in calls on their way, as those
+that are stored are still to be named."""
+LOOKED_AT_ONCE: Final = 2 * CALLS_AT_ONCE * bounds.LOOKED_TOGETHER_MAX // PARALLEL
+"""The same of those that are fetched, of which more go in a call: those that have come are still to be written and
+synced."""
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
     """How to move files.
 
     Args:
-        parallel: files at a time; `SMALL_AT_ONCE` times as many small ones beside them.
+        parallel: files at a time; `SMALL_AT_ONCE` times as many small ones beside them, or `LOOKED_AT_ONCE`.
         replicas: copies to ask for; None: as many as usual, of a copy inside the cluster as many as its source.
         replace: overwrite what is there and differs.
         progress: as for one file, called for all of them.
@@ -119,12 +122,20 @@ async def get_file(
     options: TreeOptions,
     mtime_s: float | None = None,
     landing: Landing | None = None,
+    size: int = -1,
 ) -> TransferResult:
-    """Download one file; failures are in the result. `mtime_s`: its modification time, where it is known."""
+    """Download one file; failures are in the result. `mtime_s`, `size`: as far as they are known."""
     progress = options.progress
     try:
         got = await download(
-            client, ln, target, overwrite=options.replace, progress=progress, mtime_s=mtime_s, landing=landing
+            client,
+            ln,
+            target,
+            overwrite=options.replace,
+            progress=progress,
+            mtime_s=mtime_s,
+            landing=landing,
+            size=size,
         )
         had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
         return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
@@ -184,7 +195,7 @@ def get_tree(
 
     Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
-    return in_order(_downloads(client, ln, target, options), SMALL_AT_ONCE * options.parallel)
+    return in_order(_downloads(client, ln, target, options), LOOKED_AT_ONCE * options.parallel)
 
 
 def copy_tree(client: Client, source: str, target: str, options: TreeOptions) -> AsyncGenerator[TransferResult, None]:
@@ -397,7 +408,7 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
         return TransferResult("file", source, target, entry.size)
     if verdict is Verdict.OTHER:
         async with tree.place(entry.size):
-            return await get_file(tree.client, source, path, options, entry.modified_s, tree.landing)
+            return await get_file(tree.client, source, path, options, entry.modified_s, tree.landing, entry.size)
     if verdict is Verdict.RETIMED and options.replace and not options.dry_run and entry.modified_s is not None:
         try:
             await asyncio.to_thread(os.utime, path, (entry.modified_s, entry.modified_s))

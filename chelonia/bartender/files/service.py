@@ -12,6 +12,7 @@ from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsKnown
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.contents.attributes import attributes_of
@@ -70,7 +71,9 @@ class FilesService:
         self._ports = ports
         self._rights = RightsKnown()
         self._look: BulkOperation[Look, Looked | Failure] = replace(
-            _asking("look", partial(reading.look, ports)), walk=partial(reading.walked, ports)
+            _asking("look", partial(reading.look, ports)),
+            walk=partial(reading.walked, ports),
+            side_by_side=bounds.LOOKED_TOGETHER_MAX,
         )
         self._change: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",

@@ -34,7 +34,8 @@ PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-_Batch = list[Pending[tuple[Call, Q], A]]
+_Asked = tuple[Call, Q, int]
+_Batch = list[Pending[_Asked[Q], A]]
 
 
 class CallBatches(Generic[Q, A]):
@@ -47,27 +48,29 @@ class CallBatches(Generic[Q, A]):
         *,
         again_ms: int = AGAIN_MS,
         most: int = CALL_FILES_MAX,
+        bytes_max: int = CALL_BYTES_MAX,
         passing: frozenset[Kind | str] = PASSING,
     ) -> None:
-        """`again_ms`: for how long a `passing` trouble of an element is tried again; 0: its owner tries. `most`:
-        elements of one call."""
+        """`again_ms`: for how long a `passing` trouble of an element is tried again; 0: its owner tries. `most`,
+        `bytes_max`: elements of one call, and bytes of files with them, or with its answer."""
         self._ask = ask
         self._clock = clock
         self._again_ms = again_ms
         self._passing = passing
         self._calls = 0
-        limits: BatchLimits[tuple[Call, Q]] = BatchLimits(most, CALLS_AT_ONCE, WAIT_MS, _inline_bytes, CALL_BYTES_MAX)
-        self._gathering: Gathering[tuple[Call, Q], A] = Gathering(self._settle, clock, limits)
+        limits: BatchLimits[_Asked[Q]] = BatchLimits(most, CALLS_AT_ONCE, WAIT_MS, _bytes, bytes_max)
+        self._gathering: Gathering[_Asked[Q], A] = Gathering(self._settle, clock, limits)
 
-    async def send(self, call: Call, element: Q) -> A:
-        """Send an element with what else waits; `call`: its context, if it is the first. Raises: as the operation."""
-        return await self._gathering.ask((call, element))
+    async def send(self, call: Call, element: Q, answer_bytes: int = 0) -> A:
+        """Send an element with what else waits; `call`: its context, if it is the first; `answer_bytes`: of the file
+        that its answer brings. Raises: as the operation."""
+        return await self._gathering.ask((call, element, answer_bytes))
 
     async def _settle(self, batch: _Batch[Q, A]) -> None:
         """Give each that went well its answer when it comes; ask again while some have none; a call that fails later
         fails only those. What was refused is tried anew with them, so it is answered when nothing is asked again: else
         its owner could have made what the next try removes."""
-        call, _ = batch[0].asked
+        call = batch[0].asked[0]
         self._calls += 1
         call, elements = call.keyed(RequestKey(f"{call.request_key}/{self._calls}")), tuple(e.asked[1] for e in batch)
         give_up_ms, backoff = self._clock.monotonic_ms() + self._again_ms, Backoff(PAUSE_MS, PAUSE_MS_MAX)
@@ -97,5 +100,5 @@ def inline_bytes(element: Any) -> int:
     return len(inline.data) if inline is not None else 0
 
 
-def _inline_bytes(asked: tuple[Call, Any]) -> int:
-    return inline_bytes(asked[1])
+def _bytes(asked: _Asked[Any]) -> int:
+    return asked[2] + inline_bytes(asked[1])

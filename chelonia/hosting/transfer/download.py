@@ -130,16 +130,20 @@ async def download(
     progress: Progress | None = None,
     mtime_s: float | None = None,
     landing: Landing | None = None,
+    size: int = -1,
 ) -> Downloaded:
     """Fetch a file to `target`, which appears only when it is whole, verified and on stable storage, with the
-    modification time `mtime_s`; a symbolic link leads to its target. `landing`: shared by downloads that run together.
+    modification time `mtime_s`; a symbolic link leads to its target. `landing`: shared by downloads that
+    run together; `size`: in bytes, as a listing told it: small files share calls by it.
 
     Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE when it is a device, a pipe or a
         directory, and as `read`; OSError from the local disk.
     """
     target = _replaceable(target, overwrite)
     with contextlib.ExitStack() as stack:
-        fetched, part = await _fetch(client, ln, lambda whole: stack.enter_context(PartFile(target, whole)), progress)
+        fetched, part = await _fetch(
+            client, ln, lambda whole: stack.enter_context(PartFile(target, whole)), progress, size
+        )
         await (landing or Landing()).land(part, mtime_s)
     return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)
 
@@ -162,10 +166,10 @@ def _replaceable(target: Path, overwrite: bool) -> Path:
 
 
 async def _fetch(
-    client: Requester, ln: str, open_part: Callable[[str], PartFile], progress: Progress | None
+    client: Requester, ln: str, open_part: Callable[[str], PartFile], progress: Progress | None, size: int
 ) -> tuple[_Fetched, PartFile]:
     """Write a file's bytes to a file of its own, from as many replicas as it takes. Raises: as `read`."""
-    search, part = _Search(client, ln), None
+    search, part = _Search(client, ln, size), None
     async for fetched, choice in search.replicas():
         part = part or await _taken_up(search, fetched, open_part, progress)
         try:
@@ -206,9 +210,11 @@ PAUSE_MS, PAUSE_MS_MAX = 250, 1_000
 class _Search:
     """The replicas of a file to try, and what came from those that were; `failure`: what the last one failed with."""
 
-    def __init__(self, client: Requester, ln: str) -> None:
+    def __init__(self, client: Requester, ln: str, size: int = -1) -> None:
+        """`size`: as far as is known; -1: not."""
         self._client = client
         self._ln = ln
+        self._brings = bounds.INLINE_BYTES_MAX if size < 0 else min(size, bounds.INLINE_BYTES_MAX)
         self.failure = CheloniaError(Kind.NO_REPLICA, "get", ln, "no Shepherd was named to read it from")
         self._fetched: _Fetched | None = None
         self._from_one = True
@@ -269,7 +275,8 @@ class _Search:
         client, place = self._client, parse_ln(self._ln)
         want = Want.SOURCES | Want.CHECKSUMS | (Want.NOTHING if self._asked else Want.BYTES)
         self._asked = True
-        there = good(await client.looks.send(client.new_call(), Look(place, want)), "get")
+        brings = self._brings if Want.BYTES in want else 0
+        there = good(await client.looks.send(client.new_call(), Look(place, want), brings), "get")
         known = there.attributes
         if known.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 FEW: Final = 3
 """So many files are synced one by one: a sync of all writes what others have written, too."""
+MOST: Final = 256
+"""So many are open at once: a process may have 1024."""
 _SYNCED_WHOLE: Final = ("ext3", "ext4", "xfs")
 _TELLS_SINCE: Final = (5, 8)
 """The first Linux whose `syncfs` fails when bytes could not be written."""
@@ -58,7 +60,7 @@ class Landing:
         batch: list[_Waiting] = []
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 files = [(part, mtime_s) for part, mtime_s, _ in batch]
                 told = await _finished(asyncio.get_running_loop().run_in_executor(None, _landed, files))
                 for (_, _, landed), error in zip(batch, told, strict=True):

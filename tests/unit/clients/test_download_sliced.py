@@ -98,7 +98,7 @@ async def test_a_file_of_several_blobs_comes_in_slices_too(tmp_path: Path, monke
             first = 0 if sources == blobs[BlobId("one")] else half
             yield DATA[first + span.offset : first + span.offset + span.length]
 
-    async def look(call: Call, look: Look) -> Looked:
+    async def look(call: Call, look: Look, brings: int) -> Looked:
         return there
 
     monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)
@@ -130,7 +130,7 @@ async def test_bytes_of_several_blobs_are_not_put_together_of_two_versions(
                 raise CheloniaError(Kind.NETWORK)
             yield DATA[span.offset : span.offset + span.length]
 
-    async def look(call: Call, look: Look) -> Looked:
+    async def look(call: Call, look: Look, brings: int) -> Looked:
         return Looked(versions.pop(0), extents=extents, told=2000, blobs=blobs)
 
     async def files_look(call: Call, looks: tuple[Look, ...]) -> tuple[Looked, ...]:
@@ -247,7 +247,7 @@ async def test_a_file_of_several_blobs_that_breaks_off_goes_on_where_it_was(
                 raise CheloniaError(Kind.INCOMPLETE)
             yield DATA[first + span.offset : first + span.offset + span.length]
 
-    async def look(call: Call, look: Look) -> Looked:
+    async def look(call: Call, look: Look, brings: int) -> Looked:
         return there
 
     monkeypatch.setattr("chelonia.hosting.transfer.front.HttpBytes", Bytes)

@@ -110,7 +110,7 @@ async def test_of_wrong_bytes_in_a_message_right_ones_are_asked_of_a_shepherd(fa
     known = Attributes(Guid("g"), "file", 1, JOE.dn, len(DATA), "etag", 10**18)
     sums = Checksums(hashlib.sha256(DATA).hexdigest())
 
-    async def look(call: Call, look: Look) -> Looked:
+    async def look(call: Call, look: Look, answer_bytes: int = 0) -> Looked:
         if Want.BYTES in look.want:
             return Looked(known, checksums=sums, data=DATA[::-1])
         return Looked(known, checksums=sums, sources=sources)
@@ -154,6 +154,18 @@ async def test_files_that_come_together_share_their_calls(client: Client) -> Non
     assert await got(client, "/f39") == b"39"
 
 
+def noted_looks(client: Client) -> list[int]:
+    """How many files each call asks for, from now on."""
+    counts, look = list[int](), client.files.look
+
+    async def counting(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
+        counts.append(len(asks))
+        return await look(call, asks)
+
+    cast(Any, client.files).look = counting
+    return counts
+
+
 async def test_a_thousand_small_files_are_one_call_of_the_sdk_and_few_of_the_wire(
     client: Client, tmp_path: Path
 ) -> None:
@@ -167,9 +179,23 @@ async def test_a_thousand_small_files_are_one_call_of_the_sdk_and_few_of_the_wir
     assert [each.error for each in done] == [None] * 1_001
     assert sum(count for _, count in files.applied) == 1_000
     assert len(files.applied) <= 2 * 1_000 // CALL_FILES_MAX, "few, however the files come off the disk"
+    looked = noted_looks(client)
     assert [each.error async for each in get_tree(client, "/t", tmp_path / "t", TreeOptions())] == [None] * 1_001
     read = {each.name: each.read_bytes() for each in (tmp_path / "t").iterdir()}
     assert read == {each.name: each.read_bytes() for each in source.iterdir()}
+    assert sum(looked) == 1_000
+    assert len(looked) <= 2 * 1_000 // bounds.LOOKED_TOGETHER_MAX
+
+
+async def test_large_answers_are_cut_and_files_of_unknown_size_may_be_large(client: Client, tmp_path: Path) -> None:
+    large = bytes(bounds.INLINE_BYTES_MAX)
+    await client.files.apply(client.new_call(), (Make(parse_ln("/t"), TYPE_COLLECTION),))
+    await asyncio.gather(*(upload(client, bytes_source(large), f"/t/f{n}") for n in range(40)))
+    fit, looked = bounds.INLINE_CALL_BYTES_MAX // bounds.INLINE_BYTES_MAX, noted_looks(client)
+    assert [each.error async for each in get_tree(client, "/t", tmp_path / "t", TreeOptions())] == [None] * 41
+    assert (sum(looked), max(looked)) == (40, fit)
+    await asyncio.gather(*(got(client, f"/t/f{n}") for n in range(40)))
+    assert (sum(looked), max(looked)) == (80, fit)
 
 
 async def test_stats_that_come_together_share_their_calls(client: Client, fake: FakeBartender) -> None:

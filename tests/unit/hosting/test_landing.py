@@ -70,6 +70,16 @@ async def test_files_that_come_together_are_synced_together_before_they_are_name
     assert sorted(os.listdir(tmp_path)) == sorted(path.name for path in targets)
 
 
+async def test_no_more_are_open_at_once_than_a_process_may_have(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "MOST", MANY)
+    names = [f"f{number}" for number in range(2 * MANY)]
+    assert await landed(*(tmp_path / name for name in names)) == [None] * (2 * MANY)
+    named = [f"named {name}" for name in names]
+    assert steps == ["synced all", *named[:MANY], "synced all", *named[MANY:]]
+
+
 async def test_few_are_synced_each_by_itself(tmp_path: Path, steps: list[str]) -> None:
     assert await landed(tmp_path / "a", tmp_path / "b") == [None, None]
     assert steps == ["synced one", "named a", "synced one", "named b"]
