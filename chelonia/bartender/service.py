@@ -39,6 +39,7 @@ from chelonia.core.ports.bartender import (
     Outcome,
     StatOutcome,
     TransferOutcome,
+    UndeleteRequest,
 )
 from chelonia.core.ports.librarian import Librarian, Traversal
 from chelonia.core.ports.shepherd import Directory
@@ -96,6 +97,10 @@ def _made(request: MakeRequest) -> str:
 def _modified(request: ModifyRequest) -> str:
     what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
     return f"{request.ln}\0{what}"
+
+
+def _restored(request: UndeleteRequest) -> str:
+    return f"{request.ln}\0{request.target_ln}"
 
 
 def _everywhere(_: object) -> str:
@@ -216,8 +221,6 @@ class BartenderService:
 
     del_file = _remove("delFile", together=partial(names.each_together, partial(names.doomed, "delFile")))
     unlink = _change("unlink", names.unlink, walk=_AND_ABOVE, together=partial(names.each_together, names.doomed_name))
-    undelete = _change(
-        "undelete", deleted.undelete, lambda request: f"{request.ln}\0{request.target_ln}", ordered=_everywhere
-    )
+    undelete = _change("undelete", deleted.undelete, _restored, ordered=lambda request: request.target_ln or request.ln)
     list_deleted = _bulk("listDeleted", deleted.list_deleted, _answering(ListDeletedOutcome))
     modify = _bulk("modify", modify.modify, _answering(Outcome), _modified, ordered=_ln, recalled=modify.applied)

@@ -141,6 +141,10 @@ class Client:
         most, bytes_max = bounds.LOOKED_TOGETHER_MAX, bounds.INLINE_CALL_BYTES_MAX
         return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms, most=most, bytes_max=bytes_max)
 
+    @cached_property
+    def _restorings(self) -> CallBatches[UndeleteRequest, Outcome]:
+        return CallBatches(self.bartender.undelete, self.clock, again_ms=self._retry_ms)
+
     def new_call(self) -> Call:
         """The context of one request of this user."""
         return new_call()
@@ -254,7 +258,7 @@ class Client:
 
     async def undelete(self, ln: str, target: str = "") -> str:
         """Bring a deleted file back under the name it had, or as `target`. Raises: NOT_FOUND, EXISTS, DENIED."""
-        answer = await self.settled(self.bartender.undelete, UndeleteRequest("0", ln, target))
+        answer = await self._restorings.send(new_call(), UndeleteRequest(str(next(self._numbers)), ln, target))
         return _done("undelete", ln, answer)
 
     async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:

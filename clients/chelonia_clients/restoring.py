@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import DeletedEntry
+from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX, CALLS_AT_ONCE
 from chelonia_clients.client import Client
 from chelonia_clients.paths import Paths
-from chelonia_clients.steps import TransferResult
+from chelonia_clients.steps import Job, TransferResult, in_order
+
+RESTORED_AT_ONCE: Final = CALLS_AT_ONCE * CALL_FILES_MAX
+"""Files of a collection that come back at a time: they fill the calls that they share."""
 
 
 async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[TransferResult, None]:
     """Bring back a deleted collection and all that was deleted below it; where it is there, what was deleted below it.
 
     Of several that had a name, the one that was deleted last. A collection above that is gone comes back too, alone.
+    Of each collection the files come first, many at a time, then what is in the collections in it.
     Raises: NOT_FOUND when nothing of that name is kept, DENIED.
     """
     name = parse_ln(ln)
@@ -50,10 +58,12 @@ async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenera
             known = newest.get(entry.name)
             if known is None or entry.deleted_ms >= known.deleted_ms:
                 newest[entry.name] = entry
-    for name, entry in sorted(newest.items()):
-        target = f"{ln}/{name}"
+    named = [(f"{ln}/{name}", entry) for name, entry in sorted(newest.items())]
+    async with aclosing(in_order(_restorings(client, named), RESTORED_AT_ONCE)) as results:
+        async for done in results:
+            yield done
+    for target, entry in named:
         if entry.type != "collection":
-            yield await _restored(client, entry, target)
             continue
         inner = [entry.guid]
         if await client.exists(target) == "collection":
@@ -65,6 +75,13 @@ async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenera
                 continue
         async for done in _below(client, target, inner):
             yield done
+
+
+async def _restorings(client: Client, named: Sequence[tuple[str, DeletedEntry]]) -> AsyncGenerator[Job, None]:
+    """The restoring of what is no collection."""
+    for target, entry in named:
+        if entry.type != "collection":
+            yield partial(_restored, client, entry, target)
 
 
 async def _restored(client: Client, entry: DeletedEntry, target: str) -> TransferResult:

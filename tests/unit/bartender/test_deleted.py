@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn
 from chelonia.core.ports.bartender import DeletedEntry, ListRequest, UndeleteRequest
+from chelonia.core.ports.librarian import Undelete
 from tests.support.stage import ADMIN, JOE, Stage, keyed, scene
 
 EVE = Call(Dn("/O=Grid/CN=eve"))
@@ -137,3 +140,31 @@ async def test_what_was_in_a_collection_that_is_gone_is_told_to_nobody_else(stag
     await stage.name_op("unmakeCollection", "/d")
     (outcome,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", before),))
     assert (outcome.kind, outcome.entries) == ("not-found", ())
+
+
+@scene
+async def test_several_come_back_at_once_and_what_is_below_another_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"/d/f{number}" for number in range(10)]
+    await stage.make("/d")
+    await deleted(stage, *names)
+    assert await stage.name_op("unmakeCollection", "/d") == "removed"
+    by_name = {each.name.rpartition("/")[2]: each.guid for each in await listed(stage)}
+    at_work, most = 0, 0
+    undeleted = stage.librarian.undelete
+
+    async def slowly(call: Call, request: Undelete) -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await stage.clock.sleep(10)
+        await undeleted(call, request)
+        at_work -= 1
+
+    monkeypatch.setattr(stage.between, "undelete", slowly, raising=False)
+    wanted = [UndeleteRequest(name, by_name[name.rpartition("/")[2]], name) for name in ("/d", *names)]
+    outcomes = await stage.bartender.undelete(keyed(JOE, "all"), tuple(wanted))
+    assert {outcome.status for outcome in outcomes} == {"restored"}
+    assert [await stage.exists(name) for name in names] == [True] * len(names)
+    assert most == len(names), "the collection first, then all that was in it"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX
 from chelonia_clients.verbs import removing
 from tests.support.bartender import FakeBartender
 from tests.unit.clients.faking import Command
@@ -166,3 +167,17 @@ def test_a_part_of_a_tree_brings_what_is_above_it_along(chelonia: Command, linke
         "/t: restored.", "/t/c: restored.", "/t/c/g: restored.", "1 file and 2 collections restored",
     ]  # fmt: skip
     assert "/t/f" not in linked.names()
+
+
+def test_the_files_of_a_tree_come_back_in_few_calls(chelonia: Command, fake: FakeBartender) -> None:
+    names = [f"/t/f{number:03}" for number in range(200)]
+    fake.add_collection("/t")
+    for ln in names:
+        fake.add_file(ln, b"1")
+    chelonia("rm", "-r", "/t")
+    assert chelonia("undelete", "-r", "/t").lines == [
+        "/t: restored.", *(f"{ln}: restored." for ln in names), "200 files and 1 collection restored",
+    ]  # fmt: skip
+    assert set(names) <= set(fake.names())
+    calls = {call.request_key for op, call in fake.calls if op == "undelete"}
+    assert len(calls) <= 2 * len(names) // CALL_FILES_MAX
