@@ -304,6 +304,9 @@ WRONG_REPLICAS_KEPT: Final = 1000
 COPY_ANSWER_MS: Final = 365 * 24 * 3_600_000
 """How long the answer of who makes copies is waited for, as good as for ever: it is watched whether he lives, and a
 claim ends."""
+DISK_STILL_MS: Final = 20_000
+"""A disk that lets one call wait for longer does not answer: twice what a crowded one takes to sync a large file, and
+less than the kernel takes to give up a command (30 s)."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
 REPLICAS_DEFAULT: Final = 3

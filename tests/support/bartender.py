@@ -44,7 +44,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_client import Received, RoundTrips, Sending
-from chelonia.wire.web.headers import RECEIPTS_HEADER
+from chelonia.wire.web.headers import ERROR_HEADER, RECEIPTS_HEADER
 from chelonia_clients.client import Metadata
 from tests.support.cluster import MemoryCluster
 from tests.support.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, JOE, KEY
@@ -78,6 +78,8 @@ class FakeStore:
         self._cluster = cluster
         self.faults: list[Fault] = []
         self.frozen: list[str] = []
+        self.stuck: list[str] = []
+        """Hosts that say, when they are asked, that their disks do not answer."""
         self.rotten: list[str] = []
         """Hosts that give wrong bytes, always, from `rotten_from` on."""
         self.rotten_from = 0
@@ -94,6 +96,8 @@ class FakeStore:
             self.asked.append(("HEAD", host, ""))
             if host in self.frozen:
                 await asyncio.Event().wait()
+            if host in self.stuck:
+                return Received(503, {ERROR_HEADER: Kind.UNAVAILABLE.value}, b"")
             return Received(200, {}, b"")
         assert sending.method == "PUT"
         self.asked.append(("PUT", host, ""))

@@ -36,9 +36,12 @@ Handler = Callable[[int, memoryview], bytes]
 
 
 class Handlers(Protocol):
-    """What answers requests, one at a time: whoever holds `lock` sees a state between two."""
+    """What answers requests, one at a time: whoever holds `lock` sees a state between two. `hung`: operations that are
+    not answered until `go_on`; `waiting`: what was asked of them."""
 
     lock: threading.Lock
+    hung: frozenset[int]
+    waiting: list[bytes]
 
     def handler(self, operation: int) -> Handler | None:
         """Who answers this operation, None when nobody does."""
@@ -91,18 +94,34 @@ def serve(device: int, handlers: Handlers) -> None:
             if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                 continue  # the request was taken back
             return
-        _, operation, unique, node, *_ = _REQUEST.unpack_from(buffer)
+        _, operation, *_ = _REQUEST.unpack_from(buffer)
         if operation in _SILENT:
             continue
-        body = view[_REQUEST.size : length]
         with handlers.lock:
-            error_code, reply = _answer(handlers, operation, node, body)
-        head = _REPLY.pack(_REPLY.size + len(reply), -error_code, unique)
-        try:
-            os.writev(device, [head, reply])
-        except OSError as error:
-            if error.errno != errno.ENOENT:
+            if operation in handlers.hung:
+                handlers.waiting.append(bytes(view[:length]))
+                continue
+            if not _answered(device, handlers, view[:length]):
                 return
+
+
+def go_on(device: int, handlers: Handlers) -> None:
+    """Answer what waits, and hang no more."""
+    with handlers.lock:
+        waiting, handlers.waiting, handlers.hung = handlers.waiting, [], frozenset()
+        for request in waiting:
+            _answered(device, handlers, memoryview(request))
+
+
+def _answered(device: int, handlers: Handlers, request: memoryview) -> bool:
+    """Answer a request; False when nobody reads answers any more."""
+    _, operation, unique, node, *_ = _REQUEST.unpack_from(request)
+    error_code, reply = _answer(handlers, operation, node, request[_REQUEST.size :])
+    try:
+        os.writev(device, [_REPLY.pack(_REPLY.size + len(reply), -error_code, unique), reply])
+    except OSError as error:
+        return error.errno == errno.ENOENT  # the request was taken back
+    return True
 
 
 def _answer(handlers: Handlers, operation: int, node: int, body: memoryview) -> tuple[int, bytes]:

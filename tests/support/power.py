@@ -1,4 +1,5 @@
-"""A real mount that loses its power: `PowerDisk` starts a process that serves a `Forgetful` through FUSE.
+"""A real mount that loses its power, hangs, or is read-only: `PowerDisk` starts a process that serves a `Forgetful`
+through FUSE.
 
 A cut ends the connection at once, with all that the kernel had not yet handed over, forgets, and mounts anew at the
 same place. Whoever had files open there has errors from then on: stop them before, kill them after.
@@ -28,7 +29,22 @@ from tests.support import fuse_wire as wire
 from tests.support.forgetful import Forgetful, Loss, Node
 
 _MODE, _SIZE, _MTIME = 1, 8, 32
-_KEEP_CACHE = 2
+_DIRECT_IO, _KEEP_CACHE = 1, 2
+HANGS = {
+    "fsync": (wire.FSYNC, wire.FSYNCDIR),
+    "write": (wire.WRITE, wire.FSYNC, wire.FSYNCDIR),
+    "read": (wire.READ,),
+    "all": (
+        wire.LOOKUP, wire.GETATTR, wire.SETATTR, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.RENAME, wire.RENAME2,
+        wire.LINK, wire.OPEN, wire.CREATE, wire.READ, wire.WRITE, wire.FSYNC, wire.FSYNCDIR, wire.OPENDIR,
+        wire.READDIR, wire.STATFS,
+    ),
+}  # fmt: skip
+"""What does not return while a disk hangs: what has to be on it, what changes it, what is not in memory, everything."""
+_CHANGES = (
+    wire.SETATTR, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.RENAME, wire.RENAME2, wire.LINK, wire.CREATE, wire.WRITE,
+    wire.FSYNC,
+)  # fmt: skip
 BYTES_MAX = 1 << 34
 """Size of the disk as told."""
 
@@ -54,12 +70,16 @@ def powered(point: Path, *, journal: bool = False) -> Iterator[PowerDisk]:
 
 
 class PowerDisk:
-    """A file system at `point` whose power can be cut. Use as a context manager."""
+    """A file system at `point` whose power can be cut. Use as a context manager.
 
-    def __init__(self, point: Path, *, journal: bool = False) -> None:
+    Args: `cached`: the kernel keeps what was read and written, as of any disk; without, all of it is asked for here.
+    """
+
+    def __init__(self, point: Path, *, journal: bool = False, cached: bool = True) -> None:
         self.point = point
         point.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "tests.support.power", str(point), *(["--journal"] if journal else [])]
+        options = [*(["--journal"] if journal else []), *([] if cached else ["--uncached"])]
+        argv = [sys.executable, "-m", "tests.support.power", str(point), *options]
         self._server = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -83,6 +103,22 @@ class PowerDisk:
     def fail_syncs(self, count: int) -> None:
         """Let the next syncs fail, and lose what they were to save."""
         self._ask("fail", count)
+
+    def hang(self, how: str) -> None:
+        """From now on these calls do not return (see `HANGS`), whoever makes them, until `go_on`."""
+        self._ask("hang", how)
+
+    def waiting(self) -> int:
+        """How many calls do not return now."""
+        return int(self._ask("waiting")["waiting"])
+
+    def go_on(self) -> None:
+        """Hang no more."""
+        self._ask("go on")
+
+    def read_only(self, read_only: bool) -> None:
+        """Refuse every change from now on, or no more, as a file system does that has met an error."""
+        self._ask("read-only", read_only)
 
     def syncs(self) -> int:
         """How many syncs were asked for."""
@@ -121,9 +157,13 @@ class PowerDisk:
 class Served:
     """Answers the kernel's requests from a `Forgetful`."""
 
-    def __init__(self, disk: Forgetful) -> None:
+    def __init__(self, disk: Forgetful, *, cached: bool = True) -> None:
         self.disk = disk
         self.lock = threading.Lock()
+        self.hung = frozenset[int]()
+        self.waiting: list[bytes] = []
+        self.read_only = False
+        self._flags = _KEEP_CACHE if cached else _DIRECT_IO
         self._listings: dict[int, list[tuple[str, int]]] = {}
         self._next = 1
         self._handlers: dict[int, wire.Handler] = {
@@ -151,7 +191,7 @@ class Served:
 
     def handler(self, operation: int) -> wire.Handler | None:
         """See `wire.Handlers`."""
-        return self._handlers.get(operation)
+        return _refused if self.read_only and operation in _CHANGES else self._handlers.get(operation)
 
     def _entry(self, node: Node) -> bytes:
         return wire.entry(node.number, _attributes(node))
@@ -181,9 +221,11 @@ class Served:
         (number,) = struct.unpack_from("<Q", body)
         return self._entry(self.disk.link(number, parent, _name(body[8:])))
 
-    def _open(self, number: int, _: memoryview) -> bytes:
+    def _open(self, number: int, body: memoryview) -> bytes:
+        if self.read_only and struct.unpack_from("<I", body)[0] & os.O_ACCMODE != os.O_RDONLY:
+            return _refused(number, body)
         self.disk.node(number).opens += 1
-        return struct.pack("<QII", 0, _KEEP_CACHE, 0)
+        return struct.pack("<QII", 0, self._flags, 0)
 
     def _create(self, parent: int, body: memoryview) -> bytes:
         _, mode, umask = struct.unpack_from("<III", body)
@@ -224,6 +266,10 @@ class Served:
         return struct.pack("<QQQQQIIII", blocks, free, free, inodes, inodes, 4096, 255, 4096, 0) + bytes(24)
 
 
+def _refused(_: int, __: memoryview) -> bytes:
+    raise OSError(errno.EROFS, "read-only")
+
+
 def _name(body: memoryview) -> str:
     return os.fsdecode(bytes(body).split(b"\0", 1)[0])
 
@@ -240,13 +286,17 @@ def _attributes(node: Node) -> bytes:
 class _Mount:
     """A mount and the thread that serves it."""
 
-    def __init__(self, point: Path, disk: Forgetful) -> None:
+    def __init__(self, point: Path, disk: Forgetful, *, cached: bool) -> None:
         self._point = point
         self._device = wire.mount(point)
-        served = Served(disk)
-        self.lock = served.lock
-        self._thread = threading.Thread(target=wire.serve, args=(self._device, served))
+        self.served = Served(disk, cached=cached)
+        self.lock = self.served.lock
+        self._thread = threading.Thread(target=wire.serve, args=(self._device, self.served))
         self._thread.start()
+
+    def go_on(self) -> None:
+        """Answer what waits, and hang no more."""
+        wire.go_on(self._device, self.served)
 
     def end(self) -> None:
         """No request is answered any more when this returns."""
@@ -271,8 +321,8 @@ def _write_image(left: Forgetful, target: Path, chance: random.Random, loss: Los
 
 def main(arguments: list[str]) -> None:
     """Serve at a place until standard input ends."""
-    point, disk = Path(arguments[0]), Forgetful(journal="--journal" in arguments)
-    mount = _Mount(point, disk)
+    point, disk, cached = Path(arguments[0]), Forgetful(journal="--journal" in arguments), "--uncached" not in arguments
+    mount = _Mount(point, disk, cached=cached)
     print("{}", flush=True)
     try:
         for line in sys.stdin:
@@ -281,13 +331,22 @@ def main(arguments: list[str]) -> None:
                 case ["cut", seed, loss]:
                     mount.end()
                     answer["unsynced"] = disk.cut(random.Random(seed), Loss(loss))
-                    mount = _Mount(point, disk)
+                    mount = _Mount(point, disk, cached=cached)
                 case ["image", target, seed, loss]:
                     with mount.lock:
                         left = copy.deepcopy(disk)
                     _write_image(left, Path(target), random.Random(seed), Loss(loss))
                 case ["fail", count]:
                     disk.fail_syncs = count
+                case ["hang", how]:
+                    with mount.lock:
+                        mount.served.hung = frozenset(HANGS[how])
+                case ["waiting"]:
+                    answer["waiting"] = len(mount.served.waiting)
+                case ["go on"]:
+                    mount.go_on()
+                case ["read-only", read_only]:
+                    mount.served.read_only = read_only
                 case ["syncs"]:
                     answer["syncs"] = disk.syncs
             print(json.dumps(answer), flush=True)

@@ -4,12 +4,15 @@ import mmap
 import os
 import random
 import stat
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.forgetful import PAGE, Forgetful, Loss
+from tests.support.polling import poll
 from tests.support.power import PowerDisk, powered
 
 FILE = stat.S_IFREG | 0o600
@@ -101,3 +104,35 @@ def test_a_mount_forgets_also_what_the_kernel_kept(disk: PowerDisk) -> None:
         file.flush()
         with pytest.raises(OSError, match="output"):
             os.fsync(file.fileno())
+
+
+def written(path: Path) -> float:
+    """Write to a file and sync it. Returns: when that was through."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.write(handle, b"x")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return time.monotonic()
+
+
+def test_a_mount_hangs_until_it_goes_on_and_may_be_read_only(disk: PowerDisk) -> None:
+    path = disk.point / "f"
+    written(path)
+    with ThreadPoolExecutor() as pool:
+        disk.hang("fsync")
+        stuck = pool.submit(written, path)
+        assert path.read_bytes() == b"x"  # what is in memory is told meanwhile
+        poll(lambda: disk.waiting() == 1)
+        released = time.monotonic()
+        disk.go_on()
+        assert stuck.result() >= released
+    disk.read_only(True)
+    for change in (lambda: written(path), lambda: written(disk.point / "g"), path.unlink):
+        with pytest.raises(OSError, match="Read-only"):
+            change()
+    assert path.read_bytes() == b"x"
+    disk.read_only(False)
+    written(disk.point / "g")
+    assert sorted(os.listdir(disk.point)) == ["f", "g"]

@@ -1,9 +1,9 @@
 """Notices an upload whose Shepherd has gone silent, and tells it from one that is busy or far away.
 
 When no byte has been taken for a while the Shepherd is asked, on another connection, how far it is. One that is alive
-answers at once, however long its disk takes; one that is frozen or cut off does not, and is given up. How long a while
-is goes with how far it is, and with what this link has shown so far: on a slow one even a question waits behind the
-bytes that are under way.
+answers at once, however long its disk takes; one that is frozen or cut off does not, and is given up; so is one that
+says that its disk does not answer. How long a while is goes with how far it is, and with what this link has shown so
+far: on a slow one even a question waits behind the bytes that are under way.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import ROUND_TRIPS, HttpClient, Sending, target_of
+from chelonia.wire.web.headers import ERROR_HEADER
 
 STALL_MS: Final = 250
 """Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""
@@ -74,13 +75,15 @@ class StallWatch:
 
     async def _require_life(self, work: asyncio.Task[T], turl: str) -> None:
         if not await self._lives(turl) and not work.done():
-            cause = f"{target_of(turl)} takes no byte and does not answer; the upload starts again elsewhere"
+            cause = f"{target_of(turl)} takes no byte, and it or its disk does not answer; the upload starts again"
             raise CheloniaError(Kind.TIMEOUT, "put", cause=cause)
 
     async def _lives(self, turl: str) -> bool:
         question = asyncio.ensure_future(self._http.request(Sending("HEAD", turl)))
         try:
             await asyncio.wait((question,), timeout=self._patience_ms(turl) / 1000)
-            return question.done() and question.exception() is None
+            if not question.done() or question.exception() is not None:
+                return False
+            return question.result().headers.get(ERROR_HEADER) != Kind.UNAVAILABLE.value
         finally:
             question.cancel()

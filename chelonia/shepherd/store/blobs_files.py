@@ -18,7 +18,6 @@ import os
 import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -44,6 +43,7 @@ from chelonia.core.ports.shepherd import (
 from chelonia.core.values import replace
 from chelonia.shepherd.store import blobs_notes, store_state
 from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
+from chelonia.shepherd.store.blobs_threads import DiskThreads
 from chelonia.wire import records
 
 T = TypeVar("T")
@@ -75,12 +75,14 @@ class FileBlobs:
     Args:
         root: its directory, made if missing; one process at a time.
         min_free_bytes: refused before the disk is really full.
-        threads: concurrent blocking calls.
+        threads: concurrent blocking calls; still_ms: as of `DiskThreads`.
 
     Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
     """
 
-    def __init__(self, root: Path, *, min_free_bytes: int = 0, threads: int = 8) -> None:
+    def __init__(
+        self, root: Path, *, min_free_bytes: int = 0, threads: int = 8, still_ms: int = bounds.DISK_STILL_MS
+    ) -> None:
         self._root = root
         self._min_free_bytes = min_free_bytes
         root.mkdir(parents=True, exist_ok=True)
@@ -90,27 +92,31 @@ class FileBlobs:
         except BaseException:
             os.close(self._lock)
             raise
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
+        self.threads = DiskThreads(threads, still_ms)
         self.moving = threading.Lock()
         """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
         """Wait for running calls, do what is `last`, and let another process have the directory."""
-        self._pool.shutdown(wait=True)
+        self.threads.close()
         last()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     async def identity(self) -> StoreIdentity | None:
-        return await self.run(lambda: _read_identity(self._root))
+        return await self.answered(lambda: _read_identity(self._root))
 
     async def identify(self, identity: StoreIdentity) -> None:
         await self.run(lambda: store_state.write_identity(self._root, identity))
 
     async def probe(self) -> None:
+        def write() -> None:
+            with store_state.held(self._root) as root:
+                _write_durably((root / "probe", b"probe\n"))
+
         try:
-            await self._in_root(lambda root: _write_durably((root / "probe", b"probe\n")))
+            await self.answered(write)
         except CheloniaError as error:
             if error.kind is not Kind.NO_SPACE:
                 raise
@@ -229,28 +235,28 @@ class FileBlobs:
             names = (name for name in os.listdir(folder) if name[:UUID_CHARS] > after)
             return tuple(islice(_scan_names(folder, names), limit or None))
 
-        return await self.run(look)
+        return await self.run(look, long=True)
 
     async def count_quarantined(self) -> int:
         folder = self._root / "quarantine"
-        return await self.run(lambda: sum(map(is_uuid, {name[:UUID_CHARS] for name in os.listdir(folder)})))
+        return await self.run(lambda: sum(map(is_uuid, {n[:UUID_CHARS] for n in os.listdir(folder)})), long=True)
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
         for prefix in PREFIXES:
             folder = self._root / "replicas" / prefix
             noted = notes.parts.get(prefix, {})
-            page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted))  # type: ignore[misc]
+            page = await self.run(lambda folder=folder, noted=noted: _scan_page(folder, noted), long=True)  # type: ignore[misc]
             alone = [stored.reference for stored in page.read if stored.size < 0]
             moved = {reference for reference in alone if await self._follows_aside(reference)}
             yield replace(page, read=[stored for stored in page.read if stored.reference not in moved])
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
         paths = [f"{self._root}/replicas/{reference[:2]}/{reference}" for reference in references]
-        return await self.run(lambda: tuple(map(_size, paths)))
+        return await self.run(lambda: tuple(map(_size, paths)), long=True)
 
     async def notes(self, head: bytes = b"") -> Notes:
-        return await self.run(lambda: blobs_notes.read(self._root, head))
+        return await self.run(lambda: blobs_notes.read(self._root, head), long=True)
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         await self._in_root(lambda root: blobs_notes.append(root / blobs_notes.NAME, notes))
@@ -284,14 +290,21 @@ class FileBlobs:
 
     async def space(self) -> tuple[int, int]:
         """(free, total) bytes usable for replicas; the reserve is not free."""
-        return await self.run(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
+        return await self.answered(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
 
     # --- for the writer -------------------------------------------------------------------------------------------
 
-    async def run(self, fn: Callable[[], T]) -> T:
-        """Run a blocking call in this adapter's threads; an OSError becomes a CheloniaError."""
+    async def run(self, fn: Callable[[], T], *, long: bool = False) -> T:
+        """Run a blocking call in this adapter's threads; an OSError becomes a CheloniaError. `long`: as there."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
+            return await self.threads.run(fn, long=long)
+        except OSError as error:
+            raise _disk_error(error) from error
+
+    async def answered(self, fn: Callable[[], T]) -> T:
+        """The same of a call that is waited for while the disk answers others. Raises: UNAVAILABLE when it does not."""
+        try:
+            return await self.threads.answered(fn)
         except OSError as error:
             raise _disk_error(error) from error
 
@@ -303,10 +316,6 @@ class FileBlobs:
                 return fn()
 
         return await self.run(alone)
-
-    def start(self, fn: Callable[[], None]) -> asyncio.Future[None]:
-        """Start a blocking call without waiting for it."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, fn)
 
     def incoming(self, reference: ReferenceId, suffix: str) -> Path:
         """Where an upload is. Raises: BAD_REQUEST unless `reference` is a UUID."""
@@ -359,11 +368,11 @@ class FileBlobs:
         self, path: Path, fd: int, offset: int, end: int, check: Check
     ) -> asyncio.Future[tuple[int, bytes]]:
         where = (offset, min(bounds.CHUNK_BYTES, end - offset))
-        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: _read_at(path, fd, where, check))
+        return self.threads.run(lambda: _read_at(path, fd, where, check))
 
     async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
         """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""
-        work = asyncio.get_running_loop().run_in_executor(self._pool, fn)
+        work = self.threads.run(fn)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -397,7 +406,7 @@ class FileWriter:
         if self._offset - self._synced >= SYNC_EVERY_BYTES and (self._sync is None or self._sync.done()):
             await self._synchronised()
             self._synced, fd = self._offset, self._fd
-            self._sync = self._store.start(lambda: os.fdatasync(fd))
+            self._sync = self._store.threads.run(lambda: os.fdatasync(fd))
 
     async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name. Raises: NO_SPACE, UNAVAILABLE."""

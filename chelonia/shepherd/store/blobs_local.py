@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +52,7 @@ class LocalBlobs:
     """A `BlobStore`: the engine of a Shepherd's disk.
 
     Args:
-        root, min_free_bytes: as of `FileBlobs`.
+        root, min_free_bytes, still_ms: as of `FileBlobs`.
         small_bytes_max: replicas of at most so many bytes go into segments; 0: none do, those that are there stay.
         segment_bytes: after so many bytes another segment is begun.
 
@@ -65,9 +66,10 @@ class LocalBlobs:
         min_free_bytes: int = 0,
         small_bytes_max: int = bounds.INLINE_BYTES_MAX,
         segment_bytes: int = bounds.SEGMENT_BYTES,
+        still_ms: int = bounds.DISK_STILL_MS,
     ) -> None:
         assert small_bytes_max <= layout.DATA_BYTES_MAX, "what is larger is a file"
-        files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes)
+        files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes, still_ms=still_ms)
         self._root = root
         self._small_bytes_max = small_bytes_max
         self._begun = self._scanned = False
@@ -100,7 +102,7 @@ class LocalBlobs:
             return self._segments.compact() or (self._scanned and self._small_files.move())
 
         async def step() -> Next:
-            return Wait(MOVE_MS if await self._files.run(move) else LOOK_MS)
+            return Wait(MOVE_MS if await self._files.run(move, long=True) else LOOK_MS)
 
         return Job("segments", step, Wait(LOOK_MS))
 
@@ -108,7 +110,7 @@ class LocalBlobs:
 
     async def identity(self) -> StoreIdentity | None:
         found = await self._files.identity()
-        if found is not None and not await self._files.run(self._segments.is_here):
+        if found is not None and not await self._files.answered(self._segments.is_here):
             raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), _GONE)
         return found
 
@@ -285,14 +287,15 @@ class LocalBlobs:
     # --- a start ----------------------------------------------------------------------------------------------------
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
-        if not self._begun and await self._files.run(self._segments.load):
+        if not self._begun and await self._files.run(self._segments.load, long=True):
             await self._finish_setting_aside()
         self._begun, self._scanned = True, False
         lengths = dict[int, int]()
         async for page in self._files.scan(notes):
             if self._segments.places[page.prefix]:
                 noted = notes.parts.get(page.prefix, {})
-                yield await self._files.run(lambda page=page, noted=noted: self._joined(page, noted, lengths))  # type: ignore[misc]
+                join = partial(self._joined, page, noted, lengths)
+                yield await self._files.run(join, long=True)
             else:
                 yield page
         self._scanned = True

@@ -2,8 +2,8 @@
 
 A store has an id, made once and kept with the replicas; the cluster records which one each Shepherd has. Until a
 cluster has taken a store in, no bytes are put on it: the directory may be the empty one under a disk that is not
-mounted. A disk that goes away while the Shepherd runs is told by its identity, or by a write that fails: then nothing
-is concluded of any replica, nothing is erased or reported, and heartbeats say why.
+mounted. A disk that goes away while the Shepherd runs is told by its identity, by a write that fails, or by a call that
+does not return: then nothing is concluded of any replica, nothing is erased or reported, and heartbeats say why.
 Runbook: docs/operate/when-a-disk-dies.md.
 """
 
@@ -25,6 +25,9 @@ CURE: Final = (
     "`cheloniad accept-store`"
 )
 """What to do when a directory is not the store that was expected."""
+FAILS: Final = "its disk fails: "
+"""How trouble with a disk that is there begins."""
+MENDS: Final = "mend the disk or what it hangs on (see the kernel's log); it goes on by itself"
 
 
 class Disk:
@@ -69,7 +72,8 @@ class Disk:
         """Whether the disk is there. `hard`: write to it too, for what is read may come from a cache."""
         trouble = await self._found_trouble(hard)
         if trouble and not self.trouble:
-            log.error("the store is not there any more: %s; nothing is concluded of its replicas; %s", trouble, CURE)
+            cure = MENDS if trouble.startswith(FAILS) else CURE
+            log.error("the store is not there any more: %s; nothing is concluded of its replicas; %s", trouble, cure)
             self.absences += 1
         if not trouble and self.trouble:
             log.info("the store is there again id=%s", self.identity.store)
@@ -87,7 +91,7 @@ class Disk:
             if found is not None and found.store == self.identity.store and (hard or self.trouble):
                 await self._blobs.probe()  # what has failed once must prove itself
         except CheloniaError as error:
-            return error.cause if error.kind is Kind.BAD_CONFIG else f"its disk fails: {error.cause}"
+            return error.cause if error.kind is Kind.BAD_CONFIG else f"{FAILS}{error.cause}"
         if found is None:
             return "its directory is empty"
         if found.store != self.identity.store:

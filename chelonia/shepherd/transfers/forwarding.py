@@ -32,8 +32,8 @@ ASK_MS: Final = 15_000
 """So often the other side of a repair copy is asked whether it lives, and so long it may take to answer."""
 _PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
 """Failures of a push after which it is resumed where it left off."""
-_SILENT: Final = (Kind.TIMEOUT,)
-"""What says that the other side does not live: it is frozen."""
+_SILENT: Final = (Kind.TIMEOUT, Kind.UNAVAILABLE)
+"""What says that the other side does not live, being frozen, or that its disk does not answer."""
 _LOST: Final = (*_SILENT, Kind.NETWORK, Kind.BAD_TICKET)
 """The same for a repair copy: its machine may be off, or back without the upload, and nothing need break the connection
 over which the bytes went."""

@@ -258,10 +258,13 @@ class ShepherdUploads:
     # --- bytes ----------------------------------------------------------------------------------------------------
 
     async def offset(self, call: Call, turl: Turl) -> int:
-        """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED."""
+        """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED; UNAVAILABLE
+        while the disk is not there: who waits for this Shepherd waits in vain."""
         pending = self._admitted(call, turl)
         if pending.phase in (Phase.STORED, Phase.DONE):
             return -1
+        if trouble := self._node.disk.trouble:
+            raise CheloniaError(Kind.UNAVAILABLE, gate.PUT, pending.reference, trouble)
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:

@@ -295,9 +295,12 @@ async def test_a_broken_upload_starts_again_and_names_the_file_once(fake: FakeBa
     assert fake.found("/f")["timestamps"]["modified"] == "12.500000000"
 
 
-async def test_an_upload_leaves_a_shepherd_that_has_gone_silent(fake: FakeBartender) -> None:
-    fake.store.faults = [Fault(stall=True)]
-    fake.store.frozen = ["s1", "s2", "s3"]
+@pytest.mark.parametrize("how", ["frozen", "stuck"])
+async def test_an_upload_leaves_a_shepherd_that_has_gone_silent_or_whose_disk_does_not_answer(
+    fake: FakeBartender, how: str
+) -> None:
+    fake.store.faults = [Fault(stall=True, stall_s=30)]
+    setattr(fake.store, how, ["s1", "s2", "s3"])
     before = time.perf_counter()
     await upload(client_on(fake), bytes_source(DATA), "/f")
     assert time.perf_counter() - before < 5 * patience()

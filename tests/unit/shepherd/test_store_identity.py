@@ -13,7 +13,7 @@ from chelonia.core.values import replace
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails
 from tests.support.memory_blobs import MemoryBlobs
-from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, request, running, served
+from tests.support.shepherd import ADMINISTRATOR, CLUSTER, JOE, LIBRARIAN, World, request, running, served
 
 DATA = b"x" * 1000
 
@@ -145,6 +145,24 @@ async def test_nobody_is_told_that_a_copy_is_whole_when_its_disk_is_not_there(
     world.blobs.broken = True  # what is read still comes from a cache
     with fails(Kind.UNAVAILABLE, match="its disk fails"):
         await world.state_of(reference)
+
+
+@served
+async def test_who_asks_how_far_an_upload_is_hears_that_the_disk_fails(
+    world: World, expect_log: Callable[..., None]
+) -> None:
+    ticket, done = await world.ticket(request(DATA)), await world.ticket(request(DATA, 2))
+    await world.send(done, DATA)
+    expect_log("the store is not there any more: its disk fails")
+    world.blobs.broken = True
+    with fails(Kind.UNAVAILABLE):
+        await world.state_of(*world.blobs.references())
+    with fails(Kind.UNAVAILABLE, match="its disk fails"):
+        await world.service.offset(JOE, ticket)
+    assert await world.service.offset(JOE, done) == -1
+    world.blobs.broken = False
+    await world.service.beat()
+    assert await world.service.offset(JOE, ticket) == 0
 
 
 @served

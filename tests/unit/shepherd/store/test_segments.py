@@ -756,7 +756,7 @@ async def test_what_is_stored_while_the_store_is_closed_is_in_its_notes(
         storing = asyncio.create_task(store.store_whole(replicas(2)))
         await asyncio.to_thread(begun.wait, 60)
         closing = asyncio.create_task(asyncio.to_thread(store.close))
-        await poll_async(lambda: store._files._pool._shutdown, what="the store is being closed")
+        await poll_async(lambda: store._files.threads._pool._shutdown, what="the store is being closed")
         go.set()
         await closing
         await storing
@@ -779,9 +779,9 @@ async def test_an_erasure_that_comes_between_is_answered_as_for_a_file(
     await store.store_whole(replicas(1))
     run = store._files.run
 
-    async def late(work: Callable[[], object]) -> object:
+    async def late(work: Callable[[], object], *, long: bool = False) -> object:
         store._segments.erase(named(1))
-        return await run(work)
+        return await run(work, long=long)
 
     monkeypatch.setattr(store._files, "run", late)
     if change == "quarantine":

@@ -550,14 +550,15 @@ async def test_a_copy_that_owes_its_receipt_is_waited_for_only_while_it_lives() 
         (CheloniaError(Kind.EXPIRED, "connect", "s3"), False),
         (CheloniaError(Kind.EXPIRED, "HEAD"), True),  # the ticket, not the certificate
         (CheloniaError(Kind.CONFLICT, "HEAD"), True),
+        (CheloniaError(Kind.UNAVAILABLE, "HEAD"), False),  # its disk does not answer
     ],
     ids=str,
 )
 @virtual
-async def test_a_copy_on_a_shepherd_whose_certificate_is_refused_is_not_waited_for(
+async def test_a_copy_on_a_shepherd_that_can_serve_no_user_is_not_waited_for(
     answer: CheloniaError, lives: bool
 ) -> None:
-    """It serves no user and tells no Librarian."""
+    """Its certificate is refused, so that it tells no Librarian, or its disk does not answer."""
     first, second = await two()
     refused = World("s3")
     await refused.start()
