@@ -217,6 +217,12 @@ class Shepherds:
             return answers[:width]
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
+    async def in_trouble(self, call: Call, locations: Sequence[Location]) -> list[Location]:
+        """Those of replicas that are away whose Shepherds are heard: what is on a disk that has become read-only, or
+        can vouch for nothing else, is whole as long as its checksum is."""
+        heard = {node.shepherd for node in await self.nodes(call) if node.trouble}
+        return [location for location in locations if location.shepherd in heard]
+
     async def nearest(
         self, call: Call, locations: Sequence[Location], asked: Container[ServiceId] = ()
     ) -> list[Location]:

@@ -41,6 +41,7 @@ LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))
 """What reading a file, or copying it, needs besides its rights."""
 
 _UNKNOWN = Checksums()
+_AWAY = (ReplicaState.OFFLINE.value,)
 _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
 
 
@@ -113,11 +114,17 @@ async def read_turls(
 ) -> tuple[TurlOutcome, ...]:
     """TURLs of whole replicas, nearest first, bound to who carries the bytes. `spans`: those that they are for, empty:
     all. Raises: NO_REPLICA."""
-    alive = locations(found.object, (ReplicaState.ALIVE.value,))
+    alive = await readable(ports, turn, found)
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
         raise CheloniaError(Kind.NO_REPLICA, subject=str(found.ln), cause=cause)
     return await ports.shepherds.read_turls(turn.service, alive, turn.user, spans)
+
+
+async def readable(ports: Ports, turn: ElementCall, found: FoundEntry) -> list[Location]:
+    """The whole replicas that can be asked for; where there are none, those on disks that have trouble."""
+    alive = locations(found.object, (ReplicaState.ALIVE.value,))
+    return alive or await ports.shepherds.in_trouble(turn.service, locations(found.object, _AWAY))
 
 
 async def add_replica(

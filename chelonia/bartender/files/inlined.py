@@ -20,10 +20,10 @@ from chelonia.bartender.files.changing import done
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry
 from chelonia.bartender.shepherds import taken
-from chelonia.bartender.transfers import locations, unnamed
+from chelonia.bartender.transfers import readable, unnamed
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.replicas import Checksums, Location, ReplicaState
+from chelonia.core.cluster.replicas import Checksums, Location
 from chelonia.core.contents.attributes import is_empty
 from chelonia.core.contents.uploads import BeginPut, CommitFile
 from chelonia.core.errors import CheloniaError, Kind
@@ -103,11 +103,11 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
     """All bytes of a small file of one blob; None when they do not come along."""
     if is_empty(found.object):
         return b""
-    alive = locations(found.object, (ReplicaState.ALIVE.value,))
     if found.section("content") or not found.section("blobs") or size > bounds.INLINE_BYTES_MAX:
         return None
     if not turn.room.carry(size):
         return None
+    alive = await readable(ports, turn, found)
     return await _fetched(ports, turn.service, alive, size) if size and alive else (None if size else b"")
 
 

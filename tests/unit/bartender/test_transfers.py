@@ -43,7 +43,7 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
-from chelonia.core.ports.librarian import NodeView
+from chelonia.core.ports.librarian import Heartbeat, NodeView
 from chelonia.core.ports.shepherd import Purpose
 from chelonia.core.values import replace
 from chelonia.wire import armour, receipts
@@ -52,6 +52,7 @@ from tests.support.stage import (
     BARTENDER_DN,
     BARTENDER_ID,
     EVE,
+    GIB,
     HTTP,
     JOE,
     KEY,
@@ -764,3 +765,21 @@ async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_fil
     assert await write(stage, "/f", begun, EVE) == "denied"
     assert not stage.between.before
     assert not await stage.exists("/f")
+
+
+@scene
+async def test_where_all_disks_have_trouble_what_is_there_is_read_and_nobody_else_is_asked(
+    stage: Stage, expect_log: Callable[..., None]
+) -> None:
+    """They count as away, and say so themselves: a disk that is read-only has all its bytes."""
+    expect_log("it counts as away: sick")
+    await stage.add_shepherds("a", "b")
+    await stage.file("/f")
+    await stage.clock.sleep(2 * 10**9)  # longer than the lease
+    assert (await stage.get_file("/f")).kind == Kind.NO_REPLICA.value
+    assert not any(shepherd.gets for shepherd in stage.shepherds.values()), "who is silent is waited for in vain"
+    for name in ("a", "b"):
+        sick = Heartbeat(stage.named(name).service, 1, 0, 0, 4 * GIB, 0, False, name, "key of " + name, trouble="sick")
+        await stage.librarian.heartbeat(stage.as_shepherd(name), sick)
+    await stage.clock.sleep(10_000)  # longer than its list of nodes is kept
+    assert (await stage.get_file("/f")).status == "done"
