@@ -1,5 +1,6 @@
 """Disks that are not there, empty, somebody else's, or there twice: noticed, told, and nothing concluded from it."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import patience, poll, poll_async
 from tests.support.ports import free_ports
+from tests.support.power import PowerDisk, powered
 
 LEASE_MS = 20_000
 """However busy the machine is, the first of two twins is not missed meanwhile: the second one would take its place."""
@@ -187,3 +189,44 @@ async def test_a_second_process_on_a_copied_disk_is_refused_while_the_first_live
             assert twin.wait(40 * patience()) == 0
         for ln in DATA:
             await until_live(client, ln, 3)
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[tuple[Cluster, PowerDisk]]:
+    """A cluster one of whose disks can hang."""
+    cluster = Cluster(tmp_path / "hanging")
+    cluster.expect_log("the store is not there any more: its disk fails|cannot tell anything of its replicas")
+    with powered(cluster.root / "data" / "shepherd2") as disk:
+        for each in started(pytestconfig, cluster):
+            try:
+                yield each, disk
+            finally:
+                disk.go_on()
+
+
+async def test_a_disk_that_hangs_is_told_uploads_start_elsewhere_and_it_comes_back(
+    hanging: tuple[Cluster, PowerDisk],
+) -> None:
+    cluster, disk = hanging
+    large = {f"/hang{number}": bytes([number]) * 3_000_000 for number in range(6)}
+    async with cluster.client("user") as client:
+        await filled(cluster, client)
+        disk.hang("all")
+        await asyncio.gather(*(put(client, ln, data, 2) for ln, data in large.items()))
+
+        async def shown() -> bool:
+            view = (await cluster.nodes())["shepherd2"]
+            return view.state == "offline" and "a call to it has not returned" in view.trouble
+
+        await poll_async(shown, 60.0, tolerate=Away, what="it is away and says why")
+        assert cluster.request("GET", f"{cluster.data_url('shepherd2')}/readyz").status == 503
+        for ln, data in (DATA | large).items():
+            assert await fetch(client, ln) == data
+        disk.go_on()
+        await cluster.until_serving("shepherd2")
+        for ln in DATA:
+            await until_live(client, ln, 3)
+        for ln, data in large.items():
+            await until_live(client, ln, 2)
+            assert await fetch(client, ln) == data
+    assert cluster.log_of("shepherd2").count("the store is not there any more") == 1
