@@ -2,7 +2,9 @@
 
 `make upgrade FROM=v0.3` (any revision that git knows). Replicas of the A-Hash and Shepherds of both versions work
 beside each other meanwhile; nothing acknowledged may be lost, nothing removed, several at a time, may come back, and
-nothing may hang. The seed decides the order.
+nothing may hang. Users have the SDK, boto3, which asks once more at another front end, and a mount of the revision
+before; what fails them, as it may under load, is printed. The seed decides the order; `--back`: the nodes of now are
+replaced by the older ones.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 from chelonia.core.errors import CheloniaError
+from tests.cluster.door_users import DoorUsers
 from tests.cluster.harness import Cluster, runs
 from tests.cluster.load import Load, content, put
 from tests.cluster.powercut import WHOLE_S, Trial
@@ -36,27 +39,29 @@ TOGETHER = 8
 
 def code_of(tree: Path) -> Any:
     """While this is entered, what is started runs the code in `tree`, with the libraries of now."""
-    return patch.dict(os.environ, PYTHONPATH=f"{tree}{os.pathsep}{tree / 'clients'}", PYTHONSAFEPATH="1")
+    path = os.pathsep.join(map(str, (tree, tree / "clients", tree / "fuse")))
+    return patch.dict(os.environ, PYTHONPATH=path, PYTHONSAFEPATH="1")
 
 
 def check_out(revision: str, tree: Path) -> None:
     """The files of a revision. Raises: CalledProcessError when git does not know it."""
     tree.mkdir(parents=True)
     archive = subprocess.run(
-        ["git", "archive", revision, "chelonia", "clients"], cwd=ROOT, capture_output=True, check=True
+        ["git", "archive", revision, "chelonia", "clients", "fuse"], cwd=ROOT, capture_output=True, check=True
     )
     subprocess.run(["tar", "x", "-C", str(tree)], input=archive.stdout, check=True)
 
 
-def replace(cluster: Cluster, name: str) -> None:
-    """One node ends in order, and comes back as this tree's. What it complains of as it ends is the older revision's:
-    nothing here can mend that."""
+def replace(cluster: Cluster, name: str, tree: Path = ROOT) -> None:
+    """One node ends in order, and comes back as that of a tree. What it complains of as it ends is the revision's
+    before: nothing here can mend that."""
     before = len(cluster.log_of(name))
     pid = cluster.signal(name, signal.SIGTERM)
     poll(lambda: not runs(pid), WHOLE_S, what=f"{name} has ended")
     for line in cluster.log_of(name)[before:].splitlines():
         cluster.expect_log(f"^{re.escape(line)}$")
-    cluster.start_node(name)
+    with code_of(tree):
+        cluster.start_node(name)
 
 
 async def turn_over(load: Load) -> list[str]:
@@ -83,15 +88,18 @@ async def turn_over(load: Load) -> list[str]:
     return gone
 
 
-async def upgrade(root: Path, revision: str, seed: int) -> int:
+async def upgrade(root: Path, revision: str, seed: int, *, back: bool = False) -> int:
     """Replace all nodes of a cluster below `root`. Returns: files acknowledged. Raises: AssertionError."""
     check_out(revision, root / "old")
+    before, after = (ROOT, root / "old") if back else (root / "old", ROOT)
     trial = Trial(Cluster(root / "cluster", SHEPHERDS, restart=False, replicas=CORES), random.Random(seed))
     cluster = trial.cluster
+    users = DoorUsers(cluster, root)
     try:
-        with code_of(root / "old"):
+        with code_of(before):
             await asyncio.to_thread(cluster.start)
-        await trial.whole()
+            await trial.whole()
+            await asyncio.to_thread(users.start)
         load = Load(cluster, "/upgrade", writers=WRITERS, retry_ms=10_000)
         trial.loads.append(load)
         async with load:
@@ -99,18 +107,26 @@ async def upgrade(root: Path, revision: str, seed: int) -> int:
             await load.until_acknowledged(4, WHOLE_S)
             for name in trial.chance.sample(cluster.names, len(cluster.names)):
                 began = time.monotonic()
-                await asyncio.to_thread(replace, cluster, name)
+                await asyncio.to_thread(replace, cluster, name, after)
                 await trial.whole()
                 await load.until_acknowledged(3, WHOLE_S)
-                print(f"{name} is replaced; on after {time.monotonic() - began:.1f} s", flush=True)
+                await asyncio.to_thread(users.more)
+                took = f"on after {time.monotonic() - began:.1f} s; {users.told(began)}"
+                print(f"{name} is replaced; {took}", flush=True)
         gone = await turning
+        await asyncio.to_thread(users.stop)
         async with cluster.client("user") as client:
             back = [ln for ln in gone if await client.exists(ln)]
         assert gone, load.reasons
         assert not back, back
         files = await trial.judge_all()
+        wrong = await asyncio.to_thread(users.judge)
+        print(f"refused {dict(load.reasons)}; asked again {dict(users.tally.retried)}", flush=True)
+        print(f"failed {dict(users.tally.failed)}", flush=True)
+        assert not wrong, wrong
         await trial.clean()
     finally:
+        users.abandon()
         await asyncio.to_thread(cluster.stop)
         cluster.give_up()
     complaints = cluster.complaints()
@@ -123,10 +139,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.upgrade")
     parser.add_argument("revision")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--back", action="store_true")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="upgrade-"))
-    print(f"from {options.revision}, seed {options.seed}, below {root}", flush=True)
-    files = asyncio.run(upgrade(root, options.revision, options.seed))
+    print(f"{'to' if options.back else 'from'} {options.revision}, seed {options.seed}, below {root}", flush=True)
+    files = asyncio.run(upgrade(root, options.revision, options.seed, back=options.back))
     print(f"all nodes replaced; {files} acknowledged files, none lost", flush=True)
     shutil.rmtree(root)
     return 0
