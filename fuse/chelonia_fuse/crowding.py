@@ -18,7 +18,8 @@ ENOUGH: Final = 8
 """So many do not wait for more: half of a call, so that the threads behind them make files meanwhile."""
 PATIENCE: Final = 3
 """A commit waits for others so many times as long as the last one took, at most; the machine's load is in that."""
-WAIT_S_MAX: Final = 0.1
+WAIT_S_MAX: Final = 0.5
+"""Nor for longer than this; nor at all where no file was made in as long as it would wait."""
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class CommitCrowd:
             self._commits -= 1
 
     async def _others(self) -> None:
-        if self._together < 2 or time.monotonic() - self._made_s > WAIT_S_MAX:
+        if self._together < 2 or time.monotonic() - self._made_s > self._wait_s:
             return
         loop = asyncio.get_running_loop()
         if self._begin is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from chelonia.core.ports.files import Change, Done, Failure, Write
 from chelonia_fuse import crowding
 from chelonia_fuse.crowding import CommitCrowd
 from chelonia_fuse.filesystem import Handle
+from tests.sim.virtual_loop import run_virtual
 from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import WHO, mounted
 
@@ -87,11 +89,43 @@ async def test_who_is_alone_never_waits(patient: None) -> None:
 
 
 async def test_where_no_file_was_made_a_moment_ago_nobody_waits(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 0.0
-    monkeypatch.setattr(crowding, "time", SimpleNamespace(monotonic=lambda: now_s))
+    ticks, skipped_s = itertools.count(), 0.0
+    monkeypatch.setattr(crowding, "time", SimpleNamespace(monotonic=lambda: skipped_s + next(ticks)))
     crowd = await crowd_of(3)
-    now_s = FOREVER_S + 1
+    waits = asyncio.create_task(_commit(crowd))
+    await turns()
+    assert not waits.done()
+    waits.cancel()
+    await asyncio.wait([waits])
+    skipped_s = FOREVER_S + 1
     await _commit(crowd)
+
+
+def test_where_all_takes_long_commits_wait_as_long_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls cost the more to make the busier a machine is."""
+    monkeypatch.setattr(crowding, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
+
+    async def slow() -> list[float]:
+        crowd, began = CommitCrowd(), list[float]()
+
+        async def commit() -> None:
+            async with crowd.together():
+                began.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(0.15)
+
+        first = [asyncio.create_task(commit()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        crowd.makes()
+        await asyncio.gather(*first)
+        began.clear()
+        later = list[asyncio.Task[None]]()
+        for _ in range(3):
+            later.append(asyncio.create_task(commit()))
+            await asyncio.sleep(0.12)
+        await asyncio.gather(*later)
+        return began
+
+    assert len(set(run_virtual(slow()))) == 1
 
 
 async def test_who_waits_in_vain_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
