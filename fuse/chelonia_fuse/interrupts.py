@@ -35,8 +35,11 @@ class RequestWatch:
     _since: dict[asyncio.Task[Any] | None, tuple[float, int]] = field(default_factory=dict)
     _given_up: set[asyncio.Task[Any] | None] = field(default_factory=set)
 
-    def begin(self, pid: int) -> None:
-        self._since[asyncio.current_task()] = time.monotonic(), pid
+    def begin(self, pid: int) -> asyncio.Task[Any] | None:
+        """A request of this task begins. Returns: what `end` is to be told."""
+        task = asyncio.current_task()
+        self._since[task] = time.monotonic(), pid
+        return task
 
     @property
     def pid(self) -> int:
@@ -47,9 +50,8 @@ class RequestWatch:
         """Whether this task was cancelled for the sake of its program."""
         return asyncio.current_task() in self._given_up
 
-    def end(self) -> None:
-        """The request of this task is over; the task goes on to the next one."""
-        task = asyncio.current_task()
+    def end(self, task: asyncio.Task[Any] | None) -> None:
+        """The request of a task is over; the task goes on to the next one."""
         self._since.pop(task, None)
         if task is not None and task in self._given_up:
             self._given_up.discard(task)

@@ -73,11 +73,12 @@ def _answering(
 ) -> Callable[Concatenate[Binding, P], Coroutine[Any, Any, R]]:
     """Counts a request, and turns its failure into an errno and a line in the log."""
     op = act.__name__
+    is_unawaited = op in _UNAWAITED
 
     @wraps(act)
     async def answer(self: Binding, /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.counts[op] += 1
-        self.requests.begin(0 if op in _UNAWAITED else self._pid(args[0], args[-1]))
+        task = self.requests.begin(0 if is_unawaited else self._pid(args[0], args[-1]))
         try:
             return await act(self, *args, **kwargs)
         except asyncio.CancelledError:
@@ -109,7 +110,7 @@ def _answering(
             _LOG.exception("%s: an error of this program, please report it", op)
             raise pyfuse3.FUSEError(errno.EIO) from None
         finally:
-            self.requests.end()
+            self.requests.end(task)
 
     return answer
 
@@ -465,14 +466,27 @@ def _owner(ctx: pyfuse3.RequestContext) -> Owner:
     return Owner(ctx.uid, ctx.gid)
 
 
+class NoLock:
+    """In the place of the lock behind which pyfuse3 has its tasks wait: `SessionWatch` wakes one for each request.
+    Handing a lock on costs a turn of the event loop each time."""
+
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, *error: object) -> None:
+        return
+
+
 class SessionWatch:
-    """Tells when the kernel has a request. The session is watched all the time; pyfuse3 by itself begins and ends a
-    watch for each request, which costs ten system calls."""
+    """Tells when the kernel has a request: one of those who wait, each time. The session is watched all the time;
+    pyfuse3 by itself begins and ends a watch for each request, which costs ten system calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = -1
-        self._waiter: asyncio.Future[None] | None = None
+        self._session = select.poll()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._woken = False
         self._in_vain = 0
 
     @property
@@ -480,35 +494,46 @@ class SessionWatch:
         return self._fd >= 0
 
     async def readable(self, fd: int) -> None:
-        """Return when there is one; who awaits this reads it in the same step. One waits at a time, behind a lock."""
-        self._waiter = self._loop.create_future()
+        """Return when there is one; who awaits this reads it in the same step."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
         self._in_vain = 0
         if not self.watches:
             self._fd = fd
+            self._session = select.poll()
+            self._session.register(fd, select.POLLIN)
             self._loop.add_reader(fd, self._ready)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            self._woken = False
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     def _ready(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._woken:
+            return  # who was woken reads it next
+        events = self._session.poll(0)  # a loop may tell of what was read since it looked
+        has_ended = any(told & ~select.POLLIN for _, told in events)
+        while self._waiters and events:
+            waiter = self._waiters.pop()
+            if waiter.done():
+                continue  # its task was cancelled
+            self._woken = True
+            waiter.set_result(None)
+            if has_ended:  # uvloop says so once, and watches no more
+                self.closing(self._fd)
             return
         self._in_vain += 1
-        if self._in_vain > IN_VAIN_MAX or self._has_ended():
-            self.end()
-
-    def _has_ended(self) -> bool:
-        """Whether it was unmounted: uvloop says so once, and watches no more. Who waits next begins another watch."""
-        session = select.poll()
-        session.register(self._fd, 0)
-        return bool(session.poll(0))
+        if has_ended or self._in_vain > IN_VAIN_MAX:
+            self.end()  # who waits next begins another watch
 
     def closing(self, fd: int) -> None:
-        """Have who waits give up."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
+        """Have all who wait give up."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
 
     def end(self) -> None:
         """Watch no more, until somebody waits again."""
@@ -522,6 +547,7 @@ async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Ca
     pyfuse3.asyncio.enable()
     watch = SessionWatch()
     pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
+    pyfuse3.asyncio.Lock = NoLock  # type: ignore[assignment]
     flags = set(pyfuse3.default_options) | {"fsname=chelonia", "subtype=chelonia"}
     wished = {"ro": options.read_only, "allow_other": options.allow_other, "noexec": options.noexec}
     flags |= {name for name, is_wished in wished.items() if is_wished}

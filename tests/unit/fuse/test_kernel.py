@@ -55,6 +55,46 @@ async def test_what_came_while_nobody_waited_is_found(watch: Any, pipe: tuple[in
     assert os.read(reading, 2) == b"ab"
 
 
+async def test_of_those_who_wait_one_is_woken_for_each_request(watch: Any, pipe: tuple[int, int]) -> None:
+    """Another one would wait in the kernel, and the event loop with it: a loop may tell twice of what was read once."""
+    reading, writing = pipe
+    read = list[bytes]()
+
+    async def serve() -> None:
+        await watch.readable(reading)
+        read.append(os.read(reading, 1))
+
+    waiting = [asyncio.create_task(serve()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for n in range(3):
+        os.write(writing, bytes([n]))
+        await poll_async(lambda so_far=n: len(read) > so_far)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert sum(task.done() for task in waiting) == len(read) == n + 1
+    assert read == [b"\0", b"\1", b"\2"]
+
+
+def test_all_who_wait_hear_of_the_end() -> None:
+    """The loop of `chelonia` tells of it once."""
+
+    async def ended() -> None:
+        watch = kernel.SessionWatch()
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+            two, _ = server.accept()
+            waiting = [asyncio.create_task(watch.readable(one.fileno())) for _ in range(3)]
+            await asyncio.sleep(0)
+            two.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            two.close()
+            told = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+            watch.end()
+        gave_up = [each for each in told if isinstance(each, pyfuse3.asyncio.ClosedResourceError)]
+        assert len(gave_up) == 2, "one reads what the kernel says of it"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ended())
+
+
 def test_an_end_while_nobody_waits_is_found() -> None:
     """The loop of `chelonia` tells of an error once, and watches no more. An unmounted session is one, for good."""
 
