@@ -7,7 +7,7 @@ them. Keys that have no place as names are kept apart (`wire.s3.apart`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -193,16 +193,33 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
 async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
     """Make a collection for its own sake: the object that some clients show as a directory."""
     grants = acls.asked(ask)
-    try:
-        made = Make(ask.place, TYPE_COLLECTION, user=facts.stored(kept), parents=True, when=when)
-        done = await apply(parts.plain, ask.exchange.call, made)
-    except CheloniaError as error:
-        if error.kind is not Kind.EXISTS:
-            raise
-        done = await apply(parts.plain, ask.exchange.call, Set(ask.place, user=facts.stored(kept)))
+    done = await _marked(parts, ask, facts.stored(kept), when)
     if grants is not None:
         await acls.made(parts, ask, grants)
     return done
+
+
+async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When) -> Done:
+    """Make the collection, or mark the one that is there: again while others do so, or remove it. (Arrow asks for those
+    above each of its files, several at a time.)"""
+    made, marked = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=when), Set(ask.place, user=user)
+    for left in range(AGAIN_MAX, -1, -1):
+        try:
+            return await apply_again(parts, ask, made, _crossed)
+        except CheloniaError as error:
+            if error.kind is not Kind.EXISTS:
+                raise
+        try:
+            return await apply_again(parts, ask, marked, _crossed)
+        except CheloniaError as gone:
+            if gone.kind is not Kind.NOT_FOUND or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def _crossed(error: CheloniaError) -> bool:
+    """Whether a change failed as others changed the same entries."""
+    return error.kind in (Kind.CONFLICT, Kind.NO_PARENT)
 
 
 async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -241,6 +241,34 @@ def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
     assert key != ""
 
 
+@pytest.mark.parametrize("change", [Make, Set])
+def test_a_directory_that_several_make_at_once_is_there_for_all(
+    door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
+) -> None:
+    """Arrow makes those above each of its files, several at a time: it was told of a conflict, and hung for good."""
+    if change is Set:
+        assert door.ask("PUT", "/lab/d/", x_amz_meta_by="another").status == 200
+    apply, tried = door.files.apply, list[tuple[RequestKey, bool]]()
+
+    async def crossed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], change):
+            tried.append((call.request_key, call.is_first))
+        return (Failure(Kind.CONFLICT, "/lab/d"),) if len(tried) == 1 else await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", crossed)
+    assert door.ask("PUT", "/lab/d/", x_amz_meta_by="me").status == 200
+    assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "me"
+    assert tried == [(tried[0][0], True), (tried[0][0], False)]
+
+
+def test_a_directory_that_is_removed_while_it_is_made_again_is_made(door: Door, meanwhile: Meanwhile) -> None:
+    """It was told that there is no such key."""
+    door.ask("PUT", "/lab/d/")
+    meanwhile(Set, ("DELETE", "/lab/d/"))
+    assert door.ask("PUT", "/lab/d/", x_amz_meta_by="me").status == 200
+    assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "me"
+
+
 def test_what_is_copied_while_its_key_is_overwritten_is_copied_once(
     kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
