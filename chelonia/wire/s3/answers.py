@@ -169,15 +169,15 @@ def upload_created(bucket: str, key: str, upload: str) -> bytes:
     return _document("InitiateMultipartUploadResult", told)
 
 
-def posted(bucket: str, key: str, etag: str) -> bytes:
+def posted(url: str, bucket: str, key: str, etag: str) -> bytes:
     """The answer to a form that asks for one."""
-    told = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
+    told = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
     return _document("PostResponse", told)
 
 
-def completed(bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
+def completed(url: str, bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
     """The answer to who has completed an upload. `checksum`: name and base64, as in all answers."""
-    where = leaf("Location", f"/{bucket}/{quote(key)}") + leaf("Bucket", bucket) + leaf("Key", key)
+    where = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key)
     told = _checksum(*checksum)
     kind = leaf("ChecksumType", kind_of(checksum[1])) if told else ""
     return _document("CompleteMultipartUploadResult", f"{where}{leaf('ETag', quoted(etag))}{told}{kind}")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.sending import file_in, held_back
 from chelonia.hosting.doors.s3 import objects
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, url_of, xml_answer
 from chelonia.hosting.doors.s3.signing import signed_by
 from chelonia.hosting.net.http_messages import AccessNote, HttpResponse
 from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
@@ -66,7 +66,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
     )
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
     await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
-    answer = _answer(ask.target.bucket, key, quoted(measured.etag), fields)
+    answer = _answer(parts, replace(ask, target=made.target), quoted(measured.etag), fields)
     return replace(answer, accessed=AccessNote(call.dn, ask.operation))
 
 
@@ -82,8 +82,9 @@ async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds)
     measured.check({})
 
 
-def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpResponse:
-    told = (("ETag", etag), ("Location", f"/{bucket}/{quote(key)}"))
+def _answer(parts: S3Parts, ask: Ask, etag: str, fields: dict[str, str]) -> HttpResponse:
+    bucket, key, where = ask.target.bucket, ask.target.key, url_of(parts, ask)
+    told = (("ETag", etag), ("Location", where))
     onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
     if onward.lower().startswith(("http://", "https://")) and onward.isascii() and onward.isprintable():
         query = urlencode({"bucket": bucket, "key": key, "etag": etag})
@@ -92,7 +93,7 @@ def _answer(bucket: str, key: str, etag: str, fields: dict[str, str]) -> HttpRes
         return HttpResponse(303, (("ETag", etag), ("Location", onward)), b"", 0)
     match fields.get("success_action_status", ""):
         case "201":
-            return xml_answer(answers.posted(bucket, key, etag), *told, status=201)
+            return xml_answer(answers.posted(where, bucket, key, etag), *told, status=201)
         case "200":
             return HttpResponse(200, told, b"", 0)
         case _:

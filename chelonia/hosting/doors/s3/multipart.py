@@ -52,6 +52,7 @@ from chelonia.hosting.doors.s3.parts import (
     said,
     seen,
     seen_to_change,
+    url_of,
     xml_answer,
 )
 from chelonia.hosting.doors.s3.parts import kept as kept_versions
@@ -165,7 +166,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise error
         kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0], shared=True)
     checksum = kept.checksum if kept.etag == etag else ("", "")
-    return xml_answer(answers.completed(ask.target.bucket, ask.target.key, etag, checksum), *version)
+    told = answers.completed(url_of(parts, ask), ask.target.bucket, ask.target.key, etag, checksum)
+    return xml_answer(told, *version)
 
 
 def _guid(done: Done, etag: str) -> Guid:

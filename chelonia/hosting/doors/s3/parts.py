@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, structs
@@ -192,6 +193,14 @@ def number_of(text: str, name: str, least: int = 0, most: int = 9_999_999_999) -
 def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> HttpResponse:
     """An answer in XML, with further header fields."""
     return HttpResponse(status, (*answers.XML, *headers), body)
+
+
+def url_of(parts: S3Parts, ask: Ask) -> str:
+    """The URL of an object at the host that the client has asked, its bucket in the host or in the path as there."""
+    host, path = ask.exchange.request.headers.get("Host", ""), f"/{quote(ask.target.key)}"
+    if not keys.target_of("/", host, parts.domain).bucket:
+        path = f"/{ask.target.bucket}{path}"
+    return f"https://{host}{path}" if host.isascii() and host.isprintable() else path
 
 
 def homes(call: Call, bucket: LogicalName, key: str) -> tuple[LogicalName, ...]:

@@ -349,6 +349,18 @@ def test_a_form_goes_on_to_a_url_or_says_that_it_is_stored(door: Door) -> None:
             assert (parse_qs(url.query)["key"], url.fragment) == (["k"], "done")
 
 
+def test_who_sends_a_form_is_told_the_whole_url_of_its_object(door: Door) -> None:
+    """Pages of other hosts keep it; it was a path, as if the object were theirs."""
+    fields = {"key": "a b", "success_action_status": "201"}
+    form = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
+    )
+    form += '--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--b--\r\n'
+    answer = door.ask("POST", "/lab", form, Content_Type="multipart/form-data; boundary=b")
+    assert (answer.status, answer.headers["Location"]) == (201, "https://se:1/lab/a%20b")
+    assert answer.texts("Location") == ["https://se:1/lab/a%20b"]
+
+
 def test_a_key_that_looks_like_a_url_is_a_key(door: Door) -> None:
     door.put("http://h/lab/other", b"x")
     assert door.ask("GET", "/lab/http://h/lab/other").body == b"x"

@@ -51,6 +51,11 @@ async def test_a_bucket_may_stand_in_the_host_or_in_the_path(monkeypatch: pytest
             url = s3.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "lab/a b"})
             with urllib.request.urlopen(url) as answer:
                 assert answer.read() == b"bytes"
+            parts = {"Bucket": bucket, "Key": "lab/a b"}
+            parts["UploadId"] = s3.create_multipart_upload(**parts)["UploadId"]
+            part = {"ETag": s3.upload_part(**parts, PartNumber=1, Body=b"part")["ETag"], "PartNumber": 1}
+            done = s3.complete_multipart_upload(**parts, MultipartUpload={"Parts": [part]})
+            assert done["Location"] == url.partition("?")[0].replace("http:", "https:")
         assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["lab", "other.data"]
 
     parts = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
