@@ -120,6 +120,7 @@ class AHashService:
         self._durability = durability or LocalDurability()
         self._began = (clock.now_ms(), clock.monotonic_ms())
         self._queue = _ChangeQueue()
+        self._begun_ms = 0
         self.limits = LimitCounts(clock.monotonic_ms)
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -415,11 +416,13 @@ class AHashService:
             return committer.commit(jobs, now_ms), committer.position
 
         try:
+            self._begun_ms = self._clock.monotonic_ms()
             small = weight <= BRIEF_ELEMENTS and sum(item.size for item in batch) <= BRIEF_BYTES
             brief = small and all(item.brief for item in batch)
             made = self._here(self._store.write_at_once, commit) if brief else None
             return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
+            self._begun_ms = 0
             _refuse(deque(batch))
             raise
 
@@ -445,6 +448,8 @@ class AHashService:
         except BaseException:
             _refuse(deque(flight.batch))
             raise
+        finally:
+            self._begun_ms = 0
         answering = begin(self._tell(flight.batch, outcomes, position))
         if answering is not None:
             self._answering.add(answering)
@@ -482,6 +487,11 @@ class AHashService:
             async with self._writing:
                 await self._executor.run_write(self._store.upkeep)
         return Wait(self._settings.upkeep_interval_ms)
+
+    @property
+    def committing_ms(self) -> int:
+        """For how long the batch that is being committed has been waited for; 0: none is."""
+        return self._clock.monotonic_ms() - self._begun_ms if self._begun_ms else 0
 
     def _note_writable(self, writable: bool) -> None:
         if writable != self._was_writable:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.timing.clock import Clock, Ids
-from chelonia.core.timing.jobs import Jobs
+from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
 from chelonia.hosting.config import AHashSection, cache_problems
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
@@ -48,6 +49,11 @@ NONCE_BYTES = 16
 REPLACE = "Replace this replica: stop it, move its directory away, start it on an empty one, and the others fill it"
 REFILL = "The next start begins with an empty store, and the others fill it: look at its disk"
 RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the disk"
+HANGS_MS = 60_000
+"""A commit that the disk has not taken for so long hangs: the kernel gives a command up after 30 s."""
+LOOK_MS = 1_000
+LAST_WORDS_S = 1.0
+"""For so long the log may take to say why the process ends: its file may be on the disk that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,30 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     except BaseException:
         await close()
         raise
+    links.jobs.add(disk_watch(lambda: ahash.committing_ms))
     return HostedReplica(ahash, ahash.run, close, links.jobs)
+
+
+def disk_watch(committing_ms: Callable[[], int]) -> Job:
+    """The job that ends the process of a master whose disk hangs. It goes on telling that it lives, so the others would
+    follow it for as long, and no change would be answered."""
+
+    async def look() -> Next:
+        if (still_ms := committing_ms()) >= HANGS_MS:
+            leave(
+                f"the A-Hash's disk has not taken a change for {still_ms // 1000} s: the process ends, so that "
+                "another replica becomes master. Mend the disk, or what it hangs on (see the kernel's log)"
+            )
+        return Wait(LOOK_MS)
+
+    return Job("look whether commits return", look, Wait(LOOK_MS))
+
+
+def leave(why: str) -> NoReturn:
+    """End the process without an order: it would wait for what does not return."""
+    threading.Timer(LAST_WORDS_S, os._exit, (1,)).start()
+    _LOG.error("%s", why)
+    os._exit(1)
 
 
 async def open_watched(
@@ -140,14 +169,13 @@ async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> Non
 
 
 def end(cure: str) -> Callable[[str], NoReturn]:
-    """What ends a process in whose store a search goes round: an orderly end would wait for it."""
+    """What ends a process in whose store a search goes round."""
 
     def ended(thread: str) -> NoReturn:
-        _LOG.error(
-            "%s goes round in a search that comes to no end: a page of the A-Hash's store is empty. The process ends, "
-            "and the next start reads all pages. %s", thread, cure,
-        )  # fmt: skip
-        os._exit(1)
+        leave(
+            f"{thread} goes round in a search that comes to no end: a page of the A-Hash's store is empty. The process "
+            f"ends, and the next start reads all pages. {cure}"
+        )
 
     return ended
 

@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -230,3 +231,57 @@ async def test_a_disk_that_hangs_is_told_uploads_start_elsewhere_and_it_comes_ba
             await until_live(client, ln, 2)
             assert await fetch(client, ln) == data
     assert cluster.log_of("shepherd2").count("the store is not there any more") == 1
+
+
+@pytest.fixture
+def replicated(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[tuple[Cluster, dict[int, PowerDisk]]]:
+    """A cluster whose A-Hash has three replicas on disks that can hang, by the number of each."""
+    cluster = Cluster(tmp_path / "metadata", replicas=3)
+    cluster.expect_log("disk has not taken a change for|registry unreachable for|no Librarian has answered|it ended")
+    with ExitStack() as stack:
+        disks = {n: stack.enter_context(powered(cluster.root / "data" / f"ahash{n}")) for n in (1, 2, 3)}
+        for each in started(pytestconfig, cluster):
+            try:
+                yield each, disks
+            finally:
+                for disk in disks.values():
+                    disk.go_on()
+
+
+@pytest.mark.long
+async def test_a_master_of_the_metadata_whose_disk_hangs_makes_way_for_another(
+    replicated: tuple[Cluster, dict[int, PowerDisk]],
+) -> None:
+    """It told that it lived, and was followed, for as long as its disk hung: nobody's change was answered."""
+    cluster, disks = replicated
+    async with cluster.ports("admin") as ports, cluster.client("user") as client:
+        await put(client, "/before", b"1", 2)
+        await put(client, "/gone", b"1", 2)
+        master = (await ports.ahash.status(Call().strongly())).replica
+        disk = disks[master]
+        await slowed(disk, client.make_collection("/slow"))
+        disk.hang("fsync")
+        removal = asyncio.create_task(client.del_file("/gone"))
+        await poll_async(lambda: asyncio.to_thread(disk.waiting), 60.0, what="its commit hangs")
+
+        async def changed() -> bool:
+            await client.make_collection(f"/after-{time.monotonic()}")
+            return True
+
+        await poll_async(changed, 150.0, tolerate=Away, what="another replica takes changes")
+        assert (await ports.ahash.status(Call().strongly())).replica != master
+        disk.go_on()
+        await asyncio.gather(removal, return_exceptions=True)
+        await cluster.until_alive()
+        assert await fetch(client, "/before") == b"1"
+    assert "has not taken a change for" in cluster.log_of(f"core{master}")
+
+
+async def slowed(disk: PowerDisk, change: Coroutine[object, object, object]) -> None:
+    """Have a sync take long, so that the next ones are not made in the event loop, which would hang with them."""
+    disk.hang("fsync")
+    changing = asyncio.create_task(change)
+    await poll_async(lambda: asyncio.to_thread(disk.waiting), 60.0, what="a sync takes long")
+    await asyncio.sleep(0.15)
+    disk.go_on()
+    await changing

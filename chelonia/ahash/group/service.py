@@ -262,6 +262,11 @@ class ReplicatedAHash:
         return self._reign.service.jobs if self._reign is not None else Jobs(self._parts.clock)
 
     @property
+    def committing_ms(self) -> int:
+        """As master: for how long the batch that is being committed has been waited for; 0: none is."""
+        return self._reign.service.committing_ms if self._reign is not None else 0
+
+    @property
     def has_room(self) -> bool:
         """Whether the disk takes changes, as of the last one here."""
         return self._reign is None or self._reign.service.takes_changes

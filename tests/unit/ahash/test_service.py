@@ -106,6 +106,23 @@ async def test_what_waits_while_the_committer_works_becomes_one_commit() -> None
     await service.close()
 
 
+async def test_how_long_a_commit_is_waited_for_is_known() -> None:
+    executor, clock = HeldExecutor(), HandClock()
+    service = AHashService(MemoryStore(), executor, clock, SETTINGS)
+    await service.start()
+    executor.hold = True
+    change = asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),)))
+    await turns()
+    clock.advance(70_000)
+    assert service.committing_ms == 70_000
+    executor.hold = False
+    executor.held[0]()
+    await change
+    clock.advance(70_000)
+    assert service.committing_ms == 0
+    await service.close()
+
+
 async def test_a_batch_holds_a_bounded_number_of_elements() -> None:
     settings = AHashSettings(cluster="test", batch_elements_max=10)
     async with serving(MemoryStore(), settings=settings) as service:

@@ -15,7 +15,17 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import AHashStatus, PagesSeen, ReplicaView
 from chelonia.core.values import replace
-from chelonia.hosting.ahash_replica import leave_group, outlive_grants, page_scrub, store_settings, tell, unready
+from chelonia.hosting import ahash_replica
+from chelonia.hosting.ahash_replica import (
+    HANGS_MS,
+    disk_watch,
+    leave_group,
+    outlive_grants,
+    page_scrub,
+    store_settings,
+    tell,
+    unready,
+)
 from chelonia.hosting.config import AHashSection, problems_of
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
@@ -46,6 +56,17 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
     lost = replace(STATUS, role="alone", replicas=tuple(replace(view, role="away") for view in VIEWS))
     with fails(Kind.UNAVAILABLE, match="1, 2, 3"):
         unready(lost)
+
+
+@pytest.mark.parametrize(("still_ms", "ends"), [(HANGS_MS - 1, False), (HANGS_MS, True)])
+async def test_a_master_whose_disk_takes_no_change_ends(
+    monkeypatch: pytest.MonkeyPatch, still_ms: int, *, ends: bool
+) -> None:
+    """It would go on telling that it lives, and the others would follow it for as long as the disk hangs."""
+    told: list[str] = []
+    monkeypatch.setattr(ahash_replica, "leave", told.append)
+    await disk_watch(lambda: still_ms).step()
+    assert bool(told) is ends
 
 
 async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: Path) -> None:
