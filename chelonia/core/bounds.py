@@ -19,7 +19,7 @@ SECTION_WHOLE_MAX: Final = 1000
 PAGE_ENTRIES_MAX: Final = 1000
 """Entries of one ordered page: about 100 KiB of XML."""
 BELOW_ENTRIES_MAX: Final = PAGE_ENTRIES_MAX + 1
-"""Entries of one page of a walk: a door that shows pages of so many asks for one more, to know whether there are."""
+"""Entries of one page of a walk: a door asks for one more than it shows, to learn whether there are more."""
 VALUE_BYTES_MAX: Final = 64 * 1024
 """One metadata value."""
 PROPERTY_BYTES_MAX: Final = 2048
@@ -29,7 +29,7 @@ OBJECT_PROPERTIES_MAX: Final = 10_000
 OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
 """An object's header record: it is read and written whole."""
 DELETE_WIDE_MAX: Final = 1000
-"""Properties in wide sections that the deletes of one transact may take along; larger sections are emptied by page."""
+"""Properties in wide sections that the deletes of one transact may remove; larger sections are emptied by page."""
 TIME_S_MAX: Final = 18_446_744_072
 """The latest time of an entry, in the year 2554: its nanoseconds are 64 bits wherever they travel."""
 USER_METADATA_MAX: Final = 1000
@@ -47,201 +47,201 @@ SPLICE_EXTENTS_MAX: Final = 500
 SPLICE_BLOBS_MAX: Final = 64
 """Blobs that come with one splice: each makes some 25 elements of its transact."""
 MARK_CHARACTERS_MAX: Final = 64
-"""Of the word that names the pieces of one splice: as long as a SHA-256, twice as long as a request key."""
+"""The word that names the pieces of one splice: as long as a SHA-256, twice as long as a request key."""
 PARTS_MAX: Final = 10_000
-"""Parts of one upload, and the highest number of one: S3's. Each becomes an extent."""
+"""Parts of one upload, and the highest part number: S3's. Each becomes an extent."""
 PARTS_PAGE: Final = 900
 """Parts that become extents in one transact: each takes two elements of it."""
 BLOB_OWNERS_MAX: Final = 256
-"""Files and contents that have one blob: they stand in what is read of it each time. Beyond it bytes are copied."""
+"""Files and contents that share one blob: every read of the blob's object reads them. Beyond it bytes are copied."""
 COPY_PAGE: Final = 450
 """Extents of a copy by reference in one transact: each takes at most four elements of it."""
 COPY_OPEN_MS: Final = 3_600_000
-"""How long a copy of many extents may take before what was left of it goes."""
+"""Time for a copy of many extents; after it, an unfinished copy is removed."""
 UPLOAD_USER_METADATA_MAX: Final = 500
 """Properties that an upload in parts keeps for its file: they leave the upload in the transact that seals it."""
 UPLOAD_OPEN_MS: Final = 7 * 24 * 3_600_000
-"""How long an upload in parts may stay open: what is abandoned goes after a week."""
+"""Time that an upload in parts may stay open: an abandoned one is removed after a week."""
 INLINE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one file that travel in the message about it: beyond it a connection of their own costs less than a copy in
-each queue."""
+"""Bytes of one file that travel in the message about it. Beyond it, a connection of their own costs less than a copy
+in each queue."""
 INLINE_CALL_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of files in one answer to a user, as many as one call of his may bring; the rest is read by its sources."""
+"""Bytes of files in one answer to a user, as many as a call of his may bring; he reads the rest from its sources."""
 STORED_CALL_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of small replicas in one call to a Shepherd: half of what a call may have."""
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
-"""A segment of small replicas, after which the next is begun: 8 000 to 16 000 of a few KiB, a moment's reading."""
+"""A full segment of small replicas: 8 000 to 16 000 of a few KiB, a moment's reading."""
 SEGMENTS_OPEN_MAX: Final = 64
-"""Segments that a Shepherd keeps open; others are opened when they are read."""
+"""Segments that a Shepherd keeps open; it opens others when it reads them."""
 SEGMENT_MOVED_BYTES: Final = 1024 * 1024
 """Bytes moved out of a segment at once, while erasures wait."""
 SEGMENT_LIVE_SHARE: Final = 4
-"""A segment of which only one part in so many is left is given up: what lives of it is moved to the newest."""
+"""A segment with only one part in so many left is emptied: the Shepherd moves its live replicas to the newest."""
 MEASURED_EXTENTS_MAX: Final = 1000
-"""Extents over which a checksum is put together: as many as a Shepherd is asked about in one call."""
+"""Extents over which a checksum is combined: a Shepherd answers for as many in one call."""
 EXTENTS_PAGE: Final = 32
-"""Extents told in one answer: each names its Shepherds, and may bring tickets."""
+"""Extents in one answer: each names its Shepherds, and may bring tickets."""
 BLOBS_SHOWN: Final = 16
-"""Blobs of a file of many whose places are shown as its `locations`: `extents` tells those of all."""
+"""Blobs of a file of many whose places its `locations` show; `extents` has those of all."""
 BLOBS_PAGE: Final = 50
-"""Blobs of a discarded content let go of in one transact, each with all its replicas."""
+"""Blobs of a discarded content released in one transact, each with all its replicas."""
 PARENTS_MAX: Final = 1000
 """Hard links of one entry: its `parents` are in the header record."""
 LOCKS_PER_ENTRY_MAX: Final = 32
-"""Write locks of one entry: they are in the header record, and read with every change."""
+"""Write locks of one entry: they are in the header record, and every change reads them."""
 LOCK_MS_MAX: Final = 3_600_000
-"""A lock that nobody refreshes: who has left keeps nobody out for longer."""
+"""A lock that nobody refreshes: a client that has left blocks others no longer than this."""
 LOCK_NOTE_BYTES_MAX: Final = 1024
-"""What the owner of a lock says of himself: a name and an address."""
+"""The owner's description of himself in a lock: a name and an address."""
 LOCKED_BELOW_MAX: Final = 2000
-"""Entries below a collection that is locked as a whole: each is looked at for locks of its own."""
+"""Entries below a collection that is locked as a whole: each is checked for locks of its own."""
 
 # --- XML and HTTP ---
 SOAP_BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """One SOAP message: 1 000 entries with metadata fit."""
 SOAP_BODY_MS: Final = 60_000
-"""From the first to the last byte of one SOAP message: what has arrived of it is kept in memory."""
+"""From the first to the last byte of one SOAP message: its bytes stay in memory as they arrive."""
 SOAP_SMALL_BYTES: Final = 64 * 1024
 """A SOAP message up to this size needs no room among the large ones."""
 SOAP_LARGE_BODIES_MAX: Final = 32
-"""Larger SOAP messages of one service in memory at once: 256 MiB; as many again of approved services."""
+"""Larger SOAP messages of one service in memory at once: 256 MiB. Approved services may have as many again."""
 SOAP_LARGE_BODIES_PER_OWNER_MAX: Final = 2
-"""Of these, one user's or one stranger's address's: one on its way while another is answered."""
+"""Of these, those of one user, or of a stranger's address: one on its way while another is answered."""
 SOAP_LARGE_SHOW_MS: Final = 1_000
-"""A large message arrives at least so long before it may give way to another as the slowest."""
+"""Time that a large message has to arrive before it may be dropped as the slowest to make room for another."""
 SOAP_DECODED_AT_ONCE_BYTES: Final = 1024 * 1024
 """A larger SOAP message is decoded in a thread: 8 MiB cost half a second, longer than the A-Hash's lease."""
 SOAP_STRANGER_PAUSE_MS: Final = 2
-"""From one SOAP message without a certificate that is decoded to the next, at one service."""
+"""Pause between two decoded SOAP messages without a certificate, at one service."""
 XML_DEPTH_MAX: Final = 32
 """Nesting of elements; the deepest message of ours has 9."""
 XML_ELEMENTS_MAX: Final = 200_000
 """Elements of one message: bounds what parsing can cost."""
 XML_ATTRIBUTES_MAX: Final = 20_000
-"""Attributes of one message: ours have one for each text that is escaped, and those of tools a few an element."""
+"""Attributes of one message: ours have one for each escaped text, those of tools a few an element."""
 XML_NAMESPACE_BYTES_MAX: Final = 1024
-"""One namespace: a short text for its prefix, and whoever asks a parser for the name of an element gets a copy."""
+"""One namespace: a short text for its prefix, and a parser copies it for each element whose name is read."""
 XML_ESCAPED_BYTES_MAX: Final = 6 * VALUE_BYTES_MAX
 """One text with escapes, before they are undone: the largest value, each character as `\\uXXXX`."""
 BULK_ELEMENTS_MAX: Final = 1000
 """Request elements of one call."""
 REMOVED_TOGETHER_MAX: Final = 64
-"""Names of one call that go in one transact: some 5 ms of a processor, and a third of what a transact may hold."""
+"""Names of one call removed in one transact: some 5 ms of a processor, and a third of a transact's elements."""
 LOOKED_TOGETHER_MAX: Final = 64
-"""Names of one call that are looked at together: some 5 ms of a processor, in two turns of the event loop."""
+"""Names of one call looked up together: some 5 ms of a processor, in two turns of the event loop."""
 LINKED_MAX: Final = 16
 """Objects read along with the end of one walk: the blobs of all but the longest files, which take a second call."""
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What is read for one page of a listing, about: a page of large entries ends early."""
+"""Bytes read for one page of a listing, about: a page of large entries ends early."""
 BELOW_SCANS_MAX: Final = 3_000
-"""Seeks for one page of what is below a collection: some 30 ms in which no commit is seen; then the page ends early."""
+"""Seeks for one page of a walk below a collection: some 30 ms in which no commit is seen; then the page ends early."""
 READ_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What one listing call may have read, whatever of it is shown: some 0.3 s of a processor."""
+"""Bytes that one listing call may read, whether it shows them or not: some 0.3 s of a processor."""
 ELEMENTS_AT_WORK_MAX: Final = 256
-"""Elements of users' calls at work at once in a Bartender: they fill commit batches. Then callers take turns."""
+"""Elements of users' calls that a Bartender works on at once: they fill commit batches. Then callers take turns."""
 ELEMENTS_WAITING_MAX: Final = 2_000
-"""Elements of one caller that may wait for a turn: two full calls. Further ones are answered with `busy`."""
+"""Elements of one caller that may wait for a turn: two full calls. Further ones get `busy`."""
 TURN_WAIT_MS_MAX: Final = 30_000
-"""An element that has waited for its turn for so long is answered with `busy`: half of what clients' libraries wait for
-an answer, and another front end may have room."""
+"""Wait of an element for its turn before it gets `busy`: half the time that clients' libraries wait for an answer.
+Another front end may have room."""
 LISTS_PER_CALLER_MAX: Final = 2
 """Listing calls of one caller at work at once; further ones wait."""
 LISTS_SIDE_BY_SIDE_MAX: Final = 4
 """Elements of one listing call at work at once: each may hold a page."""
 POLICY_RULES_MAX: Final = 100
-"""Rules of one policy: each is looked at for every entry shown. Larger ones of before stay, and may only shrink."""
+"""Rules of one policy: each entry shown is checked against them. Larger older ones stay, and may only shrink."""
 FILTER_MAX: Final = 100
-"""Needed metadata elements of one listing: each is looked for in every entry."""
+"""Needed metadata elements of one listing: each is searched for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 32 * 1024
 """Request line and header fields: `RANGES_MAX` ranges in a file of 99 TB, beside a TURL with its ticket."""
 HTTP_BODY_IDLE_MS: Final = 600_000
-"""A client that sends no byte of a body for so long is cut off. What feeds it may pause: a tape, a person, a job. Who
-wants to hold a connection can trickle anyhow; he has his share of them."""
+"""Idle time of a body before its client is cut off. A tape, a person or a job that feeds the client may pause. An
+attacker could hold a connection by a trickle anyhow, and has only his share of them."""
 HTTP_BODY_RATE_BYTES_PER_S_MIN: Final = 64
-"""Below this average, over `HTTP_BODY_IDLE_MS` in which it was waited for, a body is cut off (a trickle attack)."""
+"""Least average rate of a body over `HTTP_BODY_IDLE_MS` of waiting for it; below it, it is cut off as an attack."""
 HTTP_SEND_IDLE_MS: Final = 600_000
-"""A client that takes no byte of an answer for so long is cut off. What he feeds with it may pause, as above."""
+"""Time without a byte taken of an answer before its client is cut off. The consumer behind it may pause, as above."""
 CONNECTIONS_MAX: Final = 2000
 """Open connections of one listener: about 50 KiB each under TLS."""
 CONNECTIONS_RESERVED: Final = 200
 """Of these, kept for approved services and administrators: strangers and users cannot shut them out."""
 CONNECTIONS_PER_ADDRESS_MAX: Final = 64
-"""Without a certificate, from one address (of IPv6: one network of 64 bits): more than a browser or a host needs."""
+"""Of one address without a certificate (of IPv6: one network of 64 bits): more than a browser or a host needs."""
 CONNECTIONS_PER_DN_MAX: Final = 256
 """Of one user: the pool of one client; jobs on many hosts that run under one DN take turns beyond it."""
 HANDSHAKES_PER_ADDRESS_MAX: Final = 1000
-"""Connections of one address whose handshakes have not ended: so many jobs of a site behind it may begin at once."""
+"""Connections of one address that are still in the handshake: so many jobs of a site behind it may begin at once."""
 UNASKED_BYTES: Final = 32 * 1024
-"""Read of a connection in one step of the event loop until a door has asked for a long body: with 256 KiB a step under
-attack took 2 ms, and every user's call waited for it."""
+"""Bytes read from a connection in one step of the event loop, until a door asks for a long body. With 256 KiB, a step
+under attack took 2 ms, and every user's call waited for it."""
 REFUSED_PIECE_BYTES: Final = 64 * 1024
-"""Read at once of a body that was refused, so that its sender gets to see the refusal."""
+"""Bytes read at once of a refused body, so that its sender gets to see the refusal."""
 REFUSED_PAUSE_MS: Final = 2
-"""From one such piece to the next, of all connections of a listener: 32 MB/s."""
+"""Pause between two such pieces, of all connections of a listener: 32 MB/s."""
 DOOR_STILL_MS: Final = 800
-"""Without a turn of the event loop, of a front end: then users' connections are cut, and new ones refused, so that a
-client has asked another within a second."""
+"""Time without a turn of a front end's event loop. Then users' connections are cut, and new ones refused, so that a
+client has asked another front end within a second."""
 FIRST_REQUEST_MS: Final = 5_000
-"""From the TLS handshake to the end of the first request's head, of who is no approved service."""
+"""From the TLS handshake to the end of the first request's head, for all but approved services."""
 RANGES_MAX: Final = 1024
 """Byte ranges of one GET: a basket group of a ROOT file asks for some hundreds."""
 
 COMPACT_CALLS_MAX: Final = 512
 """Calls of one service connection in flight at once in the compact encoding; beyond it the connection is not read."""
 COMPACT_STRANGER_BYTES_MAX: Final = 64 * 1024
-"""One call in the compact encoding of a peer without a role and a name, or where users call nothing."""
+"""One call in the compact encoding from a peer without a role and a name, or where users may call nothing."""
 COMPACT_USER_BYTES_MAX: Final = 1024 * 1024
-"""One call in the compact encoding of a user: a thousand names fit."""
+"""One call in the compact encoding from a user: a thousand names fit."""
 COMPACT_USER_CALLS_MAX: Final = 64
 """Calls of one user's connection in flight at once; beyond it the connection is not read."""
 
 ACCESS_KEYS_MAX: Final = 10_000
-"""Access keys of a cluster, share links among them: all are read where they are listed."""
+"""Access keys of a cluster, share links among them: a listing reads all of them."""
 ACCESS_KEYS_PER_DN_MAX: Final = 1_000
-"""Of them one user's: ten must work together to shut others out."""
+"""Of these, those of one user: ten must work together to shut others out."""
 QUOTAS_MAX: Final = 10_000
-"""Quotas of a cluster: each Librarian remembers all, and all are told in one answer."""
+"""Quotas of a cluster: each Librarian keeps all in memory, and one answer lists all."""
 QUOTAS_RECOUNTED: Final = 200
-"""Quotas that one transact has counted anew, or ends the counting of."""
+"""Quotas whose recount one transact starts or ends."""
 QUOTA_FILE_BYTES_MAX: Final = 2**50
-"""What one file counts at most: a hole is made by a word, and no counter holds many files of 2^63 bytes."""
+"""Most that one file counts towards a quota: holes cost nothing, and no counter holds many files of 2^63 bytes."""
 QUOTA_DN_BYTES_MAX: Final = 2_000
 """A DN that has a quota: it is part of a property's name."""
 ACCESS_KEYS_KNOWN_MAX: Final = 10_000
-"""Access keys that a front end remembers, those that there are not included."""
+"""Access keys that a front end remembers, ids that no key has among them."""
 ACCESS_KEY_CACHE_MS: Final = 5_000
-"""How long a front end goes by what it has read of an access key: a revoked one is good no longer."""
+"""Time for which a front end trusts its last read of an access key: a revoked key works no longer than this."""
 
 # --- A-Hash ---
 TRANSACT_ELEMENTS_MAX: Final = 2000
 """Elements of one transact: a transaction's locks stay far under the environment's limit."""
 CACHE_BYTES: Final = 128 * 1024 * 1024
-"""Page cache of a store for which nothing is said: every host has so much."""
+"""Page cache of a store without a configured one: every host has so much."""
 CACHE_BYTES_MIN: Final = 16 * 1024 * 1024
-"""The smallest that is set: the pages of one large batch, which else would be written to make room for its others."""
+"""The smallest page cache: it holds the pages of one large batch, else the batch would write some to make room."""
 CACHE_BYTES_MAX: Final = 1 << 40
-"""The largest: more than hosts have, and what a size that was mistyped exceeds."""
+"""The largest page cache: more than hosts have, so that a mistyped size exceeds it."""
 COMMIT_BATCH_MAX: Final = 256
 """Requests sharing one transaction and one fsync."""
 COMMIT_BATCH_ELEMENTS_MAX: Final = 5000
 """Elements sharing one transaction: its page locks stay far under the environment's limit."""
 COMMIT_QUEUE_MAX: Final = 4096
-"""Requests waiting for the committer; beyond it callers are told to retry."""
+"""Requests waiting for the committer; beyond it callers get a retryable error."""
 REQUEST_KEY_KEEP_MS: Final = 15 * 60 * 1000
-"""How long a request's outcome is remembered (promised: 10 minutes)."""
+"""Time for which a request's outcome is remembered (promised: 10 minutes)."""
 REPLICA_FRAMES_QUEUED_MAX: Final = 50_000
-"""Engine frames of other replicas that wait for the replication thread; more are dropped and asked for again."""
+"""Engine frames of other replicas that wait for the replication thread; more are dropped and requested again."""
 REPLICA_FRAME_BYTES_QUEUED_MAX: Final = 256 * 1024 * 1024
-"""Their bytes: four of the largest messages."""
+"""Bytes of these frames: four of the largest messages."""
 REPLICA_FRAMES_PER_FLUSH_MAX: Final = 1000
-"""Engine frames applied before a follower syncs its log and acknowledges: a stream without a pause is acknowledged."""
+"""Engine frames applied before a follower syncs its log and acknowledges, so that it does so in an endless stream."""
 REPLICA_FRAMES_PER_TURN_MAX: Final = 500
-"""Engine frames sent in one turn of the event loop, some ms: with tens of thousands, which a replica that fills up is
-sent at once, a busy host's master would send no beats for longer than its lease."""
+"""Engine frames sent in one turn of the event loop, some ms. A replica that fills up needs tens of thousands: at once,
+they would stop a busy master's heartbeats for longer than its lease."""
 REPLICA_BUNDLE_BYTES: Final = 64 * 1024
 """Log records of a commit travel together; after so many bytes the first ones leave while the rest is written."""
 FORWARDED_MAX: Final = 4096
-"""Calls that one A-Hash replica has forwarded to the master, or carries out for another, at once."""
+"""Calls that one A-Hash replica forwards to the master, or carries out for another, at once."""
 MEMO_BYTES_MAX: Final = 4096
 """The caller's own note kept with a request's outcome."""
 
@@ -249,64 +249,63 @@ MEMO_BYTES_MAX: Final = 4096
 REPLICAS_MAX: Final = 15
 """Members of one A-Hash group, learners included: every commit travels to each of them from one master."""
 HELD_FRAMES_MAX: Final = 4096
-"""Engine frames held back from one peer that may not be followed yet; lost ones are asked for again."""
+"""Engine frames held back from a peer that may not be followed yet; lost ones are requested again."""
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Their bytes."""
+"""Bytes of these frames."""
 ROUND_TRIP_MS: Final = 100
-"""How far apart replicas are at most, there and back, unless a group says otherwise: leases are made for it."""
+"""Largest round trip between replicas, unless a group configures another: leases are made for it."""
 ROUND_TRIP_MS_MAX: Final = 1000
-"""What a group may say: nowhere on earth is farther by any road, and a dead master is missed the later."""
+"""Largest that a group may configure: no two places on earth are farther apart, and a dead master is missed later."""
 LEASE_STRETCH_MAX: Final = 4
-"""Leases last so many times as long as usual at most, while processes have to wait for a processor again and again: a
-dead master is missed so much later then."""
+"""Longest lease, in usual leases, while processes wait for a processor again and again. A dead master is then missed
+so much later."""
 LATENESSES_KEPT: Final = 64
-"""Of the delays by which that is known: one a lease."""
+"""Latest delays that decide how long a lease is: one a lease."""
 ELECTION_REST_MS_MAX: Final = 800
-"""A candidate rests so long at most, by chance, after elections and terms that came to nothing."""
+"""Longest random rest of a candidate after elections and terms that came to nothing."""
 TERMS_REMEMBERED_MAX: Final = 100
-"""Terms before the present one that a log names, each with its last commit: by them a replica that was away for no more
-of them tells whether a log goes on from what it knows to be acknowledged."""
+"""Earlier terms that a log names, each with its last commit. A replica that missed no more terms than this can tell
+whether a log continues from what it knows to be acknowledged."""
 PEER_HELLO_BYTES_MAX: Final = 1024
-"""The first message of a peer: who it is."""
+"""The first message of a peer: its identity."""
 PEER_QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
-"""What waits for one peer to take it: two of the largest messages. Beyond it the link is given up."""
+"""Bytes that wait for one peer: two of the largest messages. Beyond it the link is closed."""
 PEER_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One message between replicas: a log record of the largest transaction, or a forwarded call with its answer."""
 
 # --- bytes ---
 UPLOADS_OPEN_MAX: Final = 20_000
-"""Uploads of one Shepherd that have a ticket and are not stored: those that have begun or have space kept, and as many
-that wait, of which the earliest are forgotten: each may become a file of its own, none is free."""
+"""Uploads of one Shepherd that have a ticket and are not stored: so many that have begun or reserved space, and as
+many idle ones. The earliest idle ones are forgotten. Each upload may become a file of its own, and none is free."""
 UPLOADS_OPEN_PER_OWNER_MAX: Final = 2_000
-"""Of them one owner's: ten must work together to shut others out."""
+"""Of these, those of one owner: ten must work together to shut others out."""
 PROMISED_SHARE_PER_OWNER: Final = 0.5
-"""Of what is free on a disk: what is promised to one owner beyond it is not kept for him when others ask for less."""
+"""Share of a disk's free space that one owner's running uploads keep; beyond it they yield to smaller ones."""
 UPLOADS_REMEMBERED_MAX: Final = 20_000
-"""Complete uploads of one Shepherd whose sender may repeat them, some 2 KiB each; of an earlier one the ticket is
-refused, and the sender starts anew."""
+"""Complete uploads of one Shepherd whose sender may repeat them, some 2 KiB each. The Shepherd refuses the ticket of
+an earlier one, and its sender starts anew."""
 CHUNK_BYTES: Final = 1024 * 1024
-"""Read and write unit of bulk data: so many blocks."""
+"""Read and write unit of bulk data."""
 CHECKED_BLOCK_BYTES: Final = 64 * 1024
-"""A replica has a CRC of each such block, by which a part of it is verified when it is read."""
+"""Block with a CRC of its own: a read of part of a replica verifies its blocks."""
 BLOCK_CRCS_KEPT_BYTES: Final = 4 * CHUNK_BYTES
-"""CRCs that a Shepherd keeps of what was read lately: those of 64 GiB."""
+"""CRCs of recently read replicas that a Shepherd keeps in memory: those of 64 GiB."""
 READ_HELD_BYTES: Final = 8 * CHUNK_BYTES
-"""Last bytes of a streamed read that are held until all are verified: a smaller file goes on from another replica."""
+"""Last bytes of a streamed read, held until all are verified: a smaller file can be read on from another replica."""
 READ_HELD_AT_DOORS_BYTES: Final = 256 * 1024
 """The same at doors and mounts, which read for many at once."""
 KEPT_AT_DOORS_BYTES: Final = 8 * CHUNK_BYTES
-"""A body up to this size is kept at a door while it is sent on, to be sent anew when its Shepherd fails: a part as
-clients cut them."""
+"""Largest body that a door keeps to send it anew when its Shepherd fails: a part as clients cut them."""
 KEPT_AT_DOORS_BYTES_MAX: Final = 64 * CHUNK_BYTES
-"""All of them together, of one process; what finds no room is not kept, and its client has to send it again."""
+"""All of these of one process. A body that finds no room is not kept, and its client has to send it again."""
 WRONG_REPLICAS_KEPT: Final = 1000
-"""Replicas that gave wrong bytes, which a node asks last."""
+"""Replicas that gave wrong bytes, which a node tries last."""
 COPY_ANSWER_MS: Final = 365 * 24 * 3_600_000
-"""How long the answer of who makes copies is waited for, as good as for ever: it is watched whether he lives, and a
+"""Wait for the answer of a Shepherd that makes copies, in effect for ever: its caller watches that it lives, and a
 claim ends."""
 DISK_STILL_MS: Final = 20_000
-"""A disk that lets one call wait for longer does not answer: twice what a crowded one takes to sync a large file, and
-less than the kernel takes to give up a command (30 s)."""
+"""Longest call to a disk before it counts as not answering: twice a crowded disk's sync of a large file. The kernel
+gives up a command later, after 30 s."""
 TICKET_BYTES_MAX: Final = 4096
 """A ticket in a TURL."""
 REPLICAS_DEFAULT: Final = 3
@@ -318,48 +317,48 @@ RECEIPTS_MAX: Final = 32
 
 # --- healing ---
 DRILL_TRIES: Final = 10
-"""Copies a drill looks at until it finds one whose fellows answer for themselves."""
+"""Copies that a drill tries until it finds one whose fellow copies prove their bytes."""
 SCRUB_PAGE_MS: Final = 1000
 """About how long one call of a requested scrub reads: short enough for a progress bar, long enough to cost little."""
 READMITTED_MAX: Final = 1000
 """Replicas brought back from quarantine at once: each is read whole first."""
 STORES_REPLACED_KEPT: Final = 8
-"""Earlier stores of a Shepherd whose late heartbeats are known as such: each is a disk that a person has replaced."""
+"""Earlier stores of a Shepherd whose late heartbeats are recognised: each is a disk that a person has replaced."""
 BOOTS_KEPT: Final = 8
-"""Earlier starts that a Shepherd's heartbeat names: more starts within one lease wait until the lease is over."""
+"""Earlier boots that a Shepherd's heartbeat names: more starts within one lease wait until the lease ends."""
 REPORT_ENTRIES_MAX: Final = 500
 """Replica changes in one report: with two changes each it stays one small transaction."""
 REFERENCES_PAGE: Final = 500
-"""References read at once when all replicas of a Shepherd are gone through: their blobs are read in one call."""
+"""References read at once in a pass over all replicas of a Shepherd: one call reads their blobs."""
 LOSS_NAMES_BYTES_MAX: Final = 256 * 1024
-"""Names of files that would be lost, in one page of forgetting, but for the last hundred: a name may have 16 KiB."""
+"""Names of files that would be lost, in one page of forgetting; the last hundred may exceed it, by 16 KiB each."""
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
-"""Concurrent repair copies that one Shepherd sends, and as many that it takes, at most, whatever administrators set."""
+"""Concurrent repair copies that one Shepherd sends, and as many that it takes, whatever administrators set."""
 COPY_BYTES_PER_S_MIN: Final = 320_000
-"""Of repair copies, the least rate that a Shepherd may be configured to send and to take: twice what so many at once
-need for none to count as one that stands still (`claim_bytes_per_s_min` of the Librarians, 10 kB/s each)."""
+"""Least rate that a Shepherd may be configured to send and to take repair copies at. So many at once need half of it
+for none to count as standing still (`claim_bytes_per_s_min` of the Librarians, 10 kB/s each)."""
 ARRIVING_MAX: Final = 100
-"""Copies on their way in that one heartbeat tells of: more than a Shepherd takes at once."""
+"""Arriving copies that one heartbeat names: more than a Shepherd takes at once."""
 HEAL_QUEUE_MAX: Final = 5_000
-"""Blobs of lost Shepherds that wait for a copy at once, a KiB each; beyond it they are found again page by page."""
+"""Blobs of lost Shepherds that wait for a copy at once, a KiB each; a round finds the others again page by page."""
 HEAL_QUEUE_SHOWN: Final = 20
 """Blobs of the queue that are shown: a screenful."""
 LOST_NAMES_SHOWN: Final = 20
-"""Lost files that are named in the state of healing: a screenful; `fsck` names all, page by page."""
+"""Lost files that the state of healing names: a screenful; `fsck` names all, page by page."""
 DRAIN_EXAMPLES_SHOWN: Final = 3
-"""Blobs that are named of those that hold a drain up: enough to see what they are."""
+"""Blobs named of those that block a drain: enough to see what they are."""
 PROOF_BYTES_MAX: Final = 64 * 1024
-"""What a Shepherd reads of a replica to prove that it has it, at most: a handful of disk reads."""
+"""Bytes that a Shepherd reads of a replica to prove that it has it: a handful of disk reads."""
 PROOF_SPANS: Final = 4
-"""Pieces of a larger replica that are asked for, at places nobody can guess."""
+"""Pieces of a larger replica that a proof reads, at places nobody can guess."""
 PROOF_QUESTIONS_MAX: Final = 100
-"""Replicas that one call asks to be proven: some 6 MB to be read."""
+"""Replicas that one call asks a Shepherd to prove: some 6 MB to read."""
 DRILL_MS_MAX: Final = 3_600_000
-"""A Shepherd is silent for a drill this long at most, whatever it is told."""
+"""Longest silence of a Shepherd for a drill, whatever a caller requests."""
 DRILL_FILES_MAX: Final = 10_000
-"""Blobs that a drill may expose, whatever it is told: the repair leader looks at each before, and at all every tick."""
+"""Blobs that a drill may expose, whatever a caller requests: the repair leader checks all of them every tick."""
 DRILL_LOOKS_MAX: Final = 100
-"""Looks at a drill that are stored for its recovery curve: more than that, every second is forgotten."""
+"""Samples of a drill's recovery curve that are stored: when they are full, every second one is dropped."""
 ERASURES_PER_CALL_MAX: Final = 200
 """Erasures handed to a Shepherd in one call."""
 ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
@@ -367,9 +366,9 @@ ERASURES_UNASKED_PER_MIN_MAX: Final = 1000
 
 # --- background jobs ---
 JOB_PAUSE_MS: Final = 1_000
-"""Before a job whose step ended with an unexpected error takes its next one; it doubles with each in a row."""
+"""Pause of a job after a step that ended with an unexpected error; it doubles with each in a row."""
 JOB_PAUSE_MS_MAX: Final = 60_000
-"""The longest such pause: what was mended meanwhile goes on within a minute, and the log is not filled."""
+"""The longest such pause: a mended job goes on within a minute, and the log is not filled."""
 
 # --- snapshots ---
 SNAPSHOT_SEGMENT_BYTES: Final = 8 * 1024 * 1024
@@ -381,4 +380,4 @@ SNAPSHOT_BLOB_BYTES_MAX: Final = 256 * 1024 * 1024
 SNAPSHOTS_KEPT: Final = 3
 """Snapshots that can be read back: one that was damaged or torn does not cost the namespace."""
 SNAPSHOT_LIVE_SHARE_MIN: Final = 0.5
-"""A segment of whose bytes less is still used is not referred to again: its pages are written anew."""
+"""Least share of a segment's bytes still in use for a new snapshot to refer to it; else its pages are written anew."""

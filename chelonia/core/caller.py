@@ -1,6 +1,6 @@
-"""Who calls, and under which request: the first argument of every port method.
+"""The caller and context of a request: the first argument of every port method.
 
-Roles are granted by the registry of approved services (`ids.SERVICES_OBJECT`), never by what a caller says of itself.
+The registry of approved services grants roles (`ids.SERVICES_OBJECT`), never the caller's own claim.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms, RequestKey, ServiceId
 from chelonia.core.rights.scopes import Scopes
 
 BY_LINK: Final = "link "
-"""What `Call.via` begins with of a share link."""
+"""Start of `Call.via` for a share link."""
 
 
 class Role(enum.Enum):
-    """What an approved identity may act as. The value is the section name in the registry."""
+    """A role of an approved identity. The value is the section name in the registry."""
 
     AHASH = "ahash"
     LIBRARIAN = "librarian"
@@ -29,29 +29,31 @@ class Role(enum.Enum):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The context of one call. A struct, as one is made for every call: a tenth of the time of a frozen dataclass.
+    """The context of one call.
 
     Args:
         dn: end-entity subject in slash form, or `ANONYMOUS`.
-        roles: what the registry grants this DN here; empty for users.
+        roles: those that the registry grants this DN here; empty for users.
         service_id: the registered id when a service calls; a Shepherd may only speak of its own.
         attributes: verified groups and roles, as VOMS writes them (`/vo/group`, `/vo/group/Role=x`).
         address: peer address for the audit log and for bound tickets.
         request_id: correlates log lines end to end; never authorises anything.
         request_key: makes a change apply once; empty when the caller gave none.
-        is_first: nothing has been asked under this request key before; never from a message.
-        read_after: what is read for this call is at least as new as this; a caller's claim, counting for him alone.
-        strong: what is read for this call is the newest acknowledged, whatever replica is asked.
-        carrier: who moves the bytes for this caller: the node of a door that carries them itself, or `ANONYMOUS`:
-            whoever has the ticket; never from a message.
-        scopes: what a token leaves of the caller's rights; empty: all of them. Never from a message.
+        is_first: this is the first request under its key; never from a message.
+        read_after: reads for this call are at least as new as this; a caller's claim, which counts for it alone.
+        strong: reads for this call return the newest acknowledged state, whichever replica answers.
+        carrier: the mover of the bytes: the node of a door that carries them itself, or `ANONYMOUS` for any holder of
+            the ticket. Never from a message.
+        scopes: the part of the caller's rights that a token leaves; empty: all of them. Never from a message.
         credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
             message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
-        until_ms: when what `via` names ends, 0 where it does not; a ticket for whoever has it ends then too.
-        unsure: it may be a service, and who is approved as what cannot be read now: a refusal for want of a role would
-            be taken as final.
+        until_ms: end of the credential that `via` names, 0 if it has none. A ticket for any holder ends then too.
+        unsure: the caller may be a service, but the registry cannot be read now. A refusal for want of a role would
+            look final to it.
     """
+
+    # A struct, because every call makes one: in a tenth of the time of a frozen dataclass.
 
     dn: Dn = ANONYMOUS
     roles: tuple[Role, ...] = ()
@@ -72,20 +74,20 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def waits_as(self) -> str:
-        """In whose turn it waits: a DN's, or an address's. Whoever has a link is not its giver."""
+        """The DN or address whose turn this call waits for. The holder of a share link does not wait as its giver."""
         return self.address if self.dn == ANONYMOUS or self.via.startswith(BY_LINK) else self.dn
 
     def has(self, role: Role) -> bool:
-        """Whether the registry grants `role` to this caller."""
+        """Return whether the registry grants `role` to this caller."""
         return role in self.roles
 
     def key_scope(self, shared: Role) -> str:
-        """Who shares this caller's request keys at a service: all that hold `shared` there, so that a retry may come
-        through another instance of them; any other caller is alone with his."""
+        """Return the scope of this caller's request keys at a service. All that hold `shared` there have one scope, so
+        that a retry may come through another instance of them; any other caller has its own."""
         return shared.value if self.has(shared) else f"{self.service_id} {self.dn}"
 
     def as_service(self, dn: Dn, role: Role, service_id: ServiceId) -> Call:
-        """This request carried on by a service of ours in its own name, ids and key kept."""
+        """Return this call as a service of ours carries it on in its own name, with the same ids and key."""
         own = self.service_id == service_id and self.dn == dn and self.roles == (role,)
         if own and not (self.attributes or self.address):
             return self
@@ -95,9 +97,9 @@ class Call(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def keyed(self, key: RequestKey) -> Call:
-        """This call under another request key."""
+        """Return this call under another request key."""
         return self if key == self.request_key else msgspec.structs.replace(self, request_key=key)
 
     def strongly(self) -> Call:
-        """This call, reading nothing but the newest acknowledged: for what cannot be taken back."""
+        """Return this call with strong reads, for what cannot be taken back."""
         return self if self.strong else msgspec.structs.replace(self, strong=True)

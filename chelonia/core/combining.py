@@ -1,4 +1,4 @@
-"""Checksums of bytes put together from those of their pieces, without reading any. Pure arithmetic."""
+"""Checksums of bytes, combined from those of their pieces without reading any. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _BASE: Final = 65521
 
 
 def combined_adler32(pieces: Iterable[tuple[str, int]]) -> str:
-    """Adler-32 of pieces one after the other.
+    """Return the Adler-32 of pieces that follow each other.
 
-    Args: `pieces`: of each its Adler-32 (8 hex digits, "" where not known) and its length in bytes.
-    Returns: 8 hex digits; "" unless that of each piece is known.
+    Args: `pieces`: Adler-32 (8 hex digits, "" where unknown) and length in bytes of each, in order.
+    Returns: 8 hex digits, or "" when that of any piece is unknown.
     Source: RFC 1950, section 2.2.
     """
     known = list(pieces)
@@ -24,7 +24,7 @@ def combined_adler32(pieces: Iterable[tuple[str, int]]) -> str:
 
 
 def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
-    """The sum and the length of two pieces together."""
+    """Return the Adler-32 and the length of two pieces together."""
     (one, before), (other, length) = first, second
     assert length >= 0, length
     low, high = one & 0xFFFF, one >> 16

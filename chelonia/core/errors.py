@@ -1,8 +1,8 @@
-"""The one error value of Chelonia, and what each kind of error is called at every door.
+"""The one error value of Chelonia, and the code of each kind of error at every door.
 
 `CheloniaError` is raised in-process and crosses the wire as (kind, op, subject, cause), so it arrives the same.
 `TABLE` is total over `Kind` (a test proves it) and append-only: a kind's wire name is never reused.
-The per-operation status strings of the original live in `core.status`; they are chosen by kind, never by text.
+The per-operation status strings of the original live in `core.status`, which chooses them by kind, never by text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """What went wrong. The value is the name on the wire and in logs."""
+    """Kind of an error. The value is its name on the wire and in logs."""
 
     BAD_REQUEST = "bad-request"
     BAD_XML = "bad-xml"
@@ -77,11 +77,11 @@ class ExitCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """How one kind shows at each door.
+    """The codes of one kind at each door.
 
     Fields:
     - `http` status
-    - `fault` SOAP 1.1 fault code (`Client` or `Server`); `s3` error code; `errno`
+    - `fault` SOAP 1.1 fault code (`Client` or `Server`), `s3` error code, and `errno`
     - `exit_code` of the CLI
     - `retryable`: the same request, with the same request key, may succeed later without a change
     """
@@ -146,10 +146,10 @@ TABLE: dict[Kind, Meaning] = {
 
 
 class CheloniaError(Exception):
-    """The one error value: what was attempted, what kind of failure, on what, and why.
+    """The one error value: the operation, the kind of failure, its subject and its cause.
 
     Args:
-        kind: what went wrong; decides every door's code (`TABLE`).
+        kind: kind of the failure; decides every door's code (`TABLE`).
         op: the operation attempted, as users name it (`putFile`, `transact`); may be empty.
         subject: the thing it failed on (a Logical Name, id or file); safe to show to the caller.
         cause: one sentence that names the reason and, where there is one, the cure.

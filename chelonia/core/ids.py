@@ -1,8 +1,8 @@
 """Identifiers as types, and the spelling each must have on the wire.
 
-Ids come from an injected source (`core.clock.Ids`), never from here; this module only names and checks them.
+Ids come from an injected source (`core.timing.clock.Ids`), never from here; this module only names and checks them.
 Entries are named by a GUID (`0` for the root, else a lower-case UUID). System objects live under `sys:`, blobs
-under `blob:`, contents under `content:`, prefixes that no Logical Name can spell, so no user can name them.
+under `blob:`, contents under `content:`. No Logical Name can spell these prefixes, so no user can name the objects.
 """
 
 from __future__ import annotations
@@ -76,50 +76,50 @@ def parse_request_key(text: str) -> RequestKey:
 
 
 def blob_object(blob: BlobId) -> ObjectId:
-    """The A-Hash object that holds the facts and locations of `blob`."""
+    """Return the A-Hash object that holds the facts and locations of `blob`."""
     return ObjectId(BLOB_PREFIX + blob)
 
 
 def blob_id(obj: ObjectId) -> BlobId:
-    """The blob whose object this is."""
+    """Return the blob that `obj` holds."""
     return BlobId(obj.removeprefix(BLOB_PREFIX))
 
 
 def content_object(content: ContentId) -> ObjectId:
-    """The A-Hash object that holds the extents of a file of several blobs."""
+    """Return the A-Hash object that holds the extents of `content`."""
     return ObjectId(CONTENT_PREFIX + content)
 
 
 def content_id(obj: ObjectId) -> ContentId:
-    """The content whose object this is."""
+    """Return the content that `obj` holds."""
     return ContentId(obj.removeprefix(CONTENT_PREFIX))
 
 
 def shepherd_object(shepherd: ServiceId) -> ObjectId:
-    """A Shepherd's A-Hash object: replicas (`file`), erasure outbox (`erase`), `report` number and `node` state."""
+    """Return a Shepherd's object: replicas (`file`), erasure outbox (`erase`), `report` number, `node` state."""
     return ObjectId(SHEPHERD_PREFIX + shepherd)
 
 
 SERVICES_OBJECT = ObjectId("sys:services")
 """Registered identities: section = role, property = `<service id> <DN>`, value `approved`, `waiting`, `withdrawn`."""
 TREE_OBJECT = ObjectId("sys:tree")
-"""Section `epoch`, property `tree`: bumped by every move or link of a collection."""
+"""Section `epoch`, property `tree`: every move or link of a collection bumps it."""
 REPAIR_OBJECT = ObjectId("sys:repair")
-"""Section `lease`: `holder`, `until_ms`: which Librarian leads repair."""
+"""Section `lease`, properties `holder` and `until_ms`: the Librarian that leads repair."""
 TRASH_OBJECT = ObjectId("sys:trash")
-"""Deleted files that are kept: `due` by when they go, `formerly` by where they were."""
+"""Deleted files that are kept: `due` lists them by the time they go, `formerly` by where they were."""
 PENDING_OBJECT = ObjectId("sys:pending")
-"""Uploads that are not complete: `due` by when their reservation ends."""
+"""Uploads that are not complete: `due` lists them by the time their reservation ends."""
 SNAPSHOTS_OBJECT = ObjectId("sys:snapshots")
-"""Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` all blobs that hold any of them."""
+"""Namespace snapshots: `snapshot` names manifest and segments by time, `blobs` every blob that holds any of them."""
 REBUILD_OBJECT = ObjectId("sys:rebuild")
-"""Section `rebuild`: `state` (`running`, `done`) and `begun_ms` of the last rebuild from bytes, and what it was
-made by; section `shepherds`: which have told what they know (`told`), and which it was made without (`away`)."""
+"""The last rebuild from bytes. Section `rebuild`: `state` (`running`, `done`), `begun_ms` and the records it went by.
+Section `shepherds`: those that have reported all they know (`told`), and those it did without (`away`)."""
 OVERWRITTEN_OBJECT = ObjectId("sys:overwritten")
-"""While a rebuild goes on, and as long as a Shepherd is missing in it: section `formerly`, the blobs that newer bytes
-of their file (value) have replaced, and blobs and entries that were deleted (value `deleted`)."""
+"""Kept while a rebuild runs, and for as long as it misses a Shepherd. Section `formerly`: blobs that newer bytes of
+their file (the value) have replaced, and deleted blobs and entries (value `deleted`)."""
 QUOTAS_OBJECT = ObjectId("sys:quotas")
-"""Quotas: `tally` names each with its bounds and counters; its version changes with every change of them."""
+"""Quotas: `tally` names each with its bounds and counters; every change of them changes the object's version."""
 QUOTA_PREFIX = "sys:quota:"
 CLUSTER_OBJECT = ObjectId("sys:cluster")
 """Section `cluster`: `id`, `generation`, `created_ms`, `record_key` (signs replica records)."""

@@ -1,7 +1,6 @@
-"""The bounds that were reached, by name: what an operator sees of an attack, or of a bound that is too low.
+"""Counts of the bounds that were reached, by name: they show an operator an attack, or a bound that is too low.
 
-Each time counts; the log has a line of each bound at most every few seconds. An attack reaches one thousands of times a
-minute: the log says how often, and is not filled.
+Every time counts. The log has at most one line per bound every `LOG_MS`, however often an attack reaches it.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Final
 _LOG = logging.getLogger("chelonia.limits")
 
 LOG_MS: Final = 10_000
-"""Between two lines about the same bound."""
+"""Least time between two log lines about the same bound."""
 
 
 class LimitCounts:
-    """The counts of one node, which it shows as `chelonia_limits_reached`."""
+    """The counts of one node, which its metrics show as `chelonia_limits_reached`."""
 
     def __init__(self, now_ms: Callable[[], int] = int) -> None:
-        """Args: `now_ms`: monotonic; without it the log has one line of each bound."""
+        """Args: `now_ms`: monotonic; without it the log has only the first line of each bound."""
         self.reached: dict[str, int] = {}
         self._now_ms = now_ms
         self._logged: dict[str, tuple[int, int]] = {}
 
     def met(self, limit: str, who: str, did: str) -> None:
-        """The bound called `limit` was reached by `who`; what was done about it."""
+        """Count that `who` reached the bound `limit`, and log what the node did about it (`did`)."""
         count, now_ms = self.reached.get(limit, 0) + 1, self._now_ms()
         self.reached[limit] = count
         logged_ms, before = self._logged.get(limit, (now_ms - LOG_MS, 0))

@@ -1,8 +1,8 @@
 """The metadata model: objects of sections of properties of string values, and the filters over them.
 
-An object is `{section: {property: value}}`. Sections in `WIDE_SECTIONS` may hold millions of properties: they are
-stored one record per property, are read by `scan` and point lookups, never whole beyond `bounds.SECTION_WHOLE_MAX`,
-and a change inside them does not bump the object's version.
+An object is `{section: {property: value}}`. Sections in `WIDE_SECTIONS` may hold millions of properties. The store
+keeps one record per property of them; `scan` and point lookups read them, never whole beyond
+`bounds.SECTION_WHOLE_MAX`. A change inside them does not bump the object's version.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ TYPE_FILE = "file"
 TYPE_COLLECTION = "collection"
 TYPE_MOUNTPOINT = "mountpoint"
 TYPE_SYMLINK = "symlink"
-"""A name for another name: `node/target` is the text that the reader of it follows; nothing here does."""
+"""A name for another name: its reader follows the text of `node/target`; no service does."""
 TYPE_SPECIAL = "special"
 """A device, pipe or socket of a mount: `posix/mode` and `posix/device` say which."""
 TYPE_PENDING = "pending"
-"""`entry/type` of an upload that is not complete: seen by nobody."""
+"""`entry/type` of an upload that is not complete: nobody sees it."""
 TYPE_TRASHED = "trashed"
-"""`entry/type` of a deleted file that is kept for a while: seen by nobody, unless asked for in the trash."""
+"""`entry/type` of a deleted file that is kept for a while: only a look into the trash shows it."""
 
 Sections = Mapping[str, Mapping[str, str]]
 """`{section: {property: value}}`."""
@@ -34,9 +34,9 @@ WIDE_SECTIONS = frozenset(
         "tally",
     }
 )  # fmt: skip
-"""Sections stored one record per property: a collection's names, what listings tell of them, its last change, and the
-uploads in parts below it; a Shepherd's replicas and erasure outbox; what expires, by when; what was deleted, by where
-it was; a content's extents, the blobs that these name, and the parts that it was uploaded in."""
+"""Sections stored one record per property. Of a collection: names, summaries, last change, and uploads in parts below
+it. Of a Shepherd: replicas and erasure outbox. Expiries by time, and deleted files by former place. Of a content: its
+extents, the blobs that these name, and the parts of its upload."""
 
 
 class Triple(msgspec.Struct, frozen=True, order=True):
@@ -55,14 +55,14 @@ class Needed(msgspec.Struct, frozen=True):
 
 
 Filter = tuple[Needed, ...]
-"""What to return of an object; empty means everything."""
+"""The parts of an object to return; an empty filter selects everything."""
 
 
 class StoredObject(msgspec.Struct, frozen=True):
     """An object as read from the A-Hash.
 
     - `version` is the hidden per-object version (0 when the object does not exist)
-    - `sections` holds only what the filter asked for, without empty sections
+    - `sections` holds only the properties that the filter selects, without empty sections
     - `counts` holds, for each wide section too large to return whole, the number of properties counted (at most
       `bounds.SECTION_WHOLE_MAX` + 1: "more than that")
     """
@@ -73,17 +73,17 @@ class StoredObject(msgspec.Struct, frozen=True):
     counts: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def value(self, section: str, prop: str, default: str = "") -> str:
-        """The value of one property, or `default` when unset."""
+        """Return the value of one property, or `default` when unset."""
         return self.sections.get(section, {}).get(prop, default)
 
     @property
     def weight(self) -> int:
-        """Characters of its properties and values: what reading it costs."""
+        """Characters of its properties and values: the cost of reading it."""
         return sum(len(p) + len(v) for section in self.sections.values() for p, v in section.items())
 
     @property
     def exists(self) -> bool:
-        """Whether the object has ever been made and not deleted."""
+        """Whether the object exists: its version is not 0."""
         return self.version > 0
 
 
@@ -101,5 +101,5 @@ def from_triples(triples: Iterable[Triple]) -> dict[str, dict[str, str]]:
 
 
 def selects(needed: Filter, section: str, prop: str) -> bool:
-    """Whether the filter asks for this property."""
+    """Return whether the filter selects this property."""
     return not needed or any(n.section == section and n.property in ("", prop) for n in needed)

@@ -1,9 +1,9 @@
 """Logical Names: `/a/b`, `<GUID>` or `<GUID>/a/b`, and the one name law for every door.
 
 A name is UTF-8 of 1 to 255 bytes without `/`, NUL or control characters, and is neither `.` nor `..`. As in the
-original, empty components and `.` are dropped (`//`, `/./`), a missing start means the root, and a trailing slash is
-remembered because `move` and `putFile` read it as "into". In the A-Hash a collection stands in `entries` as `name/`
-and anything else as `name`, so that a recursive walk is the byte order of S3 keys.
+original, empty components and `.` are dropped (`//`, `/./`), and a missing start means the root. A trailing slash is
+remembered because `move` and `putFile` read it as "into". In `entries` a collection has the key `name/` and anything
+else `name`, so that a recursive walk has the byte order of S3 keys.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Guid, is_guid
 
 EXCERPT: Final = 80
-"""Characters that messages show of what is no name: a line of a terminal."""
+"""Characters of an invalid name that a message shows: a line of a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalName:
-    """A parsed Logical Name: where it starts, the names to follow, and whether it ended with a slash."""
+    """A parsed Logical Name: its start, the names to follow from there, and whether it ended with a slash."""
 
     start: Guid
     parts: tuple[str, ...]
@@ -39,11 +39,11 @@ class LogicalName:
         return LogicalName(self.start, self.parts[:-1])
 
     def child(self, name: str) -> LogicalName:
-        """The name of `name` inside this one."""
+        """Return the Logical Name of `name` inside this one."""
         return LogicalName(self.start, (*self.parts, name))
 
     def __str__(self) -> str:
-        """Canonical text: `/a/b` from the root, else `<GUID>/a/b`; no trailing slash."""
+        """Canonical text: `/a/b` from the root, else `<GUID>/a/b`, without a trailing slash."""
         head = "" if self.start == ROOT else self.start
         return "/".join((head, *self.parts)) or "/"
 
@@ -57,7 +57,7 @@ def check_name(name: str) -> str:
 
 
 def excerpt(text: str) -> str:
-    """A name that is none, as messages show it: whatever it holds, and however long it is. In quotes, ASCII only."""
+    """Return the start of an invalid name for a message: quoted, ASCII only, at most `EXCERPT` characters of it."""
     return ascii(text[:EXCERPT]) + ("..." if len(text) > EXCERPT else "")
 
 
@@ -80,19 +80,19 @@ def parse_ln(text: str) -> LogicalName:
 
 
 def check_ln(name: LogicalName) -> None:
-    """Refuse a Logical Name that no text parses to: it came as values, from another program. Raises: BAD_NAME."""
+    """Refuse a Logical Name that another program sent as values and that no text parses to. Raises: BAD_NAME."""
     meant = parse_ln(str(name))
     if (meant.start, meant.parts) != (name.start, name.parts):
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(str(name)), cause="its parts are no names")
 
 
 def entry_key(name: str, is_collection: bool) -> str:
-    """The property of `entries` under which an entry called `name` is stored."""
+    """Return the property of `entries` under which an entry called `name` is stored."""
     return name + "/" if is_collection else name
 
 
 def entry_name(key: str) -> str:
-    """The name users see of a property of `entries`."""
+    """Return the name that users see of a property of `entries`."""
     return key.removesuffix("/")
 
 

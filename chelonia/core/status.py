@@ -1,8 +1,8 @@
 """The original's answer strings, one table per Bartender operation, chosen by `Kind` and never by text.
 
-Clients of the original compare these strings, so they are kept to the letter. Where the original had no string of its
-own for a failure, the operation's own catch-all (`internal error (...)`, `failed: ...`) carries the kind's wire name.
-`move.source` and `<op>.metadata` are phases of an operation that answer other strings than the operation itself.
+Clients of the original compare these strings, so they are kept to the letter. Where the original has no string for a
+failure, the operation's catch-all (`internal error (...)`, `failed: ...`) carries the kind's wire name.
+`move.source` and `<op>.metadata` are phases of an operation with strings of their own.
 Source: the operation table of the original Bartender.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from chelonia.core.errors import Kind
 
 GATEWAY_ABSENT = "gateway is not configured. Bartender does not support mount points"
-"""What the original answers behind a mount point when it has no gateway."""
+"""Answer of the original behind a mount point when it has no gateway."""
 NO_SUPPORTED_PROTOCOL = "no supported protocol found"
 
 _K = Kind
@@ -21,9 +21,9 @@ _K = Kind
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """How one operation answers.
+    """The strings with which one operation answers.
 
-    `success`; `other`: the catch-all, with `{kind}`; `by_kind`: the strings of its own, which may use `{subject}`.
+    `other` is the catch-all, with `{kind}`; the operation's own strings (`by_kind`) may use `{subject}`.
     """
 
     success: str
@@ -165,16 +165,16 @@ PHRASES: dict[str, Phrases] = {
         },
     ),
 }
-"""Every operation of the Bartender (and its phases) and how it answers."""
+"""Every operation of the Bartender (and its phases) and its strings."""
 
 
 def success(op: str) -> str:
-    """The string with which `op` answers success."""
+    """Return the string with which `op` answers success."""
     return PHRASES[op].success
 
 
 def failure(op: str, kind: Kind, subject: str = "", cause: str = "") -> str:
-    """The string with which `op` answers a failure of `kind`; total over both (a test proves it)."""
+    """Return the string with which `op` answers a failure of `kind`. Total over both (a test proves it)."""
     phrases = PHRASES[op]
     text = phrases.by_kind.get(kind, phrases.other)
     for field_name, value in (("{kind}", kind.value), ("{subject}", subject), ("{cause}", cause)):

@@ -1,9 +1,10 @@
-"""How a value is changed: by another one. Value types are frozen; most of those of ports and messages are
-`msgspec.Struct`. What keeps a field out of its `repr` (bytes, secrets), or is referred to weakly, is a dataclass.
+"""Changes to values: `replace` makes a new one, for value types are frozen.
 
-A struct is made, compared and encoded in C, and its class in a thirtieth of the time of a dataclass: a command line
-that loads two hundred of them notices. `replace` serves both, so that nobody needs to know which one he holds.
+Most types of ports and messages are `msgspec.Struct`. A value is a dataclass where it keeps a field out of its `repr`
+(bytes, secrets), or where something refers to it weakly. `replace` serves both.
 """
+# A struct is made, compared and encoded in C, and its class takes a thirtieth of a dataclass's time to make:
+# a command line that loads two hundred of them notices.
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ else:
     import msgspec
 
     def replace(value, /, **changes):
-        """The value with other fields. Raises: TypeError for a field that it does not have."""
+        """Return `value` with other fields. Raises: TypeError for a field that it does not have."""
         if isinstance(value, msgspec.Struct):
             return msgspec.structs.replace(value, **changes)
         return dataclasses.replace(value, **changes)  # noqa: TID251
