@@ -1,1 +1,1 @@
-"""What the cluster is: Shepherds and where copies go, the states of replicas, healing and drills."""
+"""The cluster: Shepherds and the placement of copies, the states of replicas, healing and drills."""

@@ -1,6 +1,6 @@
-"""Drills: an exercise on a live cluster, as it is ordered and as it is told. Values of two ports, little decided here.
+"""Drills, exercises on a live cluster: their orders and their status, as two ports pass them.
 
-A Shepherd is silent for a while, or one spare copy is damaged; the repair leader sees to it that all is whole after.
+A Shepherd is silent for a while, or one spare copy is damaged; the repair leader then watches until all is whole.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 
 
 class DrillAction(enum.Enum):
-    """What is ordered."""
+    """The action that an administrator orders."""
 
     SILENCE = "silence"
     """One Shepherd answers nobody and sends no heartbeats for a while."""
     CORRUPT = "corrupt"
     """One byte of one spare copy is changed on its disk."""
     STOP = "stop"
-    """The drill that runs is called off."""
+    """The running drill is called off."""
 
 
 class DrillStage(enum.Enum):
-    """How far a drill is."""
+    """The stage of a drill."""
 
     NONE = "none"
-    """There has been none."""
+    """There has been no drill."""
     RUNNING = "running"
     HEALED = "healed"
     """All was whole again in time."""
     LATE = "late"
     """All was not whole again in time; healing goes on by itself."""
     CALLED_OFF = "called off"
-    """Ended before its purpose was reached, by a person or because it was no longer safe."""
+    """Ended before its purpose was reached: a person ended it, or it was no longer safe."""
 
 
 class DrillOrder(msgspec.Struct, frozen=True):
     """An administrator's order to the Librarians.
 
     Args:
-        shepherd: whose; "": the repair leader chooses.
+        shepherd: the Shepherd to exercise; "": the repair leader chooses.
         duration_ms: of a silence; 0: until lost copies would be replaced, and a minute more.
-        within_ms: how long after the harm has ended all may take to be whole again.
+        within_ms: from the end of the harm to the time when all must be whole again.
         files_max: files that may be exposed.
         one_left_max: of these, files that may be left with one verified copy. None is ever left without.
-        check_only: begin nothing, only say whether it may be.
-        by: DN of the administrator; filled in by the Librarian that he asked.
+        check_only: begin nothing, only say whether a drill may begin.
+        by: DN of the administrator, filled in by the Librarian that he calls.
     """
 
     action: DrillAction
@@ -65,20 +65,19 @@ class DrillOrder(msgspec.Struct, frozen=True):
 
 
 class Drill(msgspec.Struct, frozen=True):
-    """One drill as it is stored: what was done, and what was seen. Instants are the repair leader's wall clock, 0 for
-    what has not been.
+    """The stored record of one drill. Instants are of the repair leader's wall clock, 0 before they occur.
 
     Args:
-        id: its id, "" while there has been none; number: how many there were, this one included.
-        reference, blob, name: the copy that was damaged, and its file's name when it was made.
-        files: blobs with a copy that is not to be had meanwhile.
-        until_ms: when the silence ends by itself; deadline_ms: when all has to be whole.
-        looks: `<ms since it began>:<left>=<files>,...` of each look that differed from the one before, blanks between:
-            files with fewer copies than wanted, by copies left; thinned to some tens.
-        touched: blobs that were found exposed.
-        noticed_ms: the harm was noticed; whole_ms: all was whole.
-        recalled_ms: the Shepherd was told to answer again; ended_ms: nothing of the drill is left.
-        why: what it was called off for, or what is not whole.
+        id: its id, "" before the first drill; number: drills so far, this one included.
+        reference, blob, name: the damaged copy, and its file's name when it was made.
+        files: blobs with a copy that nobody can reach meanwhile.
+        until_ms: end of the silence by itself; deadline_ms: time by which all has to be whole.
+        looks: `<ms since it began>:<left>=<files>,...` of each look that differed from the one before,
+            separated by blanks. It counts files with fewer copies than wanted, by copies left; thinned to some tens.
+        touched: blobs that the repair leader found exposed.
+        noticed_ms: it noticed the harm; whole_ms: all was whole.
+        recalled_ms: it let the Shepherd answer again; ended_ms: nothing of the drill is left.
+        why: reason for calling it off, or the part that is not whole.
     """
 
     id: str = ""
@@ -104,7 +103,7 @@ class Drill(msgspec.Struct, frozen=True):
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the drill has not ended."""
         return self.stage is DrillStage.RUNNING
 
 
@@ -112,7 +111,7 @@ assert bounds.DRILL_LOOKS_MAX % 2 == 0, "of so many the last is among every seco
 
 
 def looked(drill: Drill, exposed: Mapping[int, int], now: Ms) -> str:
-    """The looks at a drill with one more, when that differs from the last."""
+    """Return the looks at a drill, with one more if it differs from the last."""
     looks = drill.looks.split()
     left = ",".join(f"{live}={files}" for live, files in sorted(exposed.items()) if files)
     if left == (looks[-1].partition(":")[2] if looks else ""):
@@ -125,7 +124,7 @@ def looked(drill: Drill, exposed: Mapping[int, int], now: Ms) -> str:
 
 
 def looks_at(drill: Drill) -> tuple[tuple[int, dict[int, int]], ...]:
-    """Milliseconds since it began, and files by copies left, of each look."""
+    """Return of each look the milliseconds since the drill began, and the files by copies left."""
     return tuple(_look_in(look) for look in drill.looks.split())
 
 
@@ -137,7 +136,7 @@ def _look_in(look: str) -> tuple[int, dict[int, int]]:
 
 class DrillStatus(msgspec.Struct, frozen=True):
     """The present or last drill. `exposed`: its files with fewer verified copies than wanted, by copies left; `now_ms`:
-    the clock that its instants are of."""
+    present time of the clock of its instants."""
 
     drill: Drill
     now_ms: Ms = Ms(0)
@@ -145,9 +144,9 @@ class DrillStatus(msgspec.Struct, frozen=True):
 
 
 class ShepherdDrill(msgspec.Struct, frozen=True):
-    """The repair leader's order to one Shepherd, obeyed with the authority that an erasure needs.
+    """The repair leader's order to one Shepherd, which obeys it only with the authority that an erasure needs.
 
-    `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to be damaged.
+    `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to damage.
     """
 
     action: DrillAction

@@ -1,12 +1,12 @@
-"""The choice of Shepherds for new copies and for repair: all nodes of one moment as a tree of domains. Pure.
+"""The choice of Shepherds for new copies and for repair, over a tree of the domains of all nodes. Pure.
 
 Invariants:
 - A Shepherd gets no second copy; one that is full, not accepting, away or in maintenance gets none.
-- No place is chosen while a farther one is free.
-- Of equally far places those with the fewest copies around are chosen; chance decides, weighted by free space.
+- It chooses no place while a farther one is free.
+- Of equally far places it chooses those with the fewest copies around; chance decides, weighted by free space.
 
-The cost of a choice grows with the copies there are, not with the nodes. Only domains that hold copies are looked at:
-all Shepherds beyond the same domain are equally far. A draw among them is a search in sums.
+The cost of a choice grows with the number of copies, not of nodes. It visits only domains that hold copies:
+all Shepherds beyond the same domain are equally far. A draw among them is a search in prefix sums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chelonia.core.ports.librarian import NodeView
 
 
 class Fleet:
-    """All nodes of one moment, made ready for many choices."""
+    """All nodes of one moment, prepared for many choices."""
 
     __slots__ = ("_leaves", "_nodes", "_places", "_root")
 
@@ -31,7 +31,7 @@ class Fleet:
         self._root: _Domain | None = None  # most fleets are out of date before anything is chosen
 
     def _tree(self) -> _Domain:
-        """The tree, from the first choice on."""
+        """Return the tree, built at the first choice."""
         if self._root is None:
             self._root = _Domain(0, None)
             for node in self._nodes:
@@ -43,7 +43,7 @@ class Fleet:
         return self._root
 
     def place(self, shepherd: ServiceId) -> Place:
-        """Where a Shepherd stands; one that is not known stands for itself."""
+        """Return the place of a Shepherd. The place of an unknown one is its host."""
         return self._places.get(shepherd) or (host_of(shepherd),)
 
     def choose(self, demand: Demand, uniform: Callable[[], float]) -> tuple[ServiceId, ...]:
@@ -65,7 +65,7 @@ class Fleet:
     def _fill(
         self, demand: Demand, barred: Sequence[ServiceId], chosen: list[ServiceId], uniform: Callable[[], float]
     ) -> None:
-        """Choose until there are enough, or nothing is left."""
+        """Choose until there are enough, or no Shepherd is left."""
         if len(chosen) >= demand.count:
             return
         taken = _Taken(self._tree())
@@ -99,7 +99,7 @@ class _ShepherdLeaf:
 
 
 class _Domain:
-    """A failure domain: what is directly below it, in order, and what that weighs up to each."""
+    """A failure domain: its children in order, and the sums of their weights up to each."""
 
     __slots__ = ("above", "below", "depth", "index", "upto", "weight")
 
@@ -112,7 +112,7 @@ class _Domain:
         self.weight = 0
 
     def plant(self, place: Place, leaf: _ShepherdLeaf) -> None:
-        """Make room for a Shepherd at its place; asked of the root."""
+        """Add a Shepherd at its place. Called on the root."""
         domain, way = self, []
         for part in place:
             at = domain.index.setdefault(part, len(domain.below))
@@ -127,7 +127,7 @@ class _Domain:
         leaf.way = tuple(way)
 
     def grow(self) -> None:
-        """All are planted: weigh them."""
+        """Weigh the tree, once all Shepherds are in it."""
         assert len(self.upto) == 1, "weighed once"
         for under in self.below:
             if isinstance(under, _Domain):
@@ -137,7 +137,7 @@ class _Domain:
 
 
 class _Taken:
-    """What one demand cannot have: domains with copies, and Shepherds barred, as weights taken off the tree."""
+    """Places that one demand cannot have: domains with copies, and barred Shepherds, as weights taken off the tree."""
 
     __slots__ = ("_gone", "_held")
 
@@ -146,20 +146,20 @@ class _Taken:
         self._gone: dict[_Domain, dict[int, int]] = {}
 
     def hold(self, leaf: _ShepherdLeaf) -> None:
-        """A copy is here: its domains count as used, and it is not chosen again."""
+        """Count a copy at `leaf`: its domains are used, and it is not chosen again."""
         for domain, _ in leaf.way:
             self._held[domain] = self._held.get(domain, 0) + 1
         self.bar(leaf)
 
     def bar(self, leaf: _ShepherdLeaf) -> None:
-        """This one is not chosen."""
+        """Exclude `leaf` from the draws."""
         for domain, at in leaf.way:
             gone = self._gone.setdefault(domain, {})
             gone[at] = gone.get(at, 0) + leaf.weight
             assert gone[at] <= domain.below[at].weight, "nobody is taken off twice"
 
     def draw(self, uniform: Callable[[], float]) -> _ShepherdLeaf | None:
-        """One of those farthest from all copies, by chance and weight; None when nothing is left."""
+        """Draw one of those farthest from all copies, by chance and weight; None when nothing is left."""
         best: Crowding | None = None
         exits: list[tuple[_Domain, int]] = []
         for domain in self._held:
@@ -180,7 +180,7 @@ class _Taken:
         return None
 
     def _rank(self, domain: _Domain) -> Crowding:
-        """The crowding of what leaves the used part of the tree here."""
+        """Return the crowding of the places that leave the used part of the tree at `domain`."""
         counts = []
         at: _Domain | None = domain
         while at is not None and at.depth:
@@ -189,14 +189,14 @@ class _Taken:
         return (domain.depth, *counts)
 
     def _off(self, domain: _Domain) -> list[tuple[int, int]]:
-        """What must be taken off the weights below a domain: (place, weight), in order; all of what holds a copy."""
+        """Return the weights to take off below a domain: (place, weight), in order; all of one that holds a copy."""
         gone, below, held = self._gone.get(domain), domain.below, self._held
         if not gone:
             return []
         return sorted([(at, below[at].weight if below[at] in held else off) for at, off in gone.items()])
 
     def _descend(self, domain: _Domain, mark: int) -> _ShepherdLeaf:
-        """The Shepherd at `mark` among the weights left below a domain."""
+        """Return the Shepherd at `mark` among the weights left below a domain."""
         while True:
             at, mark = _locate(domain.upto, self._off(domain), mark)
             under = domain.below[at]
@@ -207,7 +207,7 @@ class _Taken:
 
 
 def _locate(upto: Sequence[int], off: Sequence[tuple[int, int]], mark: int) -> tuple[int, int]:
-    """Where `mark` falls among the weights of which `upto` are the sums, each in `off` reduced: (place, rest)."""
+    """Return where `mark` falls among weights with the sums `upto`, reduced by `off`: (place, rest)."""
     shift = 0
     for at, less in off:
         start = upto[at] - shift

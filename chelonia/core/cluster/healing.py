@@ -1,4 +1,4 @@
-"""What healing says of itself and is told by administrators: values of the Librarian port, nothing decided here."""
+"""Status of healing, and administrators' orders to it: values of the Librarian port. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from chelonia.core.ids import BlobId, Guid, Ms, ServiceId
 
 
 class HealingWord(enum.Enum):
-    """What one Librarian knows of a Shepherd by itself."""
+    """The observation of a Shepherd by one Librarian."""
 
     HEARD = "heard"
     """Heard within its lease."""
     SILENT = "silent"
-    """Listened for a whole lease and heard nothing."""
+    """The Librarian listened for a whole lease and heard nothing."""
     GONE = "gone"
-    """Nobody listens at its address any more, or it has said goodbye."""
+    """No process listens at its address any more, or it has said goodbye."""
     UNKNOWN = "unknown"
-    """Not listened for a whole lease yet, or not a Shepherd known here."""
+    """The Librarian has not listened for a whole lease yet, or does not know this Shepherd."""
 
 
 class HealAction(enum.Enum):
-    """What an administrator tells healing."""
+    """An administrator's order to healing."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -32,11 +32,11 @@ class HealAction(enum.Enum):
 
 
 KEEP: Final = -1
-"""In an order: leave this limit as it is."""
+"""In an order: leaves this limit unchanged."""
 
 
 class HealOrder(msgspec.Struct, frozen=True):
-    """An order to all Librarians. The limits belong to `RATE`; `KEEP` leaves one as it is.
+    """An order to all Librarians. The limits belong to `RATE`; `KEEP` leaves one unchanged.
 
     Args:
         bytes_per_s: of repair copies that one Shepherd sends, and as many that it takes; 0: no limit.
@@ -49,7 +49,7 @@ class HealOrder(msgspec.Struct, frozen=True):
 
 
 class HealControl(msgspec.Struct, frozen=True):
-    """What is in force for all Librarians. `paused_by` is empty while healing goes on."""
+    """The controls in force for all Librarians. `paused_by` is empty while healing goes on."""
 
     bytes_per_s: int
     copies_per_node: int
@@ -74,15 +74,15 @@ class Endangered(msgspec.Struct, frozen=True):
 
 
 class Exposed(msgspec.Struct, frozen=True):
-    """So many blobs have so many verified copies left, and fewer than wanted."""
+    """The number of blobs that have `live` verified copies left, fewer than wanted."""
 
     live: int
     blobs: int
 
 
 class NodeCursor(msgspec.Struct, frozen=True):
-    """How far the replicas of one Shepherd have been gone through: all before `after` are as wanted, or waiting for
-    what cannot be had. `read`: all of them have been looked at, and of none a copy is still to be made that can be."""
+    """Progress through the replicas of one Shepherd: all before `after` are as wanted, or wait for a copy that is not
+    possible now. `read`: the round has seen all of them, and no possible copy of them is missing."""
 
     shepherd: ServiceId
     after: str
@@ -98,8 +98,8 @@ class NodeCopies(msgspec.Struct, frozen=True):
 
 
 class HeldDrain(msgspec.Struct, frozen=True):
-    """What a drained Shepherd cannot be rid of: blobs that want more copies than other Shepherds can take, and lost
-    ones (`live` 0) of which it has a damaged copy.
+    """Blobs that keep a Shepherd from being drained. They want more copies than other Shepherds can take, or are lost
+    (`live` 0) and have a damaged copy there.
 
     `blobs`: as many as the last whole look at the Shepherd found; `examples`: the first of them, at most
     `bounds.DRAIN_EXAMPLES_SHOWN`.
@@ -111,25 +111,24 @@ class HeldDrain(msgspec.Struct, frozen=True):
 
 
 class HealStatus(msgspec.Struct, frozen=True):
-    """Healing as one Librarian sees it; that of the leader is the whole picture.
+    """Healing as one Librarian sees it; the leader's view is complete.
 
     Args:
         exposed: blobs with fewer verified copies than wanted, by copies left, fewest first.
-        delayed: of these, blobs whose missing copies are waited for (maintenance, repair delay).
+        delayed: of these, blobs whose missing copies may come back (maintenance, repair delay).
         stuck: of these, blobs that no Shepherd can take or give a copy of.
-        copies_to_go, bytes_to_go: what is to be copied for all that are known to be exposed, those under way included.
-        copies_done, bytes_done: since something was last exposed where nothing was before.
+        copies_to_go, bytes_to_go: left to copy for all blobs known to be exposed, copies under way included.
+        copies_done, bytes_done: since the last time that nothing was exposed.
         copying: copies under way.
-        copies_per_min, bytes_per_s: what was lately copied.
-        forecast_ms: from now until nothing is exposed; -1 when that cannot be told: paused, `at_rest`, nothing copied
-            yet.
-        queue: those that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
-        cursors: of every Shepherd that is being gone through.
-        waits_for: what all of it waits for though nobody has paused it, in words, "" when it does not.
-        nodes: of the Shepherds that have copies under way, or are configured to bear fewer at once than others.
-        drains: of the Shepherds that are drained and are there, those that something cannot leave.
+        copies_per_min, bytes_per_s: recent rate of copies.
+        forecast_ms: from now until nothing is exposed; -1 when unknown: paused, `at_rest`, nothing copied yet.
+        queue: blobs that wait, the most endangered first: the first `bounds.HEAL_QUEUE_SHOWN`.
+        cursors: of every Shepherd in a round.
+        waits_for: reason why all of it waits though nobody has paused it, in words; else "".
+        nodes: of the Shepherds that have copies under way, or may by configuration have fewer at once than others.
+        drains: of the drained Shepherds within reach, those that some blob cannot leave.
         lost: blobs without a verified copy anywhere, of which `lost_named` are the first `bounds.LOST_NAMES_SHOWN`.
-        unreachable: blobs that have one, on Shepherds that are all away now.
+        unreachable: blobs whose verified copies are all on Shepherds that are away now.
     """
 
     leader: str
@@ -157,16 +156,15 @@ class HealStatus(msgspec.Struct, frozen=True):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of what is exposed can be copied now: all of it is waited for, or has no place or source."""
+        """Whether no exposed blob can be copied now: each is waited for, or has no place or source."""
         return not self.copying and self.delayed + self.stuck >= sum(found.blobs for found in self.exposed) > 0
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """A file of which nobody but a Shepherd that is to be forgotten certainly has a verified copy within reach.
+    """A file whose only certain, reachable copy is on a Shepherd that is to be forgotten.
 
-    `name`: its Logical Name when it was written; `elsewhere`: Shepherds that are listed with a verified copy, and are
-    away or not compared with the metadata yet, so that it is lost only if they turn out not to have it; none: it is
-    lost.
+    `name`: its Logical Name when it was written. `elsewhere`: Shepherds listed with a verified copy that are away, or
+    not yet compared with the metadata. The file is lost if there are none, or none of them has it.
     """
 
     guid: Guid
@@ -179,9 +177,9 @@ class ForgetPage(msgspec.Struct, frozen=True):
     """One step of forgetting a Shepherd.
 
     - `looked_at`: replicas in this step
-    - `losses`: what would be lost, or, once that was accepted, is
-    - `after`: continues it, "" when all was looked at
-    - `forgotten`: the Shepherd is no more
+    - `losses`: files that would be lost or, once that was accepted, are
+    - `after`: continues it, "" at the end
+    - `forgotten`: the Shepherd is forgotten
     """
 
     looked_at: int

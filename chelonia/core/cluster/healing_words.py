@@ -1,6 +1,6 @@
-"""What the figures of healing come to, in words: whether all is whole, why that is not known, and when it will be.
+"""The state of healing in words: whether all is whole, why that is unknown, and when it will be.
 
-The command line and the page of the cluster say the same.
+The command line and the page of the cluster use the same words.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from chelonia.core.cluster.healing import HealStatus
 
 
 def doubt(status: HealStatus) -> str:
-    """Why more may be exposed than these figures say; "" when they are the whole truth."""
+    """Return why more may be exposed than these figures show; "" when they are complete."""
     if not status.leader:
         return "nobody leads repair"
     if not status.is_leader:
@@ -20,18 +20,18 @@ def doubt(status: HealStatus) -> str:
 
 
 def is_whole(status: HealStatus) -> bool:
-    """Whether nothing is exposed for sure."""
+    """Whether it is certain that nothing is exposed."""
     return not (status.exposed or status.lost or doubt(status))
 
 
 def nothing_to_mend(status: HealStatus) -> bool:
-    """Whether nothing is exposed for sure but what is lost."""
+    """Whether it is certain that nothing is exposed but lost blobs."""
     others = status.unreachable or any(found.live for found in status.exposed)
     return not others and sum(found.blobs for found in status.exposed) <= status.lost and not doubt(status)
 
 
 def forecast(status: HealStatus) -> str:
-    """The time to full health, in words."""
+    """Return the time to full health, in words."""
     if is_whole(status):
         return "it is whole"
     if status.lost and nothing_to_mend(status):

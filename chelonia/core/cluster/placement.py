@@ -1,9 +1,9 @@
-"""Where bytes go: what a place is, how close two are, who takes new bytes. The choice itself stands in `fleet`.
+"""The place of a Shepherd, the distance of two, and the test whether one takes new bytes. `fleet` makes the choice.
 
-Decides by what nodes announced; it never calls one. The place of a Shepherd is its failure domain, a
-path like `site/rack`, and below it its node: the host its service id names. Two Shepherds are as close as the leading
-components their places share, so another site is better than another rack, and another rack better than another host.
-A Shepherd without a domain stands for itself: only what is on its own host is close to it.
+Decides by what nodes announced; it never calls one. The place of a Shepherd is its failure domain, a path like
+`site/rack`, and below it its node: the host in its service id. The more leading components two places share, the closer
+they are: another site is better than another rack, and another rack better than another host.
+A Shepherd without a domain stands for itself: only Shepherds on its own host are close to it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DRAINED = "drained"
 """The words of `NodeView.drain`."""
 
 Place = tuple[str, ...]
-"""Where a Shepherd stands, coarsest first: the components of its domain, then its host."""
+"""The place of a Shepherd, coarsest first: the components of its domain, then its host."""
 Crowding = tuple[int, ...]
-"""How close a place is to others, to be compared: how many components it shares at most, how many of the others share
-as many, how many share at least one fewer, and so on to those that share one."""
+"""The closeness of a place to others, for comparison: first the most components that it shares with any. Then the
+number of others that share as many, of those that share at least one fewer, and so on down to one."""
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What is to be placed: `count` copies of `size` bytes (-1: not known).
+    """A demand for places: `count` copies of `size` bytes (-1: unknown).
 
-    `holders` have a copy (or will) and are not chosen again, but their places count; `avoid` are taken only when
-    nothing else is left (a node with a damaged copy); `exclude` never.
+    `holders` have a copy (or will) and are not chosen again, but their places count; `exclude` are never chosen.
+    `avoid` (nodes with a damaged copy) are chosen only when no other is left.
     """
 
     count: int
@@ -46,27 +46,27 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def takes(node: NodeView, size: int) -> bool:
-    """Whether a node can take a new copy of `size` bytes (-1: not known, then any free space will do)."""
+    """Whether a node can take a new copy of `size` bytes (-1: unknown, then any free space will do)."""
     return node.state == NODE_ALIVE and node.accepting and node.free_bytes > max(size, 0)
 
 
 def lacks_room(node: NodeView, size: int) -> bool:
-    """Whether room is all that a node lacks to take a new copy. A full one accepts none."""
+    """Whether a live node lacks room for a new copy. `accepting` does not count: a full node accepts none."""
     return node.state == NODE_ALIVE and node.free_bytes <= max(size, 0)
 
 
 def shared(one: str, other: str) -> int:
-    """How many leading components two failure domains share; an empty domain shares none."""
+    """Return how many leading components two failure domains share; an empty domain shares none."""
     return _shared(_parts(one), _parts(other))
 
 
 def place_of(node: NodeView) -> Place:
-    """Where a Shepherd stands."""
+    """Return the place of a Shepherd."""
     return (*_parts(node.domain), host_of(node.shepherd))
 
 
 def host_of(shepherd: ServiceId) -> str:
-    """The host a service id names; an id that is no URL is a host of its own."""
+    """Return the host in a service id; an id that is no URL is a host of its own."""
     _, slashes, rest = shepherd.partition("//")
     if not slashes:
         return shepherd
@@ -76,7 +76,7 @@ def host_of(shepherd: ServiceId) -> str:
 
 
 def crowding(place: Place, held: Iterable[Place]) -> Crowding:
-    """How close a place is to those held."""
+    """Return how close a place is to those held."""
     depths = [_shared(place, other) for other in held]
     closest = max(depths, default=0)
     return (closest, *(sum(depth >= level for depth in depths) for level in range(closest, 0, -1)))

@@ -1,9 +1,9 @@
-"""Where an answer stands in the history of the metadata, and the newest such place that a process has seen.
+"""Positions of answers in the history of the metadata, and the newest position that a process has seen.
 
-A position is a token: whoever shows it reads at least what stood there, so that callers see their own writes and never
-go back, whichever replica they ask. It proves nothing and grants nothing.
-Invariants: positions of different clusters are never compared; a horizon is raised by answers only, never by what a
-caller claims, so that an absurd token costs nobody but its bearer.
+A position is a token. A read that carries it sees at least the state of that position. Callers so see their own writes
+and never go back, whichever replica answers. It proves nothing and grants nothing.
+Invariants: positions of different clusters are never compared; only answers raise a horizon, never a caller's claim. An
+absurd token harms nobody but its bearer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """Where in the history of which cluster an answer stands.
+    """A place in the history of one cluster's metadata.
 
     `cluster` names the cluster, `generation` rises when a backup is restored, `sequence` counts commits within it.
     """
@@ -23,17 +23,17 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 
 def later(claimed: Position | None, known: Position | None) -> Position | None:
-    """The later of two positions; of two clusters' the known one: nothing can be read after another's history."""
+    """Return the later of two positions; of two clusters' the known one: a read cannot follow another's history."""
     if claimed is None or known is None:
         return claimed or known
     if claimed.cluster != known.cluster:
         return known
-    # Asked for each answer: not by the order of the class, which makes tuples of all fields.
+    # Called for each answer, so it does not use the order of the class, which makes tuples of all fields.
     return claimed if (claimed.generation, claimed.sequence) > (known.generation, known.sequence) else known
 
 
 class Horizon:
-    """The newest position that the answers to one process have told of."""
+    """The newest position that answers to one process have carried."""
 
     __slots__ = ("newest",)
 
@@ -42,6 +42,6 @@ class Horizon:
         """The newest position seen, None before the first."""
 
     def saw(self, position: Position) -> None:
-        """Note an answer's position. One of another cluster replaces what was known: that is who answers now."""
+        """Note an answer's position. One of another cluster replaces the known one: that cluster answers now."""
         if position is not self.newest:
             self.newest = later(self.newest, position)

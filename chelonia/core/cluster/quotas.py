@@ -1,6 +1,6 @@
-"""Quotas: a bound on what a user has, or on what a collection and all below it hold; and how much that is. Pure.
+"""Quotas: bounds on the files of a user, or on a collection and all below it, and their use. Pure.
 
-Bytes are those that files have, not those of their copies. What is in the trash does not count.
+Bytes are the sizes of files, not of their copies. Files in the trash do not count.
 Reasoning: docs/design/027-quotas.md.
 """
 
@@ -15,13 +15,13 @@ from chelonia.core.ids import Dn, Guid
 
 UNBOUNDED = -1
 EACH_USER: Final = Dn("*")
-"""In place of a DN: each user who has no quota of his own (the default quota). Nobody is called so."""
+"""In place of a DN: each user without a quota of his own (the default quota). No user has this DN."""
 
 
 class Quota(msgspec.Struct, frozen=True):
     """One quota: of a `user`, or of the `tree` that begins at a collection; the other is "".
 
-    `bytes`, `files`: the most that may be there, -1: any number.
+    `bytes`, `files`: the most allowed, -1: any number.
     """
 
     user: Dn = Dn("")
@@ -31,19 +31,21 @@ class Quota(msgspec.Struct, frozen=True):
 
     @property
     def bounds_nothing(self) -> bool:
-        """Whether there is no bound in it: setting it removes the quota."""
+        """Whether it has no bound: setting it removes the quota."""
         return self.bytes < 0 and self.files < 0
 
     @property
     def of(self) -> str:
-        """Whose it is: a DN or a GUID."""
+        """The DN or GUID that it bounds."""
         return self.user or self.tree
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
-    """A quota and what is used of it. While not `counted`, what was there before it was set is still being counted:
-    `bytes` and `files` are what was added since, and nothing is refused. `name`: a DN, or the Logical Name of the tree.
-    `implied`: a user's by the default quota. Of the default quota itself nothing is used.
+    """A quota and its use.
+
+    Until it is `counted`, the count of earlier files still runs: `bytes` and `files` are those added since, and nothing
+    is refused. `name`: a DN, or the Logical Name of the tree. `implied`: a user's, by the default quota, which itself
+    has no use.
     """
 
     quota: Quota
@@ -61,7 +63,7 @@ class QuotaUse(msgspec.Struct, frozen=True):
         return -1 if self.quota.bytes < 0 else max(self.quota.bytes - self.bytes, 0)
 
     def takes(self, size: int) -> bool:
-        """Whether a new file of so many bytes fits; -1: not known, and some."""
+        """Whether a new file of `size` bytes fits; -1: unknown, but not 0."""
         if not self.counted:
             return True
         no_file = 0 <= self.quota.files <= self.files
@@ -69,6 +71,6 @@ class QuotaUse(msgspec.Struct, frozen=True):
 
 
 def narrowest(uses: Iterable[QuotaUse]) -> QuotaUse | None:
-    """The quota of which the fewest bytes are left, None where none bounds bytes."""
+    """Return the quota with the fewest bytes left, or None when none bounds bytes."""
     bound = [use for use in uses if use.bytes_left >= 0]
     return min(bound, key=lambda use: use.bytes_left, default=None)

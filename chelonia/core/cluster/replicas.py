@@ -1,7 +1,7 @@
 """Blobs, replicas and their states: the vocabulary of the byte side, and the one table of transitions.
 
-A blob is an immutable sequence of bytes with its own id; a replica is a copy of a blob on one Shepherd, called
-`<ServiceId> <ReferenceId>`. `offline` is never stored: it is how a reader sees a replica whose Shepherd is away.
+A blob is an immutable sequence of bytes with its own id. A replica is a copy of a blob on one Shepherd, called
+`<ServiceId> <ReferenceId>`. `offline` is never stored: readers see it for a replica whose Shepherd is away.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class ReplicaState(enum.Enum):
 
 
 PROVEN: Final = (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL)
-"""A copy was verified, and not found damaged since."""
+"""States of a copy that was verified, and not found damaged since."""
 _STATES = {state.value: state for state in ReplicaState}
 
 
 class Readable(enum.Enum):
-    """Whether anybody can read a blob, judged by the states of all its copies."""
+    """Whether a blob can be read, judged by the states of all its copies."""
 
     YES = "yes"
     AWAY = "unreachable"
-    """A verified copy is there, on Shepherds that are all away now."""
+    """It has verified copies, all on Shepherds that are away now."""
     LOST = "lost"
-    """No verified copy is anywhere, as far as anybody knows. One that comes back verified ends it."""
+    """No verified copy is known anywhere. One that comes back verified ends this state."""
 
 
 def readable(copies: Iterable[tuple[ReplicaState, bool]]) -> Readable:
@@ -53,12 +53,12 @@ def readable(copies: Iterable[tuple[ReplicaState, bool]]) -> Readable:
 
 
 def state_of(text: str) -> ReplicaState:
-    """The state called `text`. Raises: ValueError when there is none."""
-    return _STATES.get(text) or ReplicaState(text)  # a dictionary, as it is asked for each replica of each plan
+    """Return the state called `text`. Raises: ValueError when there is none."""
+    return _STATES.get(text) or ReplicaState(text)  # a dictionary, for it is called for each replica of each plan
 
 
 class Cause(enum.Enum):
-    """What happened to a replica; the columns of `TRANSITIONS`."""
+    """An event in the life of a replica; the columns of `TRANSITIONS`."""
 
     VERIFIED = "verified"
     """All bytes are on stable storage and their checksum is right."""
@@ -107,19 +107,19 @@ _CHANGES: Final = frozenset((state, after) for (state, _), after in TRANSITIONS.
 
 
 def next_state(state: ReplicaState, cause: Cause) -> ReplicaState | None:
-    """The state after `cause`, or None when that cannot happen to a replica in `state`."""
+    """Return the state after `cause`, or None when that cannot happen to a replica in `state`."""
     return TRANSITIONS.get((state, cause))
 
 
 def may_become(state: ReplicaState, after: ReplicaState) -> bool:
-    """Whether anything can happen to a replica in `state` that leaves it in `after`."""
+    """Whether some cause takes a replica from `state` to `after`."""
     return (state, after) in _CHANGES
 
 
 class Checksums(msgspec.Struct, frozen=True):
-    """Checksums of one blob, lower-case hex; `""` where not known. SHA-256 is the one of record.
+    """Checksums of one blob, lower-case hex; `""` where unknown. SHA-256 is the one of record.
 
-    The two CRCs stand in the records beside the bytes alone: neither metadata nor receipts have them.
+    Only the records beside the bytes have the two CRCs: neither metadata nor receipts have them.
     """
 
     sha256: str = ""
@@ -137,12 +137,12 @@ class Checksums(msgspec.Struct, frozen=True):
         return any(a and a == b for a, b in zip(self._all(), other._all(), strict=True)) and not self.conflicts(other)
 
     def with_more(self, other: Checksums) -> Checksums:
-        """These, and of the other's those that are not known here."""
+        """Return these, and the other's where one is unknown here."""
         return Checksums(*(own or more for own, more in zip(self._all(), other._all(), strict=True)))
 
     @property
     def noted(self) -> Checksums:
-        """Those that indexes, receipts and metadata have."""
+        """The checksums that indexes, receipts and metadata have."""
         return Checksums(self.sha256, self.md5, self.adler32)
 
     def _all(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class Checksums(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True, order=True):
-    """Where a replica is: which Shepherd, under which reference."""
+    """The place of a replica: its Shepherd, and its reference there."""
 
     shepherd: ServiceId
     reference: ReferenceId
@@ -169,18 +169,18 @@ def parse_location(text: str) -> Location:
 
 
 class ReplicaFacts(msgspec.Struct, frozen=True):
-    """What never changes about a replica: kept beside its bytes, so that bytes alone can rebuild the namespace.
+    """The facts of a replica that never change, kept beside its bytes so that bytes alone can rebuild the namespace.
 
     Args:
-        blob, guid: which bytes, of which file when they were written.
+        blob, guid: the bytes, and their file when they were written.
         name: the Logical Name at the time, for rebuild only.
         owner: DN of the file's owner.
         size: bytes; checksums: as measured by the Shepherd that holds it.
         wanted: copies wanted at the time.
-        created_ms: when the file was put.
+        created_ms: time when the file was put.
         seal: the cluster's signature over the facts it knew (opaque to the Shepherd).
-        commit_within_ms: for so long after `created_ms` a transact may name the blob by these bytes: how long the
-            ticket was good. 0: not known; so a claimed copy of a blob that was named before.
+        commit_within_ms: lifetime of the ticket: for so long after `created_ms` a transact may name the blob by these
+            bytes. 0: unknown, as for a claimed copy of a blob that was named before.
     """
 
     blob: BlobId
@@ -198,7 +198,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True):
 class Receipt(msgspec.Struct, frozen=True):
     """A Shepherd's signed word that its own copy is complete, checked and on stable storage.
 
-    `signature` is over `wire.receipts.signed_bytes`; nobody vouches for another's copy.
+    `signature` is over `wire.receipts.signed_bytes`. No Shepherd vouches for another's copy.
     """
 
     blob: BlobId
