@@ -1,1 +1,1 @@
-"""What a file is: attributes, extents of blobs, uploads in parts, and the ordered pages that list it."""
+"""The content of a file: attributes, extents of blobs, uploads in parts, and the ordered pages that list it."""

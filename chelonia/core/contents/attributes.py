@@ -1,4 +1,4 @@
-"""The attributes of an entry as it is stored. Pure.
+"""The attributes of a stored entry. Pure.
 
 Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the times), `timestamps` (`created`, `modified`,
 `changed`: Unix seconds with up to nine decimals), `node/target`, `mountpoint/externalURL`, `tally/changed`. Source:
@@ -18,7 +18,7 @@ NS_PER_S: Final = 1_000_000_000
 
 
 def attributes_of(stored: StoredObject) -> Attributes:
-    """The attributes of an entry of whose sections all that they stand in were read."""
+    """Return the attributes of an entry that was read with all sections that hold them."""
     sections = stored.sections
     entry, states = sections.get("entry", NONE), sections.get("states", NONE)
     times, posix = sections.get("timestamps", NONE), sections.get("posix", NONE)
@@ -54,9 +54,9 @@ NONE: Final[Mapping[str, str]] = {}
 
 
 def etag_of(stored: StoredObject) -> str:
-    """What names the bytes of a file: what their writer called them, else the id of the blob, or of the content and how
-    often that was spliced; of one that never had any, its GUID and 0. Of anything else, its state: GUID and version,
-    and of a collection the stamp of the last change of its names."""
+    """Return the etag of a file's bytes: its writer's, else its blob's id, or its content's id and number of splices.
+    That of a file that never had bytes is its GUID and 0. That of anything else names its state: GUID and version, and
+    of a collection the stamp of the last change of its names."""
     sections = stored.sections
     if sections.get("entry", NONE).get("type") != TYPE_FILE:
         stamp = stored.value("tally", "changed")
@@ -72,18 +72,18 @@ def etag_of(stored: StoredObject) -> str:
 
 
 def is_empty(stored: StoredObject) -> bool:
-    """Whether a file was made without bytes, and has had none since: it has neither blobs nor a content."""
+    """Whether a file was made without bytes and has had none since: it has neither blobs nor a content."""
     has = stored.sections.get("blobs") or stored.value("content", "id")
     return stored.value("entry", "type") == TYPE_FILE and not has and stored.value("states", "size") == "0"
 
 
 def is_implied(stored: StoredObject) -> bool:
-    """Whether a collection was made for the sake of a longer name only."""
+    """Whether a collection was made only as part of a longer name."""
     return stored.value("node", "implied") == "yes"
 
 
 def ns_of(text: str) -> int:
-    """Unix seconds with up to nine decimals, as nanoseconds; 0 for what is no time."""
+    """Return Unix seconds with up to nine decimals as nanoseconds; 0 for an invalid time."""
     if not text:
         return 0
     whole, _, part = text.partition(".")

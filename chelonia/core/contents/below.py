@@ -1,7 +1,7 @@
-"""What is named below an object, as ordered pages: the question and the answer of the A-Hash's and Librarian's `below`.
+"""The names below an object in ordered pages: request and answer of `below`, of A-Hash and Librarian.
 
-The path of a name is the properties that lead to it, one after the other; those of collections end in `/`, so that
-byte order of paths is the order of a walk, depth first. A page begins and ends anywhere in it.
+The path of a name is the properties that lead to it, one after the other. Those of collections end in `/`, so that
+byte order of paths is the order of a walk, depth first. A page may begin and end at any path.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from chelonia.core.metadata import Filter, StoredObject
 
 
 class Below(msgspec.Struct, frozen=True):
-    """A page of what is named below `start`.
+    """A request for a page of the names below `start`.
 
     Args:
         after: the path that the page follows (exclusive; empty: from the start).
         past: it also follows everything that begins with `after`.
         prefix: only paths that begin with it.
-        delimiter: paths that have it behind the prefix are told by what they have in common up to it, once.
-        deep: collections are gone through; else only what `start` itself names is told.
+        delimiter: paths with it behind the prefix are grouped: one answer has what they share, up to the delimiter.
+        deep: walk into collections; else answer only with the names that `start` itself holds.
         limit: answers, at most `bounds.BELOW_ENTRIES_MAX`; fewer come where they are large.
-        needed: what to tell of each object named.
-        summaries: a file is told by the summary beside its name, where there is one, and not read;
-        marks: unless its summary bears one of these (`core.contents.summaries`).
+        needed: the parts of each named object to return.
+        summaries: return the summary beside a file's name instead of reading the file, where there is one
+            without any of `marks` (`core.contents.summaries`).
     """
 
     start: ObjectId
@@ -41,7 +41,7 @@ class Below(msgspec.Struct, frozen=True):
 
 
 class Leaf(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One answer: a path, and the object that it leads to or its summary; neither: what several paths begin with."""
+    """One answer: a path with its object or that object's summary; with neither, the common start of several paths."""
 
     path: str
     object: StoredObject | None = None
@@ -49,19 +49,19 @@ class Leaf(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def weight(self) -> int:
-        """Characters of what it tells, but for its path."""
+        """Characters of the answer, its path not counted."""
         return self.object.weight if self.object is not None else len(self.summary)
 
     @property
     def sums_up(self) -> bool:
-        """Whether it stands for all paths that begin so."""
+        """Whether it stands for all paths that begin with its path."""
         return self.object is None and not self.summary
 
 
 class BelowPage(msgspec.Struct, frozen=True):
     """Answers in order of their paths.
 
-    `crossed`: the collections on the way to them that are no answers of this page, each before what is in it.
+    `crossed`: collections on the way that are not among the answers of this page, each before its contents.
     `after` continues it; empty when this is the last page.
     """
 
@@ -71,7 +71,7 @@ class BelowPage(msgspec.Struct, frozen=True):
 
 
 def lowest(ask: Below) -> bytes:
-    """The lowest path that a page may tell, in bytes."""
+    """Return the lowest path that a page may have, in bytes."""
     start = b""
     if ask.after:
         common = common_prefix(ask.after, ask.prefix, ask.delimiter)
@@ -82,7 +82,7 @@ def lowest(ask: Below) -> bytes:
 
 
 def common_prefix(path: str, prefix: str, delimiter: str) -> str:
-    """What stands for a path where there is a delimiter; empty: it stands for itself."""
+    """Return the start of a path up to the delimiter, which stands for it; empty: it stands for itself."""
     if not delimiter or not path.startswith(prefix):
         return ""
     found = path.find(delimiter, len(prefix))
@@ -90,7 +90,7 @@ def common_prefix(path: str, prefix: str, delimiter: str) -> str:
 
 
 def beyond(text: str) -> bytes:
-    """The lowest bytes above every text that begins with `text`, which is not empty: no byte of UTF-8 is 255."""
+    """Return the lowest bytes above every text that begins with `text` (not empty): no byte of UTF-8 is 255."""
     assert text, "everything begins with nothing"
     data = text.encode()
     return data[:-1] + bytes((data[-1] + 1,))

@@ -1,6 +1,6 @@
 """Extents: a file's content as an ordered list of ranges of immutable blobs. Pure arithmetic, shared by all.
 
-Decides what a list of extents is after others were laid over it. Never reads bytes.
+Decides how a list of extents looks after others are laid over it. Never reads bytes.
 Invariants: the extents of a content are ordered, do not overlap, and end at or before its size; gaps read as zeros.
 """
 
@@ -43,14 +43,14 @@ class Extent(msgspec.Struct, frozen=True, order=True):
         return self.at + self.length
 
     def part(self, at: int, end: int) -> Extent:
-        """What of it lies in [`at`, `end`), which it meets."""
+        """Return its part in [`at`, `end`), which it meets."""
         first, last = max(at, self.at), min(end, self.end)
         assert first < last, "the part of an extent has bytes"
         return replace(self, at=first, length=last - first, skip=self.skip + first - self.at)
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where one blob is, as readers see it: location -> state. `sums`: checksums of it that were kept for readers,
+    """The replicas of one blob as readers see them: location -> state. `sums`: checksums kept for readers,
     name -> hex."""
 
     blob: BlobId
@@ -59,8 +59,8 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class ExtentPage(msgspec.Struct, frozen=True):
-    """The extents of a file in a span and their blobs. `until`: they are told up to this offset. `etag`: of the file
-    that was read; "" of a file of one blob or none, which has no extents."""
+    """The extents of a file in a span, up to the offset `until`, and their blobs. `etag`: of the file
+    that was read; "" for a file of one blob or none, which has no extents."""
 
     etag: str
     size: int
@@ -70,7 +70,7 @@ class ExtentPage(msgspec.Struct, frozen=True):
 
 
 def check_extents(extents: Sequence[Extent], size: int) -> None:
-    """Refuse what is no content of `size` bytes (-1: as long as its extents are). Raises: BAD_REQUEST, TOO_LARGE."""
+    """Refuse extents that are no content of `size` bytes (-1: up to their end). Raises: BAD_REQUEST, TOO_LARGE."""
     if len(extents) > bounds.SPLICE_EXTENTS_MAX:
         cause = f"at most {bounds.SPLICE_EXTENTS_MAX} extents in one change, not {len(extents)}; write in several"
         raise CheloniaError(Kind.TOO_LARGE, subject="extents", cause=cause)
@@ -98,7 +98,7 @@ def are_apart(extents: Iterable[Extent]) -> bool:
 
 
 def named_spans(extents: Iterable[Extent]) -> dict[BlobId, tuple[ByteRange, ...]]:
-    """Which bytes of each blob the extents name: in order, what touches or overlaps as one."""
+    """Return the bytes of each blob that the extents name, in order; touching or overlapping spans are one."""
     out = dict[BlobId, list[ByteRange]]()
     for extent in sorted(extents, key=lambda each: each.skip):
         spans, end = out.setdefault(extent.blob, []), extent.skip + extent.length
@@ -111,12 +111,12 @@ def named_spans(extents: Iterable[Extent]) -> dict[BlobId, tuple[ByteRange, ...]
 
 
 def within(span: ByteRange, spans: Iterable[ByteRange]) -> bool:
-    """Whether one of the spans has all of `span`."""
+    """Whether one of the spans contains `span`."""
     return any(each.offset <= span.offset and span.end <= each.end for each in spans)
 
 
 def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
-    """The extents of a content of `size` bytes after `over` was laid on what was `there`."""
+    """Return the extents of a content of `size` bytes after laying `over` on those `there`."""
     assert are_apart(over), "`check_extents` has seen them"
     left = [extent.part(0, size) for extent in there if extent.at < size]
     for new in over:
@@ -128,7 +128,7 @@ def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Ex
 
 
 def _around(old: Extent, new: Extent) -> tuple[Extent, ...]:
-    """What is left of `old` where `new` is laid over it."""
+    """Return the parts of `old` that `new` does not cover."""
     if new.end <= old.at or old.end <= new.at:
         return (old,)
     before = (old.part(old.at, new.at),) if old.at < new.at else ()

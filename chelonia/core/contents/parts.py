@@ -1,7 +1,7 @@
-"""Uploads in parts: how one is called, and what is told of it and of its parts.
+"""Uploads in parts: their ids, and the values that describe them and their parts.
 
-An upload is called `<13-digit ms of its opening>.<ContentId>`, so that those of one key are listed in the order in
-which they were opened; to callers this is opaque text.
+An id is `<13-digit ms of its opening>.<ContentId>`, so that a listing has the uploads of one key in the order of their
+opening. To callers it is opaque text.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from chelonia.core.ids import ContentId, Dn, Guid, Ms, is_uuid
 from chelonia.core.names import LogicalName
 
 UploadId = NewType("UploadId", str)
-"""Names an upload in parts."""
+"""Id of an upload in parts."""
 AFTER_KEY = "\x02"
-"""`<key>` and this stands behind all uploads of the key, in the order of a listing."""
+"""`<key>` with this suffix sorts behind all uploads of the key in a listing."""
 _BETWEEN = "\x01"
 
 
 class PartPlace(msgspec.Struct, frozen=True):
-    """Which part of which upload."""
+    """A part: its upload, and its number there."""
 
     upload: UploadId
     number: int
 
 
 NO_PART = PartPlace(UploadId(""), 0)
-"""Of what is no part, or none that says which."""
+"""In place of a part where there is none, or an unknown one."""
 
 
 def upload_id(opened: Ms, content: ContentId) -> UploadId:
-    """The name of an upload."""
+    """Return the id of an upload."""
     assert 0 <= opened < 10**13, "13 digits keep the order of opening"
     upload = UploadId(f"{opened:013d}.{content}")
     assert parse_upload(upload) == (opened, content), "an upload is found by its name"
@@ -44,7 +44,7 @@ def upload_id(opened: Ms, content: ContentId) -> UploadId:
 
 
 def parse_upload(upload: str) -> tuple[Ms, ContentId]:
-    """When an upload was opened, and the content that it will be. Raises: NOT_FOUND for what is no such name."""
+    """Return when an upload was opened, and the content it will be. Raises: NOT_FOUND for an invalid id."""
     opened, _, content = upload.partition(".")
     if not (len(opened) == 13 and opened.isascii() and opened.isdigit() and is_uuid(content)):
         raise CheloniaError(Kind.NOT_FOUND, subject=upload[:80], cause="there is no such upload")
@@ -52,24 +52,24 @@ def parse_upload(upload: str) -> tuple[Ms, ContentId]:
 
 
 def listing_mark(key: str, upload: str) -> str:
-    """Where an upload stands in the listing of a collection: also what `after` continues from."""
+    """Return the mark of an upload in a collection's listing, from which `after` continues."""
     return f"{key}{_BETWEEN}{upload}"
 
 
 def parse_mark(mark: str) -> tuple[str, UploadId]:
-    """Key and upload of a place in a listing."""
+    """Return key and upload of a mark."""
     key, _, upload = mark.rpartition(_BETWEEN)
     return key, UploadId(upload)
 
 
 def part_etag(sums: Checksums) -> str:
-    """The etag of a part whose sender gives it none, 32 hexadecimal digits: its MD5 where a Shepherd was told it, else
-    the first half of its SHA-256, as MD5 costs more than all other checksums."""
-    return sums.md5 or sums.sha256[:32]
+    """Return the etag of a part whose sender gives none, 32 hexadecimal digits: its MD5 if the Shepherd has it, else
+    half of its SHA-256."""
+    return sums.md5 or sums.sha256[:32]  # MD5 costs more than all other checksums
 
 
 def etag_of(etags: Iterable[str]) -> str:
-    """The etag of a file of parts: the MD5 of their etags, and how many they are; "" of what are none."""
+    """Return the etag of a file of parts: the MD5 of their etags, and their number; "" if one is not hexadecimal."""
     try:
         digests = [bytes.fromhex(etag.strip('"')) for etag in etags]
     except ValueError:
@@ -78,7 +78,7 @@ def etag_of(etags: Iterable[str]) -> str:
 
 
 class PartsUpload(msgspec.Struct, frozen=True):
-    """An open upload: of which key below the collection that lists it, by whom, since when."""
+    """An open upload: its key below the collection that lists it, its owner and its time of opening."""
 
     key: str
     upload: UploadId
@@ -87,14 +87,14 @@ class PartsUpload(msgspec.Struct, frozen=True):
 
 
 class UploadPage(msgspec.Struct, frozen=True):
-    """Open uploads by key, of one key in the order of their opening. `after` continues the listing, "": it ends."""
+    """Open uploads by key, of one key in the order of their opening. `after` continues the listing, "" at its end."""
 
     uploads: tuple[PartsUpload, ...]
     after: str = ""
 
 
 class UploadedPart(msgspec.Struct, frozen=True):
-    """A part that has arrived. `etag`: `part_etag`; `checksum`: what else its sender keeps with it, `<name>:<hex>`."""
+    """An uploaded part. `etag`: `part_etag`; `checksum`: another one that its sender keeps with it, `<name>:<hex>`."""
 
     number: int
     size: int
@@ -104,10 +104,10 @@ class UploadedPart(msgspec.Struct, frozen=True):
 
 
 class PartPage(msgspec.Struct, frozen=True):
-    """Parts of one open upload by number. `after` continues the listing, 0: it ends.
+    """Parts of one open upload by number. `after` continues the listing, 0 at its end.
 
-    - `place`: what the upload is for
-    - `owner`: who opened it
+    - `place`: the name that the upload is for
+    - `owner`: the DN that opened it
     - `within`: the collection that lists it
     - `user`: the user metadata that it keeps for its file
     """

@@ -1,10 +1,10 @@
-"""Summaries: what a listing tells of a file, kept beside its name, so that nobody has to read the file. Pure.
+"""Summaries of files, kept beside their names so that a listing does not read the files. Pure.
 
-Stored in `summaries` of each collection that names the file, under the name, one line, blanks between:
+Stored in `summaries` of each collection that names the file, under the name: one line of words separated by blanks.
 `<GUID> <marks> <size> <modified ns> <changed ns> <accessed ns> <created ns> <mode> <uid> <gid> <links> <wanted>
-<rights> <etag>`. `marks`: `f`, then what the file has that is not told here: `u` metadata of users, `l` locks.
-`rights`: what stands for owner and policy together, by which a reader decides for many files at once. What is not set
-is -1, a time 0.
+<rights> <etag>`. `marks`: `f`, then what the file has beyond its summary: `u` metadata of users, `l` locks.
+`rights`: a digest of owner and policy, by which a reader decides for many files at once. An unset number is -1, an
+unset time 0.
 Invariant: every transact that changes one of these facts, or a name, changes the summaries with it (`librarian`).
 """
 
@@ -27,24 +27,24 @@ NAMES_MAX: Final = 16
 GUID_WORD: Final = 0
 WORDS: Final = 14
 COMMON_WORD: Final = 7
-"""Mode, uid, gid, links, wanted and rights, with their blanks: mostly the same of all files of a page."""
+"""Mode, uid, gid, links, wanted and rights, with their blanks: the same for most files of a page."""
 MARK_USER: Final = "u"
 MARK_LOCKS: Final = "l"
 SUMMARISED: Final[Filter] = (
     Needed("entry"), Needed("states"), Needed("timestamps"), Needed("posix"), Needed("blobs"), Needed("content"),
     Needed("parents"), Needed("policy"), Needed("metadata"), Needed("locks"),
 )  # fmt: skip
-"""The sections of a file that its summary is made of."""
+"""The sections of a file from which its summary is made."""
 SECTIONS: Final = frozenset(need.section for need in SUMMARISED)
 
 
 def summary_of(file: StoredObject) -> str:
-    """The summary of a file read with `SUMMARISED`; "" for what has none: another entry, or a file with many names."""
+    """Return the summary of a file read with `SUMMARISED`; "" for another entry, or a file with many names."""
     if file.value("entry", "type") != TYPE_FILE or not 0 < len(file.sections.get("parents", {})) <= NAMES_MAX:
         return ""
     known = attributes_of(file)
     if " " in known.etag or not (file.sections.get("blobs") or file.value("content", "id") or is_empty(file)):
-        return ""  # the etag of a file whose bytes are not known is not of its bytes
+        return ""  # without known bytes, the etag does not name bytes
     marks = (
         "f" + (MARK_USER if file.sections.get("metadata") else "") + (MARK_LOCKS if file.sections.get("locks") else "")
     )
@@ -62,39 +62,38 @@ def summary_of(file: StoredObject) -> str:
 
 
 def rights_of(owner: str, policy: Mapping[str, str]) -> str:
-    """What stands for an owner and a policy: 120 bits of a SHA-256 (FIPS 180-4), equal only for equal ones."""
+    """Return a digest of an owner and a policy: 120 bits of a SHA-256 (FIPS 180-4), equal only for equal ones."""
     words = [owner, *(word for identity in sorted(policy) for word in (identity, policy[identity]))]
     told = "".join(f"{len(word)}:{word}" for word in words)
     return base64.urlsafe_b64encode(hashlib.sha256(told.encode()).digest()[:15]).decode()
 
 
 def words_of(summary: str) -> list[str]:
-    """The words of a summary, those in common as one."""
+    """Return the words of a summary, the common ones as one."""
     words = summary.split(" ", COMMON_WORD)
     words += words.pop().rsplit(" ", 1)
     return words
 
 
 def rights_in(common: str) -> str:
-    """What stands for owner and policy, by the words in common."""
+    """Return the digest of owner and policy in the common words."""
     return common.rpartition(" ")[2]
 
 
 def numbers_in(common: str) -> tuple[int, int, int, int, int]:
-    """Mode, uid, gid, links and wanted, by the words in common. Raises: ValueError for what are none."""
+    """Return mode, uid, gid, links and wanted in the common words. Raises: ValueError for other text."""
     mode, uid, gid, links, wanted, _ = common.split(" ")
     return int(mode), int(uid), int(gid), int(links), int(wanted)
 
 
 def attributes_in(words: Sequence[str], owner: Dn, numbers: tuple[int, int, int, int, int]) -> Attributes:
-    """The attributes that a summary tells by its words, an owner, and the numbers of its words in common. The version
-    is 0: it is not told.
+    """Return the attributes in the words of a summary, with an owner and the numbers of its common words.
 
-    Raises: ValueError for what is no summary.
+    The version is 0: a summary does not have it. Raises: ValueError for other words.
     """
     guid, _, size, modified, changed, accessed, created, _, etag = words
     mode, uid, gid, links, wanted = numbers
-    at = int(modified)  # what came in one piece has one time
+    at = int(modified)  # a file written in one piece has one time
     return Attributes(
         Guid(guid), TYPE_FILE, 0, owner, int(size), etag, at, at if changed == modified else int(changed),
         at if accessed == modified else int(accessed), at if created == modified else int(created),
