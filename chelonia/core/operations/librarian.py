@@ -10,7 +10,7 @@ from chelonia.core.ports.librarian import Librarian
 _L, _B, _S, _A = Role.LIBRARIAN, Role.BARTENDER, Role.SHEPHERD, Role.ADMINISTRATOR
 
 SEALING_MS: Final = 2 * 60 * 1000
-"""How long the answer to the sealing of ten thousand parts is waited for: a dozen transacts."""
+"""Wait for the answer to the sealing of ten thousand parts: a dozen transacts."""
 
 LIBRARIAN: Final = table(
     "librarian",

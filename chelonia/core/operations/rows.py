@@ -1,4 +1,4 @@
-"""What a row of a table says of an operation, and how a table is put together."""
+"""The row of an operation in a table, and the table itself."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from chelonia.core import bounds
 from chelonia.core.caller import Role
 
 EVERYONE: Final = tuple(Role)
-"""Stands for every caller, also one without a role; compared by identity."""
+"""Every caller, also one without a role; compared by identity."""
 
 
 class Retry(enum.Enum):
-    """What a stub may do after a failure that may be the transport's."""
+    """The retries that a stub may make after a failure that may be the transport's."""
 
     IDEMPOTENT = "idempotent"
-    """It may be asked again."""
+    """The stub may send it again."""
     KEYED = "keyed"
-    """It may be asked again under the call's request key; a call without one is given one."""
+    """The stub may send it again under the call's request key, and makes one for a call without."""
     KEY_ARGUMENT = "key argument"
     """The same, with the key as first argument."""
     ONCE = "once"
-    """It may have been carried out, so it is not asked again."""
+    """A service may have carried it out already, so the stub does not send it again."""
 
 
 class PortMethod(msgspec.Struct, frozen=True, eq=False):
-    """One row. `name`: on the wire; `roles`: who may call it, or `EVERYONE`.
+    """One row. `name`: on the wire; `roles`: those that may call it, or `EVERYONE`.
 
-    `brief`: changes nothing and is answered soon, so another instance is asked sooner. `answer_ms`: how long one answer
-    may take (0: as the stub is told); what may take so long is asked once. `ends`: it only reads, and may be long: its
-    work ends with the caller's connection, where that of a change is finished, for its effects.
+    `brief`: changes nothing and is answered soon, so the stub tries another instance sooner. `answer_ms`: longest wait
+    for an answer (0: the stub's own); with one, the stub sends the call once. `ends`: a read that may take long: it
+    ends with the caller's connection, where a change is finished, for its effects.
     """
 
     service: str
@@ -49,7 +49,7 @@ class PortMethod(msgspec.Struct, frozen=True, eq=False):
     defaults: tuple[Any, ...]
     """Of the last arguments, as many as have one."""
     many: int
-    """How many elements each argument that is a list may have."""
+    """Most elements of each argument that is a list."""
 
     @property
     def method(self) -> str:
@@ -57,7 +57,7 @@ class PortMethod(msgspec.Struct, frozen=True, eq=False):
         return self.function.__name__
 
     def filled(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments in order, as a call by position and by name gives them. Raises: TypeError, as a call would."""
+        """Return all arguments in order, from those by position and by name. Raises: TypeError, as a call would."""
         count = len(self.arguments)
         first = count - len(self.defaults)
         if not named and first <= len(args) <= count:
@@ -78,14 +78,14 @@ class PortTable(msgspec.Struct, frozen=True, eq=False):
 
 
 Row = Callable[[str], PortMethod]
-"""A row that does not know its service yet."""
+"""A row without its service, which `table` adds."""
 
 
 def row(
     function: Callable[..., Any], *roles: Role, retry: Retry = Retry.IDEMPOTENT, name: str = "",
     brief: bool = False, answer_ms: int = 0, ends: bool = False, many: int = bounds.BULK_ELEMENTS_MAX,
 ) -> Row:  # fmt: skip
-    """Describe one method of a port; `name` on the wire only where it is not the method's in camel case."""
+    """Describe one method of a port. `name`: on the wire, where it is not the method's in camel case."""
     parameters = list(inspect.signature(function).parameters.values())[2:]  # without self and call
     first, *rest = function.__name__.split("_")
     named = name or first + "".join(word.capitalize() for word in rest)
@@ -97,7 +97,7 @@ def row(
 
 
 def table(service: str, *rows: Row) -> PortTable:
-    """Put a table together."""
+    """Make the table of a service from its rows."""
     methods = [described(service) for described in rows]
     found = PortTable(service, {m.method: m for m in methods}, {m.name: m for m in methods})
     assert len(found.by_method) == len(found.by_name) == len(methods), "every method and every name once"

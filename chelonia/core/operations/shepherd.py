@@ -10,13 +10,13 @@ from chelonia.core.ports.shepherd import Shepherd
 _L, _B, _A = Role.LIBRARIAN, Role.BARTENDER, Role.ADMINISTRATOR
 
 READING_MS: Final = 15 * 60 * 1000
-"""How long the answer to what reads whole replicas, or many records, is waited for."""
+"""Wait for the answer to calls that read whole replicas, or many records."""
 
 SHEPHERD: Final = table(
     "shepherd",
     row(Shepherd.get, _B, _L),
     row(Shepherd.put, _B, _L),
-    row(Shepherd.store, _B, retry=Retry.ONCE),  # asked again it would meet what it has stored
+    row(Shepherd.store, _B, retry=Retry.ONCE),  # a second call would meet what the first has stored
     row(Shepherd.fetch, _B, brief=True),
     row(Shepherd.sums, _B, brief=True),
     row(Shepherd.stat, _B, _L, _A),

@@ -1,1 +1,1 @@
-"""Who may do what: policies, scopes of tokens, claims of issuers, locks, and the roles behind operations."""
+"""Rights: policies, scopes of tokens, claims of issuers, locks, and the roles behind operations."""

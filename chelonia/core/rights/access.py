@@ -1,7 +1,7 @@
-"""Who may call what: the roles of `core.operations`, checked in one place, tested cell by cell.
+"""The access guard: the roles of `core.operations`, checked in one place, tested cell by cell.
 
-`guarded` puts the check in front of every operation of a service, so that none can be without it. What a role may say
-is narrower still: a Shepherd reports only for its own service id (`own_shepherd`).
+`guarded` puts the check in front of every operation of a service, so that none can be without it. A role may be
+restricted further: a Shepherd reports only for its own service id (`own_shepherd`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def check_access(call: Call, service: str, operation: str) -> None:
 
 
 def admit(call: Call, row: PortMethod) -> None:
-    """Refuse a call of an operation to whoever holds none of its roles. Raises: DENIED, naming them; UNAVAILABLE while
-    nobody can say whether the caller holds one."""
+    """Refuse a call of an operation by a caller with none of its roles. Raises: DENIED, naming the roles; UNAVAILABLE
+    while the caller's roles cannot be read."""
     allowed = row.roles
     if call.scopes and row.service != FILES.name:
         cause = f"a token narrowed to {narrowed_to(call.scopes)} reaches files only; use a certificate"
         raise CheloniaError(Kind.DENIED, f"{row.service}.{row.name}", "", cause)
     if allowed is EVERYONE:
         return
-    for role in call.roles:  # no generator: this is asked three times for each read
+    for role in call.roles:  # no generator: each read comes here three times
         if role in allowed:
             return
     raise _refusal(call, row.service, row.name, allowed)
@@ -69,9 +69,9 @@ def _refusal(call: Call, service: str, operation: str, allowed: tuple[Role, ...]
 def guarded(
     port: PortTable, check: Callable[[Any, Call, PortMethod], None] | None = None
 ) -> Callable[[type[T]], type[T]]:
-    """Have a service check every call of an operation of `port` before its handler begins.
+    """Make a service check every call of an operation of `port` before its handler begins.
 
-    Args: `check`: given the service, the call and the row; where more is asked than a role it begins with `admit`.
+    Args: `check`: gets the service, the call and the row; begins with `admit` and may add to it.
     """
 
     def with_guard(service: type[T]) -> type[T]:

@@ -1,9 +1,9 @@
-"""What the claims of a verified token allow: the WLCG profile (`wlcg.ver`) and SciTokens. Pure.
+"""The rights that the claims of a verified token grant: the WLCG profile (`wlcg.ver`) and SciTokens. Pure.
 
-A token is somebody of its issuer (`sub`), in groups of the issuer's own organisation, narrowed to the paths that its
-scopes name below the issuer's base path. Nothing is guessed: a claim that cannot be read refuses the token, and a token
-that says nothing of storage opens nothing. Signatures are none of this module's business.
-Source: WLCG Common JWT Profiles 1.x; SciTokens claims and scopes 2.0; RFC 7519.
+A token stands for a subject of its issuer (`sub`), in groups of the issuer's own organisation. It is narrowed to the
+paths that its scopes name below the issuer's base path. Never guesses: a claim that cannot be read refuses the token,
+and a token without a scope of storage opens nothing. Never checks signatures.
+Source: WLCG Common JWT Profiles 1.x, SciTokens claims and scopes 2.0, RFC 7519.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope, Scopes
 
 LEEWAY_S: Final = 60
-"""By how much an issuer's clock may differ from this host's."""
+"""Most that an issuer's clock may differ from this host's."""
 ANYWHERE: Final = ("https://wlcg.cern.ch/jwt/v1/any", "ANY")
-"""Audiences that mean every service, of WLCG and of SciTokens."""
+"""Audiences that mean every service: of WLCG, and of SciTokens."""
 SCOPES_MAX: Final = 64
 GROUPS_MAX: Final = 256
 TEXT_MAX: Final = 256
@@ -40,11 +40,11 @@ _EVERYTHING: Final = (*READING, *CHANGING)
 
 
 class Organisation(msgspec.Struct, frozen=True):
-    """What is known here of an issuer.
+    """The configured facts of an issuer.
 
     Args:
-        url: its `iss`, to the letter; audience: how its tokens name this service.
-        base_path: the collection that its `/` is here.
+        url: its `iss`, to the letter; audience: names of this service in its tokens.
+        base_path: the collection that its `/` means here.
         vo: groups count only at `/<vo>` and below; empty: none counts.
     """
 
@@ -55,8 +55,8 @@ class Organisation(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """Whom a token stands for: the issuer's name for him, his groups, and what he is narrowed to (never nothing); and
-    until when."""
+    """The bearer of a token: his name at the issuer, his groups, the scopes he is narrowed to (at least one), and the
+    token's end."""
 
     subject: str
     groups: tuple[str, ...]
@@ -65,7 +65,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: int) -> Claimed:
-    """Say what a token allows.
+    """Return the bearer and rights of a token.
 
     Args: `claims`: of a token with a good signature; `now_s`: Unix seconds.
     Raises: EXPIRED; UNTRUSTED, naming the claim and the rule that it breaks.
@@ -81,7 +81,7 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
     words = _words(claims)
     scopes = _scopes(words, organisation, _WLCG if is_wlcg else _SCITOKENS)
     capable = any(word.partition(":")[0].partition(".")[0] in ("storage", "compute") for word in words)
-    if not scopes and is_wlcg and groups and not capable:  # such a token is of groups alone
+    if not scopes and is_wlcg and groups and not capable:  # such a token carries groups alone
         scopes = (Scope(_EVERYTHING, parse_ln(organisation.base_path).parts),)
     if not scopes:
         known = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
@@ -91,7 +91,7 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
 
 
 def _check_scopes(scopes: Scopes, organisation: Organisation) -> None:
-    """What no token ever comes to, whatever its issuer says."""
+    """Assert the limits of every token, whatever its issuer claims."""
     base = parse_ln(organisation.base_path).parts
     assert scopes, "a call without scopes is narrowed to nothing and may do all"
     assert all(scope.path[: len(base)] == base for scope in scopes), "nothing is reached but what is its issuer's"
@@ -131,7 +131,7 @@ def _check_version(claims: Mapping[str, Any], *, is_wlcg: bool) -> None:
 
 
 def _groups(claims: Mapping[str, Any], organisation: Organisation) -> tuple[str, ...]:
-    """Those of the organisation; what an issuer says of another's groups counts for nothing."""
+    """Return the groups of the organisation; an issuer's claims about another's groups do not count."""
     told = claims.get("wlcg.groups", [])
     if not isinstance(told, list) or len(told) > GROUPS_MAX or not all(isinstance(group, str) for group in told):
         raise _refused("wlcg.groups", f"a list of at most {GROUPS_MAX} groups")
@@ -151,7 +151,7 @@ def _words(claims: Mapping[str, Any]) -> list[str]:
 
 
 def _scopes(words: list[str], organisation: Organisation, known: Mapping[str, tuple[Action, ...]]) -> Scopes:
-    """The scopes that speak of storage, in the order of the token."""
+    """Return the scopes of storage, in the order of the token."""
     base = parse_ln(organisation.base_path).parts
     found = []
     for word in words:
@@ -162,7 +162,7 @@ def _scopes(words: list[str], organisation: Organisation, known: Mapping[str, tu
 
 
 def _components(word: str, path: str) -> tuple[str, ...]:
-    """The names of a scope's path. Raises: UNTRUSTED for what could mean another path: `..`, an encoded slash."""
+    """Return the names of a scope's path. Raises: UNTRUSTED if it could mean another path: `..`, an encoded slash."""
     if not path.startswith("/"):
         raise _refused("scope", f"{word[:80]!a} has no path that begins with /")
     try:

@@ -1,7 +1,7 @@
-"""Write locks of entries: what is stored of one, and which stand in a caller's way. Pure. Source: RFC 4918, section 6.
+"""Write locks of entries: their stored form, and their conflicts. Pure. Source: RFC 4918, section 6.
 
-A lock is of an entry alone, or (`deep`) of all below it too. It belongs to who took it, and dies by itself: a lock that
-nobody refreshes is gone after `bounds.LOCK_MS_MAX`. An exclusive lock stands beside no other.
+A lock covers an entry alone, or (`deep`) all below it too. It belongs to its taker, and ends by itself at most
+`bounds.LOCK_MS_MAX` after the last refresh. An exclusive lock stands beside no other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Lock(msgspec.Struct, frozen=True):
 
     Args:
         token: the URI that its owner shows with each change.
-        owner: who took it; decided by who calls, whatever is said here.
-        deep: it covers all below a collection, names that are yet to come among them.
-        note: what the owner says of himself (the XML inside `DAV:owner`).
-        lasts_ms: how long it is to last, or lasts still; 0: it is given up.
-        root: the entry that is locked, where one is told.
+        owner: the DN that took it; decided by the caller of the request, never by this field.
+        deep: it covers all below a collection, also names that are yet to come.
+        note: the owner's description of himself (the XML inside `DAV:owner`).
+        lasts_ms: requested or remaining time; 0: the lock is released.
+        root: the locked entry, where an answer has it.
     """
 
     token: str
@@ -38,7 +38,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 def to_text(lock: Lock, now: Ms) -> str:
-    """What is stored of a lock: `<exclusive|shared> <0|infinity> <until ms>`, its owner, his note, a line each."""
+    """Return the stored form: `<exclusive|shared> <0|infinity> <until ms>`, its owner, his note, a line each."""
     first = ("shared" if lock.shared else "exclusive", "infinity" if lock.deep else "0", str(now + lock.lasts_ms))
     text = f"{' '.join(first)}\n{lock.owner}\n{lock.note}"
     assert lock.lasts_ms <= 0 or from_text(lock.token, text, now, lock.root) == lock, "a lock is read as it was written"
@@ -46,7 +46,7 @@ def to_text(lock: Lock, now: Ms) -> str:
 
 
 def from_text(token: str, text: str, now: Ms, root: LogicalName) -> Lock | None:
-    """A stored lock, None when it is dead (or no lock)."""
+    """Return a stored lock, or None when it has expired or is malformed."""
     first, _, rest = text.partition("\n")
     owner, _, note = rest.partition("\n")
     words = first.split(" ")
@@ -73,12 +73,12 @@ def check_beside(lock: Lock, others: Iterable[Lock]) -> None:
 
 
 def check_held(covering: Collection[Lock], tokens: Collection[str], dn: Dn) -> None:
-    """Refuse a change of what others have locked: one of the locks must be the caller's, and shown. Raises: LOCKED."""
+    """Refuse a change of a locked entry unless one of the locks is the caller's, and shown. Raises: LOCKED."""
     if covering and not any(lock.token in tokens and lock.owner == dn for lock in covering):
         raise locked(next(iter(covering)))
 
 
 def locked(lock: Lock) -> CheloniaError:
-    """The refusal for another's lock."""
+    """Return the refusal for another's lock."""
     cause = f"{lock.owner} has locked it for {-(-lock.lasts_ms // 1000)} s more; show its token, or wait"
     return CheloniaError(Kind.LOCKED, subject=str(lock.root), cause=cause)

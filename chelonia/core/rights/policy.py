@@ -1,9 +1,9 @@
-"""Who may do what to an entry: the original's high-level policy, decided fail-closed.
+"""The original's high-level policy, which decides each action on an entry, fail-closed.
 
 An entry's `policy` section maps an identity (DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`) to a list like `+read -delete`.
-`VOMS:<vo>` and `VOMS:/<vo>/<group>[/Role=<role>]` match who has that attribute or one below it, by whole components.
-Any matching `-` wins; nothing matching means no; the owner has every action unless a rule for `ALL`, `ANONYMOUS` or
-a VO denies it (a rule under the owner's own DN is replaced by the grant). Anything malformed denies.
+`VOMS:<vo>` and `VOMS:/<vo>/<group>[/Role=<role>]` match a caller with that attribute or one below it, by whole
+components. Any matching `-` wins; nothing matching means no. The owner has every action unless a rule for `ALL`,
+`ANONYMOUS` or a VO denies it; a rule for his own DN is ignored. Anything malformed denies.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Action(enum.Enum):
 ALL = "ALL"
 VOMS_PREFIX = "VOMS:"
 DEFAULT_POLICY_SECTION = "defaultPolicy"
-"""Section of a collection: the policy given to what is made inside it."""
+"""Section of a collection: the policy given to entries made inside it."""
 
 _ACTIONS = {action.value: action for action in Action}
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether the action is allowed, and by or against which rule (`identity: list`), for the audit log."""
+    """Whether the action is allowed, and the rule that decided it (`identity: list`), for the audit log."""
 
     allowed: bool
     rule: str
@@ -69,15 +69,15 @@ def decide(action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, 
 
 
 def with_rules(policy: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
-    """A policy with these rules in place of all but those of groups, which stay."""
+    """Return a policy with these rules in place of all but those of groups, which stay."""
     return {who: actions for who, actions in policy.items() if who.startswith(VOMS_PREFIX)} | dict(rules)
 
 
 def check_policy_rule(identity: str, actions: str) -> None:
-    """Refuse a policy rule that could not mean anything.
+    """Refuse a policy rule without a meaning.
 
-    Raises: BAD_REQUEST when the identity is none of DN, `VOMS:<vo>`, `ALL`, `ANONYMOUS`, or a word of `actions`
-    is not `+` or `-` and one of the seven action names.
+    Raises: BAD_REQUEST unless the identity is a DN, `VOMS:<vo>`, `ALL` or `ANONYMOUS`. Each word of `actions` must be
+    `+` or `-` with one of the seven names, too.
     """
     known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or identity.removeprefix(VOMS_PREFIX).strip("/")
     named = identity.startswith(("/", VOMS_PREFIX)) and identity.isprintable()  # as all DNs and groups are
@@ -103,7 +103,7 @@ def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:
 
 
 def _signs(actions: str, action: Action) -> set[str]:
-    """The signs given to `action`; a malformed word denies everything it could have meant."""
+    """Return the signs given to `action`; a malformed word denies everything it could have meant."""
     signs: set[str] = set()
     for word in actions.split():
         if word[0] not in "+-":

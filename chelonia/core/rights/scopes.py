@@ -1,8 +1,8 @@
-"""Narrowing: what a token, share link or access key leaves of the rights of whom it stands for.
+"""Narrowing: the part of a giver's rights that a token, share link or access key leaves.
 
-A call with scopes may do what the policies allow its DN **and** some scope covers: these actions on the entry of this
-path and on all below it. Paths are compared by whole components, so `/lab/run1` covers nothing of `/lab/run10`.
-No scopes: nothing is narrowed. A narrowed call reaches the port `Files` alone, and administers nothing.
+A call with scopes may do what the policies allow its DN **and** some scope covers: its actions on its path and all
+below. Paths are compared by whole components, so `/lab/run1` covers nothing of `/lab/run10`.
+Without scopes nothing is narrowed. A narrowed call reaches the port `Files` alone, and administers nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chelonia.core.rights.policy import Action
 READING: Final = (Action.READ,)
 ADDING: Final = (Action.ADD_ENTRY,)
 CHANGING: Final = (Action.ADD_ENTRY, Action.REMOVE_ENTRY, Action.DELETE, Action.MODIFY_METADATA)
-"""What a token may at most say; policies and states are never changed by one."""
+"""The actions that a token may grant; none changes policies or states."""
 assert {Action.MODIFY_POLICY, Action.MODIFY_STATES}.isdisjoint((*READING, *ADDING, *CHANGING)), "not by a token"
 
 
@@ -33,23 +33,23 @@ class Scope(msgspec.Struct, frozen=True):
         return place.start == ROOT and place.parts[: len(self.path)] == self.path
 
     def covers(self, action: Action, place: LogicalName) -> bool:
-        """Whether the action is allowed there, as far as this scope goes."""
+        """Whether this scope allows the action there."""
         return action in self.actions and self.holds(place)
 
     def __str__(self) -> str:
-        """For the audit log and for people: `read addEntry on /lab/run1`."""
+        """Text for the audit log and for people: `read addEntry on /lab/run1`."""
         return f"{' '.join(action.value for action in self.actions)} on /{'/'.join(self.path)}"
 
 
 Scopes = tuple[Scope, ...]
 NARROWED: Final = frozenset((*READING, *CHANGING))
-"""What a token, or a narrowed access key, may allow."""
+"""The actions that a token, or a narrowed access key, may allow."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A token is asked for: `actions` on `place` and all below it, of those in `READING` and `CHANGING`, for
-    `lifetime_ms`. `capped`: more may be asked for than can be had: a lifetime that is too long becomes the longest, and
-    it is enough that the giver may do one of the actions there."""
+    """A request for a token: `actions` (of `READING` and `CHANGING`) on `place` and all below it, for `lifetime_ms`.
+    `capped`: the request may exceed what can be given. The longest lifetime replaces a longer one, and it is enough
+    that the giver may do one of the actions there."""
 
     place: LogicalName
     actions: tuple[Action, ...] = READING
@@ -58,7 +58,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A token that stands for its giver, narrowed: whoever holds it may use it at the plain door until `expires_ms`.
+    """A token that stands for its giver, narrowed: its holder may use it at the plain door until `expires_ms`.
     `url`: of the entry there, without the token; `link`: with it."""
 
     token: str
@@ -68,5 +68,5 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 def narrowed_to(scopes: Scopes) -> str:
-    """What scopes allow, for people."""
+    """Return the actions and paths of scopes as text for people."""
     return "; ".join(map(str, scopes))
