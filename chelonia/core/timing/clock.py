@@ -1,5 +1,4 @@
-"""Ports to time and randomness, which only `hosting` and the simulator implement; waiting with a deadline; an instant
-as people read it."""
+"""Ports to time and randomness, which only `hosting` and the simulator implement. Waits with a deadline."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ T = TypeVar("T")
 
 
 def stamp(ms: int) -> str:
-    """An instant (wall-clock milliseconds) in UTC, `-` for none."""
+    """Return an instant (wall-clock milliseconds) in UTC, `-` for 0."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
 
 
-@lru_cache(maxsize=1024)  # what is told together is mostly of the same minutes
+@lru_cache(maxsize=1024)  # one answer has mostly instants of the same minutes
 def iso_second(seconds: int) -> str:
-    """An instant (Unix seconds) as ISO 8601 has it, in UTC, without the `Z` at its end."""
+    """Return an instant (Unix seconds) as ISO 8601 in UTC, without the final `Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Timer(Protocol):
-    """What was asked of a clock for later."""
+    """A callback that a clock is to call later."""
 
     def cancel(self) -> None:
-        """Have it not done any more. Without effect when it has been done."""
+        """Do not call it any more. Without effect once it has been called."""
 
 
 class Clock(Protocol):
@@ -53,17 +52,17 @@ class Ids(Protocol):
     """Source of fresh identifiers and of random choices."""
 
     def uuid(self) -> str:
-        """A fresh random UUID (version 4, lower case)."""
+        """Return a fresh random UUID (version 4, lower case)."""
 
     def token(self, n_bytes: int) -> bytes:
-        """`n_bytes` unpredictable bytes, for secrets and nonces."""
+        """Return `n_bytes` unpredictable bytes, for secrets and nonces."""
 
     def uniform(self) -> float:
-        """A number in [0, 1), for jitter and placement."""
+        """Return a number in [0, 1), for jitter and placement."""
 
 
 async def done_within(clock: Clock, task: asyncio.Future[Any], limit_ms: int) -> bool:
-    """Wait for `task` at most `limit_ms`; returns whether it is done. It is not cancelled, its result not taken."""
+    """Wait for `task` at most `limit_ms` and return whether it is done. Neither cancels it nor takes its result."""
     if task.done():
         return True
     over = asyncio.get_running_loop().create_future()
@@ -95,8 +94,8 @@ async def within(clock: Clock, duration_ms: int, work: Coroutine[Any, Any, T]) -
 
 
 async def ended_within(clock: Clock, limit_ms: int, work: Coroutine[Any, Any, T]) -> T:
-    """`within`, for a task that does nothing else: it is interrupted itself, and waits for `work` to end then. Raises:
-    TIMEOUT, and what `work` raises."""
+    """Await `work` as `within` does, but interrupt the current task, which must do nothing else, and wait for `work` to
+    end then. Raises: TIMEOUT, and what `work` raises."""
     task, ended = asyncio.current_task(), False
     assert task is not None, "a task asks"
 

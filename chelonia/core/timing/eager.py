@@ -1,7 +1,7 @@
-"""Coroutines that begin at once: what never has to wait costs no task and no turn of the event loop.
+"""Coroutines that begin at once: one that never waits costs no task and no turn of the event loop.
 
-As the eager tasks of Python 3.12. Until it first waits the coroutine runs on behalf of the caller: it must not ask for
-the present task there (`asyncio.timeout` does), nor wait for the very future that others begin to wait for (`shield`).
+They are like the eager tasks of Python 3.12. Until its first wait the coroutine runs within the caller's task. There it
+must not use the current task (`asyncio.timeout` does), nor wait for a future that others begin to wait for (`shield`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-    """Run `work` up to where it first waits; the rest is the task returned, None when nothing is left.
+    """Run `work` up to its first wait. Returns: a task for the rest, None when nothing is left.
 
     Raises: what `work` raises before it waits.
     """
@@ -26,7 +26,7 @@ def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
 
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all; returns what they return, in their order. Of one alone nothing is a task. Raises: as `gather`."""
+    """Run all and return their results in order. A single one runs without a task. Raises: as `gather`."""
     if len(works) == 1:
         return [await works[0]]
     returned: list[Any] = [None] * len(works)
@@ -41,7 +41,7 @@ async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Turn:
-    """Awaited, it lets one turn of the event loop pass: what was written to connections in this one has left."""
+    """Awaitable that lets one turn of the event loop pass, so that bytes written to connections in this one leave."""
 
     __slots__ = ()
 
@@ -51,8 +51,8 @@ class Turn:
 
 @Coroutine.register
 class _Rest:
-    """A coroutine that waits for something already, for a task to go on with: also one that is cancelled before its
-    first turn, which never enters what has not begun."""
+    """A coroutine that already waits, for a task to go on with. It also serves a task that is cancelled before its
+    first turn, which would never enter a coroutine that has not begun."""
 
     __slots__ = ("_handed_on", "_waited", "_work")
 
@@ -62,19 +62,18 @@ class _Rest:
         self._handed_on = False
 
     def send(self, value: Any) -> Any:
-        """The first time: what is waited for."""
+        """Return, the first time, the future that the work waits for."""
         if self._handed_on:
             return self._work.send(value)
         self._handed_on = True
         return self._waited
 
     def throw(self, *error: Any) -> Any:
-        """Hand it to the work, which is told of a cancellation by what it waits for, as ever."""
+        """Pass the error to the work. At first a cancellation reaches it through the future it waits for, as usual."""
         if not self._handed_on and isinstance(self._waited, asyncio.Future) and self._waited.cancel():
             return self.send(None)
         self._handed_on = True
         return self._work.throw(*error)
 
     def close(self) -> None:
-        """End the work."""
         self._work.close()

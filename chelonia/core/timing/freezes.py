@@ -1,45 +1,44 @@
-"""Whether a process stands still, by the signs of life that it gives to who watches it.
+"""The detection of a frozen process, by the signs of life that it sends to its watcher. Pure: times are passed in.
 
-Pure: times are passed in. It never says so of a process whose watcher was itself not given its turn: who looks later
-than he meant to, as after a machine that stood still as a whole, looks again after a short grace. Nor of one that
-works, or would if others left it a CPU: a process that stands still uses none, one that is only silent for long has
-too much to do. Who has missed a sign and is known to be stopped is not waited for any longer.
+- A watcher that looks later than planned, as after a freeze of the whole machine, looks again after a short grace.
+- A process that works, or would with a free CPU, is not frozen: a frozen one uses none, a silent one may be busy.
+- A process that missed signs and is known to be stopped is reported at once.
 """
 
 from __future__ import annotations
 
 SIGNS = 8
-"""Signs of life in the time after which none is too long: some may come late."""
+"""Signs of life within the limit of silence: some may come late."""
 SIGN_MS_MAX = 100
-"""Apart at most, however long the limit is: who was stopped is known soon."""
+"""Most between two signs, however long the limit is, so that a stop is noticed soon."""
 SIGNS_MISSED = 2
-"""After so many it is looked whether somebody has stopped the process."""
+"""Missed signs after which the watcher checks whether somebody has stopped the process."""
 LATE_MS = 100
 """A watcher that is later than this was kept from looking, and the process it watches may have been as well."""
 GRACE_MS = 50
-"""What a watcher that was late gives, before it looks again."""
+"""Grace of a late watcher before it looks again."""
 LOOK_MS = 150
-"""For so long at the end of the limit it is looked whether the process works; less where the limit is short."""
+"""End of the limit, in which the watcher checks whether the process works; less where the limit is short."""
 BUSY_MS = 5_000
-"""So much longer than the limit may be silent who works: then it turns round and round, and serves nobody."""
+"""Further silence allowed to a working process: after it, it works in circles and serves nobody."""
 LEASE_SHARE = 0.8
-"""Of a lease, so that what follows from standing still is done within it."""
+"""Share of a lease, so that the consequences of a freeze are carried out within it."""
 HEARTBEATS = 2
-"""Missed, while no lease is known yet."""
+"""Heartbeats missed, while no lease is known yet."""
 
 
 def still_after_ms(lease_ms: int, heartbeat_ms: int) -> int:
-    """How long a process may give no sign, in milliseconds, at least 1; `lease_ms` 0: not known yet."""
+    """Return how long a process may give no sign, in milliseconds, at least 1; `lease_ms` 0: not known yet."""
     return max(1, int(lease_ms * LEASE_SHARE) if lease_ms > 0 else heartbeat_ms * HEARTBEATS)
 
 
 def sign_ms(limit_ms: int) -> float:
-    """How far apart signs of life are, in milliseconds."""
+    """Return the time between two signs of life, in milliseconds."""
     return min(limit_ms / SIGNS, SIGN_MS_MAX)
 
 
 class FreezeDetector:
-    """What a watcher knows. Nothing is said of a process before its first sign."""
+    """The state of a watcher. It reports nothing of a process before its first sign."""
 
     __slots__ = ("_due_ms", "_early", "_limit_ms", "_worked_ns", "heard_ms", "still")
 
@@ -51,7 +50,7 @@ class FreezeDetector:
         self.still = True
 
     def heard(self, now_ms: int, limit_ms: int) -> None:
-        """A sign came; the next has to come within `limit_ms`."""
+        """Note a sign; the next has to come within `limit_ms`."""
         assert limit_ms > 0, "no sign comes in no time"
         self.heard_ms, self._limit_ms, self._worked_ns, self.still = now_ms, limit_ms, -1, False
         self._due_ms, self._early = now_ms + int(SIGNS_MISSED * sign_ms(limit_ms)), True
@@ -61,14 +60,14 @@ class FreezeDetector:
         return min(LOOK_MS, self._limit_ms // 4)
 
     def wait_ms(self, now_ms: int) -> int | None:
-        """How long to wait for a sign before `stopped` is asked; None: for ever."""
+        """Return how long to wait for a sign before calling `stopped`; None: for ever."""
         return None if self.still else max(0, self._due_ms - now_ms)
 
     def stopped(self, now_ms: int, worked_ns: int | None) -> bool:
-        """Asked when no sign is waiting to be heard: whether the process stands still since now. Said once.
+        """Return whether the process is frozen, True once. Call it when no sign waits to be read.
 
-        `worked_ns`: differs from that of before where it has worked since, as CPU time does; None: it was stopped, and
-        works no more until it is let go on.
+        `worked_ns`: a value that changes when the process works, as its CPU time; None: it was stopped, and does not
+        work until it is continued.
         """
         if self.still or now_ms < self._due_ms:
             return False
@@ -76,7 +75,7 @@ class FreezeDetector:
         return self.still
 
     def _silent(self, now_ms: int, worked_ns: int) -> bool:
-        """Whether it has neither given a sign nor worked for too long; else, when to look again."""
+        """Return whether it has neither given a sign nor worked for too long; if not, set when to look again."""
         if self._early:
             self._due_ms, self._early = self.heard_ms + self._limit_ms - self._look_ms(), False
         elif now_ms - self._due_ms > LATE_MS:

@@ -1,8 +1,8 @@
-"""Work that comes while other work like it is being done is done together with what else comes meanwhile.
+"""Batching: requests that arrive while others like them are at work are served together.
 
-Work of many costs little more than work of one: a walk, a transact, a message. The first goes at once. What comes
-meanwhile goes in the next batch; another is begun beside it when it would be full, and when something has waited for
-`wait_ms`, so that slow work holds nothing up for long. Nobody waits for company.
+A batch costs little more than one request: a walk, a transact, a message. The first request goes at once. Later ones
+form the next batch. Another batch begins beside it when that one would be full, or a request has waited for `wait_ms`:
+slow work delays nothing for long. No request waits for company.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ A = TypeVar("A")
 
 
 class Pending(Struct, Generic[Q, A], frozen=True):
-    """What is to be done, and the answer that somebody waits for."""
+    """A request, and the answer that its caller waits for."""
 
     asked: Q
     answer: asyncio.Future[A]
 
 
 class BatchLimits(Struct, Generic[Q], frozen=True):
-    """How much goes together: `most` of them, with a `weight` of together no more than `weight_max` (one alone: any);
-    `at_once`: batches beside each other; `wait_ms`: how long what could go waits for those at work."""
+    """Limits of a batch: `most` requests, of a total `weight` up to `weight_max` (a single one may exceed it).
+    `at_once`: batches beside each other; `wait_ms`: longest wait for those at work before another one begins."""
 
     most: int
     at_once: int
@@ -38,12 +38,12 @@ class BatchLimits(Struct, Generic[Q], frozen=True):
 
 
 class Gathering(Generic[Q, A]):
-    """What is asked of one operation by whoever comes."""
+    """The requests for one operation, from all callers."""
 
     def __init__(
         self, work: Callable[[list[Pending[Q, A]]], Coroutine[Any, Any, None]], clock: Clock, limits: BatchLimits[Q]
     ) -> None:
-        """`work` gives each of a batch its answer, or its failure; with what it raises itself the whole batch fails."""
+        """Args: `work`: gives each of a batch its answer or its error; if it raises, all of them fail with that."""
         self._work = work
         self._clock = clock
         self._limits = limits
@@ -53,11 +53,11 @@ class Gathering(Generic[Q, A]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, asked: Q) -> A:
-        """Have it done, with what else comes in this turn of the event loop or waits. Raises: what it failed with."""
+        """Have `asked` done in a batch, and return its answer. Raises: the error that it failed with."""
         return await self.submit(asked)
 
     def submit(self, asked: Q) -> asyncio.Future[A]:
-        """As `ask`, for who asks for many at once: the answer to come. Cancelled, it is not done if it waits still."""
+        """Return the future answer, for a caller of many at once. If cancelled while it waits, it is not done."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append(Pending(asked, answer))
         if not self._at_work or len(self._waiting) >= self._limits.most:
@@ -71,7 +71,7 @@ class Gathering(Generic[Q, A]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a batch beside those at work, unless they are as many as may be."""
+        """Begin a batch beside those at work, unless there are `at_once`."""
         if self._at_work < self._limits.at_once:
             self._at_work += 1
             task = asyncio.create_task(self._until_none_waits())
@@ -88,17 +88,17 @@ class Gathering(Generic[Q, A]):
                 each.answer.cancel()
             raise
         finally:
-            self._at_work -= 1  # in the step that saw that nothing waits: who comes after it begins another
+            self._at_work -= 1  # in the step that saw none waiting: a later request begins another batch
 
     async def _done(self, batch: list[Pending[Q, A]]) -> None:
         try:
             await self._work(batch)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours: whoever asked meets it, and others are served
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: its callers get it, and others are served
             for each in still_wanted(batch):
                 each.answer.set_exception(error)
 
     def _next(self) -> list[Pending[Q, A]]:
-        """As many of those that wait as go together, in their order; what nobody waits for any more is not done."""
+        """Take the next batch from those that wait, in order, without those that nobody waits for any more."""
         limits, count, weight = self._limits, 0, 0
         self._waiting = still_wanted(self._waiting)
         for each in self._waiting[: limits.most]:
@@ -114,5 +114,5 @@ class Gathering(Generic[Q, A]):
 
 
 def still_wanted(batch: list[Pending[Q, A]]) -> list[Pending[Q, A]]:
-    """Those that somebody still waits for."""
+    """Return the requests that somebody still waits for."""
     return [each for each in batch if not each.answer.done()]

@@ -1,8 +1,8 @@
-"""Background work: named jobs that take one step after another, and show how they get on.
+"""Background work: named jobs that take one step after another, and show their state.
 
 Decides: when a job takes its next step. Never: lets a mistake in one job reach another, or end the process.
-Invariants: a step runs only while nothing holds its job back; an error that a service may raise is tried again at the
-job's own pace; any other one is a bug, logged with the job's name, counted, kept, and tried again ever more slowly.
+Invariants: a step runs only while nothing holds its job back. After an error that a service may raise, the job retries
+at its own pace. Any other error is a bug: logged with the job's name, counted, kept, and retried ever more slowly.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from chelonia.core.timing.pacing import Backoff
 _LOG = logging.getLogger(__name__)
 
 CAUSE: Final[ContextVar[str]] = ContextVar("cause", default="other")
-"""The job or operation that the present work is done for; transacts are counted by it."""
+"""The job or operation that the present work is for; transacts are counted by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """There is more to do now."""
+    """The job has more to do now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is nothing to do before somebody sets the job's `news`."""
+    """The job has nothing to do until somebody sets its `news`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to do for so many milliseconds, unless somebody sets the job's `news`."""
+    """The job has nothing to do for `ms` milliseconds, unless somebody sets its `news`."""
 
     ms: int
 
@@ -57,14 +57,14 @@ class Job:
 
     Args:
         name: unique in its service; also the label of its metrics and of its transacts.
-        step: does a bounded piece of work and says when to go on.
+        step: does a bounded piece of work and returns when to go on.
         rest: when to go on after a step that was held back.
-        retry: when to go on after one that failed as services may; like `rest` unless it is given.
-        news: set by whoever has something for the job; without it the job never is `Idle`.
-        held: why it may not take a step now, "" when it may.
+        retry: when to go on after an error that a service may raise; by default as `rest`.
+        news: set when there is work for the job; a job without it is never `Idle`.
+        held: reason why it may not take a step now, "" when it may.
         needs_lease: whether only the repair leader does this; `held` sees to it.
         fatal: the kinds of error that end all jobs beside it: the process cannot go on.
-        loud: whether a failure is a WARNING: no other part of the service tells of it.
+        loud: whether a failure is a WARNING, for want of another part of the service that reports it.
     """
 
     name: str
@@ -85,8 +85,8 @@ class Job:
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job as administrators see it. `state`: running, waiting, idle, held (`why`) or failing; `bugs`: steps that
-    ended with an unexpected error since the start; `next_in_ms`: until its next step, None when that is not known."""
+    """A job as administrators see it. `state`: running, waiting, idle, held (`why`) or failing. `bugs`: steps that
+    ended with an unexpected error since the start. `next_in_ms`: until its next step, None when unknown."""
 
     service: str
     name: str
@@ -99,8 +99,8 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
-    """All jobs of a process. `process`: a name of its own, whatever address it is asked by; `version`: of the software
-    that it runs, "" from older software that does not tell it."""
+    """All jobs of a process. `process`: a name of its own, the same at each of its addresses. `version`: of its
+    software, "" from older software that does not report it."""
 
     node: str
     process: str
@@ -109,7 +109,7 @@ class NodeJobs(msgspec.Struct, frozen=True):
 
 
 class Jobs:
-    """The jobs of one service. `run` keeps them going; `add` and `drop` work before and meanwhile."""
+    """The jobs of one service. `run` keeps them going; `add` and `drop` work before and during it."""
 
     def __init__(self, clock: Clock, jobs: Iterable[Job] = ()) -> None:
         self._clock = clock
@@ -122,18 +122,18 @@ class Jobs:
         return iter(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Keep this job, too."""
+        """Add a job, and start it if `run` is running."""
         assert all(job.name != other.name for other in self._jobs), f"another job is called {job.name}"
         self._jobs[job] = None if self._group is None else self._group.create_task(self._keep(job))
 
     def drop(self, job: Job) -> None:
-        """Keep this job no longer, and end the step that it is in."""
+        """Remove a job, and cancel its step."""
         task = self._jobs.pop(job)
         if task is not None:
             task.cancel()
 
     def views(self, service: str) -> tuple[JobView, ...]:
-        """How each gets on."""
+        """Return the state of each job."""
         now = self._clock.monotonic_ms()
         return tuple(
             JobView(
@@ -184,7 +184,7 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 - a bug in one job leaves the others and the users alone
             job.state, job.last_error, job.bugs = FAILING, repr(error), job.bugs + 1
             log_bug(job, error)
-            await self._sleep(job, job.backoff.failed())  # whatever is new meanwhile
+            await self._sleep(job, job.backoff.failed())  # `news` does not shorten it
             return BUSY
         job.backoff.worked()
         job.state = "idle" if after == IDLE else "waiting"
@@ -200,7 +200,7 @@ class Jobs:
 
 
 def every(ms: int, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[Next]]:
-    """The step of a job that does `work` and then waits for `ms`."""
+    """Return the step of a job that does `work` and then waits for `ms`."""
     pause = Wait(ms)
 
     async def step() -> Next:
@@ -211,7 +211,7 @@ def every(ms: int, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaita
 
 
 async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> None:
-    """Return when `wake` is set or after `limit_ms`, which sets it; it is cleared. Nobody else waits for it."""
+    """Return when `wake` is set, or after `limit_ms`, and clear it. No other task may wait for it."""
     timer = clock.call_later(limit_ms, wake.set)
     try:
         await wake.wait()
@@ -221,5 +221,5 @@ async def wake_or_sleep(clock: Clock, wake: asyncio.Event, limit_ms: int) -> Non
 
 
 def log_bug(job: Job, error: Exception) -> None:
-    """A step has raised what no step may. The simulator puts its own in the place of this."""
+    """Log a step's unexpected error. The simulator replaces this function."""
     _LOG.error("job failed: %s; it is tried again, all else goes on", job.name, exc_info=error)

@@ -1,4 +1,4 @@
-"""When the next may go: so much a second, or ever later after failures. Pure, monotonic time passed in."""
+"""Pauses before the next step: for a rate, or growing after failures. Pure, monotonic time passed in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chelonia.core.ids import Ms
 
 
 class Pace:
-    """So much a second - bytes, or moves - on average since the last pause."""
+    """A limit to the average rate per second, of bytes or moves, since the last pause."""
 
     def __init__(self, per_s_max: float) -> None:
         self.per_s_max = per_s_max
-        self._free_ms = 0.0  # parts of a millisecond, too: many small things add up
+        self._free_ms = 0.0  # with parts of a millisecond: many small things add up
 
     def wait_ms(self, now: Ms) -> int:
-        """How long to wait before the next may go."""
+        """Return how long to wait before the next step."""
         return max(0, ceil(self._free_ms - now))
 
     def spend(self, much: int, now: Ms) -> None:
-        """So much goes now. A rate of 0 counts as one of 1: a caller without a limit asks for no pace."""
+        """Count `much` as used now. A rate of 0 counts as 1: a caller without a limit uses no pace."""
         assert much >= 0, much
         self._free_ms = max(now, self._free_ms) + much * 1000 / (self.per_s_max or 1)
 
@@ -34,10 +34,10 @@ class Backoff(msgspec.Struct):
     pause_ms: int = 0
 
     def failed(self) -> int:
-        """It failed; returns the milliseconds to wait before it is tried again."""
+        """Note a failure, and return the milliseconds to wait before the next try."""
         self.pause_ms = min(max(self.pause_ms * 2, self.first_ms), self.max_ms)
         return self.pause_ms
 
     def worked(self) -> None:
-        """It went through: the next failure is a first one."""
+        """Note a success: the next failure is a first one."""
         self.pause_ms = 0

@@ -1,7 +1,7 @@
-"""Several asked for the same, one beside the other: who keeps silent, or fails, holds up nobody.
+"""Races: a caller sends the same request to several services at once, so that a silent or failing one delays nobody.
 
-A caller begins some, and after each word of `ended` so `many` more. Whom it asks next, what counts as an answer and
-when it has enough are its own. What still runs when it leaves is cancelled, not waited for.
+The caller begins some, and `many` more after each result of `ended`. It decides whom it asks next, what counts as an
+answer and when it has enough. When it leaves, it cancels the rest and does not wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def many(*, silent: bool, of_use: bool, at_once: int = 1) -> int:
-    """How many to begin beside those that run: one for one that failed, `at_once` for those that are silent."""
+    """Return how many to begin beside those that run: one for one that failed, `at_once` after a silence."""
     if silent:
         return at_once
     return 0 if of_use else 1
@@ -26,7 +26,7 @@ def many(*, silent: bool, of_use: bool, at_once: int = 1) -> int:
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let `work` run for as long as this lasts."""
+    """Run `work` in the background for the duration of the `async with` block."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -35,23 +35,23 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 class Race(Generic[K, T]):
-    """What runs, and what was asked of whom: `K` is the caller's. Leave it (`async with`) to cancel what still runs."""
+    """The running requests, each with the caller's key `K`. Leave it (`async with`) to cancel those that still run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.running: dict[asyncio.Future[T], K] = {}
-        """Those begun of which `ended` has not told, in that order."""
+        """Those begun that `ended` has not returned, in that order."""
         self._over: asyncio.Future[None] | None = None
 
     def begin(self, key: K, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> None:
-        """Let `work` run too."""
+        """Run `work` too."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         assert task not in self.running, "what is begun runs under one key"
         task.add_done_callback(self._tell)
         self.running[task] = key
 
     async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Future[T]] | None:
-        """Wait for one that has ended, at most `pause_ms` (None: for ever); it is no longer `running` then.
+        """Wait for one to end, at most `pause_ms` (None: for ever), and remove it from `running`.
 
         Returns: the first begun of those that have ended; None: all were silent for so long.
         """

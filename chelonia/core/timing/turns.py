@@ -1,10 +1,10 @@
-"""Turns: who goes next when more callers want to be served than there are places. Pure.
+"""Turns: the order of calls when more callers want to be served than there are places. Pure.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) with calls of one size: each caller has a clock that his turns
-move on by one, and who is furthest behind goes next. One who was away begins at the time of the others, so nobody saves
-turns up; and one who makes a call at a time is not behind those who have many waiting.
-Invariants: no more are at work than there are places; nobody waits while a place is free; a caller's own calls go in
-the order in which they came.
+Start-time fair queueing (Goyal, Vin and Cheng, 1996) with calls of one size. Each caller has a clock that his turns
+advance by one, and the caller furthest behind goes next. One who was away begins at the time of the others, so nobody
+saves turns up. A caller with one call at a time is not behind those with many.
+Invariants: no more calls are at work than there are places; nobody waits while a place is free. A caller's calls go in
+the order of their arrival.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class TurnOutcome(enum.Enum):
-    """What becomes of a call that comes."""
+    """The outcome of an arriving call."""
 
     GOES = "goes"
     WAITS = "waits"
     REFUSED = "refused"
-    """So many of this caller wait already."""
+    """Too many calls of this caller wait already."""
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class Turns(Generic[T]):
     places: int
     waiting_max: int
     _waiting: dict[str, deque[T]] = field(default_factory=dict)
-    """In order of their last turns, where their clocks are equal."""
+    """By caller, in order of their last turns where their clocks are equal."""
     _clocks: dict[str, int] = field(default_factory=dict)
-    """When each caller's next turn is due; who is not in it is due now."""
+    """Time of each caller's next turn; a missing caller is due now."""
     _now: int = 0
     _busy: int = 0
 
     def came(self, caller: str, ticket: T) -> TurnOutcome:
-        """One more call; of one that waits, `left` will return the ticket."""
+        """Admit a call, or let it wait; `left` returns the ticket of one that waits."""
         if self._busy < self.places:
             self._begin(caller)
             return TurnOutcome.GOES
@@ -54,7 +54,7 @@ class Turns(Generic[T]):
         return TurnOutcome.WAITS
 
     def left(self) -> T | None:
-        """A call has ended. Returns: the ticket of the one that goes in its place, which is at work from now on."""
+        """End a call. Returns: the ticket of the one that goes in its place, which is at work from now on."""
         assert self._busy > 0, "a call ends once"
         self._busy -= 1
         if not self._waiting:
@@ -71,7 +71,7 @@ class Turns(Generic[T]):
         return ticket
 
     def gave_up(self, caller: str, ticket: T) -> None:
-        """A call that waited does so no more; nothing when its turn has come meanwhile."""
+        """Withdraw a waiting call; without effect when its turn has come meanwhile."""
         queue = self._waiting.get(caller)
         if queue is None or ticket not in queue:
             return
