@@ -28,7 +28,7 @@ class Role(enum.Enum):
     ADMINISTRATOR = "administrator"
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True):  # made for each call: a struct takes a tenth of a dataclass's time
     """The context of one call.
 
     Args:
@@ -52,8 +52,6 @@ class Call(msgspec.Struct, frozen=True):
         unsure: the caller may be a service, but the registry cannot be read now. A refusal for want of a role would
             look final to it.
     """
-
-    # A struct, because every call makes one: in a tenth of the time of a frozen dataclass.
 
     dn: Dn = ANONYMOUS
     roles: tuple[Role, ...] = ()

@@ -41,11 +41,9 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
-    """A quota and its use.
-
-    Until it is `counted`, the count of earlier files still runs: `bytes` and `files` are those added since, and nothing
-    is refused. `name`: a DN, or the Logical Name of the tree. `implied`: a user's, by the default quota, which itself
-    has no use.
+    """A quota and its use. Until it is `counted`, the count of earlier files runs: `bytes` and `files` are those added
+    since, and nothing is refused. `name`: a DN, or the Logical Name of the tree. `implied`: a user's, by the default
+    quota, which itself has no use.
     """
 
     quota: Quota

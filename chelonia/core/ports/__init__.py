@@ -1,1 +1,1 @@
-"""The ports: what the services, the files and their bytes are asked for."""
+"""The ports: the contracts of the services, of files and of their bytes."""

@@ -1,7 +1,7 @@
-"""Access keys: a pair of id and secret by which programs sign in a user's name where certificates are not spoken.
+"""Access keys: pairs of id and secret by which programs sign in a user's name where certificates do not work.
 
-A key belongs to an identity (DN) and gives its rights as a user, never a role; it may be narrowed to some of them. Its
-secret is told once, when it is made; what the metadata keep of it is sealed under the Bartenders' shared secret, so a
+A key belongs to an identity (DN) and gives its rights as a user, never a role; it may be narrowed to some of them. Only
+the answer that makes a key contains its secret. The metadata keep it sealed under the Bartenders' shared secret, so a
 backup alone reveals none.
 """
 
@@ -18,23 +18,23 @@ from chelonia.core.rights.scopes import Scopes
 
 ACCESS_KEY_PREFIX: Final = "sys:access:"
 LINK_PREFIX: Final = "link-"
-"""Of the ids of share links: kept as keys that sign nothing, good as long as they are there."""
+"""Start of the ids of share links: keys that sign nothing, and are good as long as they are stored."""
 KEY_ID_CHARACTERS: Final = 20
-"""Of an id: as Amazon's are long, which some clients insist on."""
+"""Length of an id: that of Amazon's, on which some clients insist."""
 NOTE_BYTES_MAX: Final = 256
 SCOPES_MAX: Final = 10
-"""Of one key: each is looked at in every decision."""
+"""Scopes of one key: each decision checks all of them."""
 SCOPES_BYTES_MAX: Final = 8192
-"""Of all of them as they are stored."""
+"""Bytes of all scopes of a key as they are stored."""
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """What is known of a key without its secret.
+    """The facts of a key, without its secret.
 
     - `expires_ms` 0: never
-    - `note`: what it is for, for people
+    - `note`: its purpose, for people
     - `credential`: the certificate that its owner made it with (`Call.credential`), "": an administrator made it
-    - `scopes`: what it is narrowed to, empty: to nothing
+    - `scopes`: those that it is narrowed to, empty: not narrowed
     - `void`, in a list: refused, for the Bartenders have another secret since, or that certificate is revoked
     """
 
@@ -49,8 +49,8 @@ class AccessKey(msgspec.Struct, frozen=True):
 
 
 class SealedKey(msgspec.Struct, frozen=True):
-    """A key as it is stored: `secret` is sealed, and of use to Bartenders alone. `mark`, of a share link: of what
-    signed it (`wire.shares.mark_of`), "": not known."""
+    """A key as it is stored: only Bartenders can use the sealed `secret`. `mark`, of a share link: the mark of the key
+    that signed it (`wire.shares.mark_of`), "" if unknown."""
 
     key: AccessKey
     secret: str
@@ -58,7 +58,7 @@ class SealedKey(msgspec.Struct, frozen=True):
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key to make. `dn` "": for the caller himself; for others only an administrator makes keys."""
+    """A key to make. `dn` "": for the caller himself; only an administrator makes keys for others."""
 
     dn: Dn = Dn("")
     expires_ms: Ms = Ms(0)
@@ -68,25 +68,25 @@ class NewKey(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class IssuedKey:
-    """A key as it was made, with its secret: told now and never again."""
+    """A new key with its secret, which no later answer contains."""
 
     key: AccessKey
     secret: str
 
 
 def access_key_object(key_id: str) -> ObjectId:
-    """The A-Hash object of a key."""
+    """Return the A-Hash object of a key."""
     return ObjectId(ACCESS_KEY_PREFIX + key_id)
 
 
 class AccessKeys(Protocol):
-    """The keys of users: everybody's own, and all for administrators."""
+    """The keys of users: a caller's own, and all for administrators."""
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         """Make a key. Raises: DENIED (for another, or without a certificate), BAD_REQUEST, TOO_LARGE."""
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
-        """The caller's keys; to an administrator all, ordered by id."""
+        """Return the caller's keys, or all to an administrator, ordered by id."""
 
     async def revoke(self, call: Call, key_id: str) -> None:
-        """Take a key away; what it signs is refused within `bounds.ACCESS_KEY_CACHE_MS`. Raises: NOT_FOUND, DENIED."""
+        """Revoke a key; its signatures are refused within `bounds.ACCESS_KEY_CACHE_MS`. Raises: NOT_FOUND, DENIED."""

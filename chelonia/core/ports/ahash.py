@@ -1,16 +1,16 @@
-"""The A-Hash port: what a metadata store promises, whoever implements it.
+"""The A-Hash port: the contract of a metadata store, whichever implementation it has.
 
 The A-Hash decides nothing about meaning: it stores objects and applies conditional changes atomically. `get` and
-`change` are the original's operations; `transact`, `walk`, `scan`, `below`, `recall` and `status` are what a
-transactional, paged namespace needs. One contract suite (`tests/contract/`) runs against every implementation.
+`change` are the original's operations; `transact`, `walk`, `scan`, `below`, `recall` and `status` serve a
+transactional, paged namespace. One contract suite (`tests/contract/`) runs against every implementation.
 
 Invariants:
 - A transact applies wholly or not at all, across objects; the same request key applies once.
 - A condition reads the state just before its transact.
-- An answer is given only when the change is durable.
+- An answer comes only when the change is durable.
 
-Reads say how fresh they must be (`Call.read_after`, `Call.strong`); implementations tell the process's `Horizon` where
-each of their answers stands.
+Callers state how fresh a read must be (`Call.read_after`, `Call.strong`). Implementations report the position of each
+answer to the process's `Horizon`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chelonia.core.metadata import Filter, StoredObject
 
 
 class ChangeType(enum.Enum):
-    """What an element does. `ADD` and `CHECK` exist in `transact` only."""
+    """The effect of an element. `ADD` and `CHECK` exist in `transact` only."""
 
     SET = "set"
     UNSET = "unset"
@@ -40,7 +40,7 @@ class ChangeType(enum.Enum):
 
 
 class ConditionType(enum.Enum):
-    """What must hold of the element's object. `EMPTY`, `VERSION` and `AT_MOST` exist in `transact` only."""
+    """A condition on the element's object. `EMPTY`, `VERSION` and `AT_MOST` exist in `transact` only."""
 
     IS = "is"
     ISNOT = "isnot"
@@ -98,7 +98,7 @@ class ChangeOutcome(msgspec.Struct, frozen=True):
 
 
 class Unmet(msgspec.Struct, frozen=True):
-    """The first condition of a transact that did not hold: which element, which condition."""
+    """The first condition of a transact that did not hold, and its element."""
 
     change_id: str
     condition_id: str
@@ -108,7 +108,7 @@ class TransactOutcome(msgspec.Struct, frozen=True):
     """Answer to a transact, stored under its request key in the same transaction when it applied.
 
     `applied` False means nothing was changed and `unmet` says why. `memo` is the caller's own note, returned as it
-    was stored, so that a retry can be answered as the first try was. `recalled` tells a stored answer from a new one.
+    was stored, so that a retry gets the answer of the first try. `recalled` marks an answer that was stored.
     """
 
     applied: bool
@@ -128,10 +128,10 @@ class Linked(msgspec.Struct, frozen=True):
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """Follow `steps` from `start` through `section`.
+    """A path to follow: `steps` from `start` through `section`.
 
-    Each step lists candidate properties; the first that is set is followed. `linked`: what the last object names is
-    read with it, which saves its reader a second call.
+    Each step lists candidate properties; the walk follows the first that is set. `linked`: objects that the last one
+    names, read with it to save a second call.
     """
 
     start: ObjectId
@@ -148,9 +148,9 @@ class WalkStep(msgspec.Struct, frozen=True):
 
 
 class WalkOutcome(msgspec.Struct, frozen=True):
-    """The steps that could be taken, in order, and the object where the walk ended (the start when none could).
+    """The steps that the walk could take, in order, and the object where it ended (the start if it could take none).
 
-    `linked`: what that one names, at most `bounds.LINKED_MAX`, the lowest properties first.
+    `linked`: the objects that this one names, at most `bounds.LINKED_MAX`, the lowest properties first.
     """
 
     taken: tuple[WalkStep, ...]
@@ -166,7 +166,7 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def after(self) -> str:
-        """Where the next page begins, "" when there is none."""
+        """The property that the next page follows, "" when there is none."""
         return self.items[-1][0] if self.more and self.items else ""
 
 
@@ -178,17 +178,16 @@ class ObjectPage(msgspec.Struct, frozen=True):
 
     @property
     def after(self) -> str:
-        """Where the next page begins, "" when there is none."""
+        """The id that the next page follows, "" when there is none."""
         return self.ids[-1] if self.more and self.ids else ""
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
     """One replica of a group as another sees it.
 
-    `role`: `master`, `follower`, `learner` (it has no vote), `away`, or `parted`: changes that it acknowledged are not
-    here, nor changes that were acknowledged here there, so neither follows the other. `lag`: commits that it has
-    yet to acknowledge, -1 where that is not known: only the master is told. `round_trip_ms`: how long an answer of it
-    takes at least; -1: not known, or the one that tells.
+    `role`: `master`, `follower`, `learner` (without a vote), `away`, or `parted`: each of the two lacks changes that
+    the other acknowledged, so neither follows the other. `lag`: commits that it has yet to acknowledge, -1 if unknown:
+    only the master knows. `round_trip_ms`: least time of its answers; -1 if unknown, or for the reporter itself.
     """
 
     replica: int
@@ -200,8 +199,8 @@ class ReplicaView(msgspec.Struct, frozen=True):
 
 
 class PagesSeen(msgspec.Struct, frozen=True):
-    """The scrub of a store's pages: how many there are, how many the present or last round has checked, when the last
-    whole round ended (0: none yet), and how many are damaged, log files among them."""
+    """The scrub of a store's pages. `checked`: by the present or last round; `ended_ms`: of the last whole round (0:
+    none yet). `damaged` pages, and log files."""
 
     pages: int
     checked: int
@@ -213,14 +212,14 @@ class AHashStatus(msgspec.Struct, frozen=True):
     """The state of one A-Hash.
 
     `role`: `master`, `client` (it follows a master), `opening` (elected, not yet joined by a majority) or `alone` (it
-    knows of no master); `writable`: it is master, sure of its majority, and the disk is not nearly full.
-    Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease, `elected_ms` when this
-    replica last became master (0: never in this process), `membership` the number of the record in force.
-    `pages`: the scrub of this one's pages; None when there is none. `round_trip_ms`: how far apart replicas may be, as
-    configured; 0: not told. `vouched_term`, `vouched_sequence`: the newest commit on this disk of a term that is known
-    to have been joined; of two disks of one generation the one with the larger pair holds all that the other has of
-    what was acknowledged. `terms_begun`: masterships of this process; `lease_stretch`: how many times as long as usual
-    its leases are to last, as processes wait for the processor (0: it is none of a group).
+    knows of no master). `writable`: it is master, sure of its majority, and the disk is not nearly full.
+    Of a group: `replica` its id, `term` of mastership, `lease_ms` left of a master's lease. `elected_ms`: when this
+    replica last became master (0: never in this process). `membership`: the number of the record in force.
+    `pages`: the scrub of its own pages; None when there is none. `round_trip_ms`: configured longest round trip between
+    replicas; 0: not reported. `vouched_term`, `vouched_sequence`: the newest commit on this disk of a term that a
+    majority is known to have joined. Of two disks of one generation the one with the larger pair has all acknowledged
+    changes of the other. `terms_begun`: masterships of this process. `lease_stretch`: length of its leases in usual
+    leases, longer while processes wait for the processor (0: it is in no group).
     """
 
     position: Position
@@ -243,7 +242,7 @@ class AHashStatus(msgspec.Struct, frozen=True):
 
 
 class GroupStep(enum.Enum):
-    """What is done to a group: `ADD` a replica (it votes once it holds what the group has), `REMOVE` one."""
+    """A change of membership: `ADD` a replica (it votes once it has the group's data), `REMOVE` one."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -264,8 +263,8 @@ class AHash(Protocol):
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Return the objects in the order of `ids`; unknown ids come back with version 0 and no sections.
 
-        Raises: DENIED; TOO_LARGE when a wide section asked for whole holds more than `bounds.SECTION_WHOLE_MAX`
-        and the filter names that section (with an empty filter the section is left out and counted instead).
+        Raises: DENIED; TOO_LARGE when the filter names, whole, a wide section of more than `bounds.SECTION_WHOLE_MAX`.
+        An empty filter leaves such a section out and counts it instead.
         """
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
@@ -282,7 +281,7 @@ class AHash(Protocol):
         """
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """The stored outcome of an earlier transact under `key` by any Librarian (`Call.key_scope`), or None."""
+        """Return the stored outcome of a transact under `key` by any Librarian (`Call.key_scope`), or None."""
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
         """Follow many paths in one call; `needed` filters the sections of each `last`."""
@@ -291,28 +290,28 @@ class AHash(Protocol):
         """Return the page of `section` that follows the property `after` (exclusive; empty: from the start)."""
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """Return a page of what is named below an object, in byte order of path, all of one state."""
+        """Return a page of the names below an object, in byte order of path, all of one state."""
 
     async def objects(self, call: Call, after: str = "", limit: int = 1000) -> ObjectPage:
         """Return the page of all ids that follows the id `after` (exclusive; empty: from the start).
 
-        For audits and snapshots. What is made or deleted meanwhile may or may not be in a later page; what exists
+        For audits and snapshots. An object made or deleted meanwhile may or may not be in a later page; one that exists
         throughout is in exactly one.
         """
 
     async def backup(self, call: Call, name: str) -> str:
-        """Write a complete copy of the store of the A-Hash that is asked, while it serves; returns where it is, there.
+        """Write a complete copy of this A-Hash's store while it serves; returns its path there.
 
-        Args: `name`: of a new directory where backups are kept: letters, digits, `.`, `-` and `_`.
-        Raises: DENIED, BAD_REQUEST, EXISTS, NO_SPACE, NOT_SUPPORTED, UNAVAILABLE (what it has is not up to date).
+        Args: `name`: of a new directory among the backups: letters, digits, `.`, `-` and `_`.
+        Raises: DENIED, BAD_REQUEST, EXISTS, NO_SPACE, NOT_SUPPORTED, UNAVAILABLE (its store is not up to date).
         """
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
-        """Change who belongs to the group, one replica at a time; returns the master's status after it.
+        """Change the group's members, one replica at a time; returns the master's status after it.
 
-        Raises: DENIED, NOT_SUPPORTED (an A-Hash alone), EXISTS, NOT_FOUND, CONFLICT (another change is under way, the
-        last voter, one without whom too few would answer), UNAVAILABLE, OUTCOME_UNKNOWN (look at the status before
-        trying again).
+        Raises: DENIED, NOT_SUPPORTED (an A-Hash alone), EXISTS, NOT_FOUND, UNAVAILABLE, OUTCOME_UNKNOWN (look at the
+        status before trying again). CONFLICT: another change is under way, or the change would remove the last voter or
+        leave too few that answer.
         """
 
     async def status(self, call: Call) -> AHashStatus:

@@ -1,8 +1,8 @@
-"""The Bartender port: what users can do, with the original's operations and answers.
+"""The Bartender port: the users' operations, with the original's names and answers.
 
-Every outcome carries the original's status string (`core.status` chooses it by kind), and beside it the kind and the
-cause, so that a client of ours can exit with the right code and name the cure. Uploads that put bytes first, so that no
-name exists before they are durable, are the port `Files`'.
+Every outcome carries the original's status string (`core.status` chooses it by kind). The kind and the cause beside it
+let a client of ours exit with the right code and name the cure. The port `Files` has uploads that put
+bytes first, so that no name exists before they are durable.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class NameRequest(msgspec.Struct, frozen=True):
-    """An operation on one Logical Name: stat, delFile, unlink, unmakeCollection, unmakeMountpoint."""
+    """A request for one Logical Name: stat, delFile, unlink, unmakeCollection, unmakeMountpoint."""
 
     request_id: str
     ln: str
 
 
 class StatOutcome(msgspec.Struct, frozen=True):
-    """`metadata` is empty when not found; one triple `error` / reason / text when not allowed."""
+    """Answer to stat. `metadata`: empty when not found; one triple `error` / reason / text when not allowed."""
 
     request_id: str
     metadata: tuple[Triple, ...]
@@ -48,7 +48,7 @@ class StatOutcome(msgspec.Struct, frozen=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True):
-    """List a collection. `after`/`limit` page it (limit 0: whole, up to the bound of the old operation)."""
+    """A collection to list. `after`/`limit` page it (limit 0: whole, up to the bound of the old operation)."""
 
     request_id: str
     ln: str
@@ -123,7 +123,7 @@ class MakeRequest(msgspec.Struct, frozen=True):
 
 
 class MoveRequest(msgspec.Struct, frozen=True):
-    """`preserve_original` makes a hard link."""
+    """move: `preserve_original` makes a hard link."""
 
     request_id: str
     source_ln: str
@@ -144,7 +144,7 @@ class PutFileRequest(msgspec.Struct, frozen=True):
 class TransferOutcome(msgspec.Struct, frozen=True):
     """Answer to putFile, getFile, addReplica: `turl` under `protocol` when `status` is `done`.
 
-    getFile also tells size and checksums, so that the client can verify what it gets; `turls` are further replicas
+    getFile also returns size and checksums, so that the client can verify the bytes. `turls` are further replicas
     to fall back on, nearest first.
     """
 
@@ -161,7 +161,7 @@ class TransferOutcome(msgspec.Struct, frozen=True):
 
 
 class GetFileRequest(msgspec.Struct, frozen=True):
-    """getFile for one Logical Name: NOT_SUPPORTED for what is not of one blob, as a file without bytes."""
+    """getFile for one Logical Name. NOT_SUPPORTED unless the file is of one blob: one without bytes is not."""
 
     request_id: str
     ln: str
@@ -216,18 +216,18 @@ class Bartender(Protocol):
         """Begin uploads the original's way: a pending name and a TURL."""
 
     async def get_file(self, call: Call, requests: tuple[GetFileRequest, ...]) -> tuple[TransferOutcome, ...]:
-        """Give TURLs to read files."""
+        """Return TURLs to read files."""
 
     async def add_replica(
         self, call: Call, requests: tuple[AddReplicaRequest, ...], protocols: tuple[str, ...]
     ) -> tuple[TransferOutcome, ...]:
-        """Give TURLs for further replicas. Shepherds only."""
+        """Return TURLs for further replicas. Shepherds only."""
 
     async def del_file(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[Outcome, ...]:
         """Remove files under all their names."""
 
     async def undelete(self, call: Call, requests: tuple[UndeleteRequest, ...]) -> tuple[Outcome, ...]:
-        """Bring deleted files back. Their owners, and administrators."""
+        """Restore deleted files. For their owners, and administrators."""
 
     async def list_deleted(self, call: Call, requests: tuple[ListRequest, ...]) -> tuple[ListDeletedOutcome, ...]:
         """List the caller's deleted files that are kept: of collections, or with an empty name all."""

@@ -1,10 +1,10 @@
 """The Files port: names, attributes, content and changes as typed values. Every door is a translation of it.
 
-`look` and `list` read, `place` says where new bytes may go, `apply` changes. A change says what must hold (`When`);
-the Bartender decides the caller's rights, and one transact carries both as conditions. Bytes travel by
+`look` and `list` read, `place` says where new bytes may go, `apply` changes. A change names its conditions (`When`).
+The Bartender decides the caller's rights, and one transact carries both as conditions. Bytes travel by
 `core.ports.bytes`. Instants are integer nanoseconds since the Unix epoch, sizes are bytes.
 
-Invariants: a change applies wholly or not at all, and once per request key; nothing is decided on a state older than
+Invariants: a change applies wholly or not at all, and once per request key. No decision rests on a state older than
 the transact that uses it.
 """
 
@@ -36,7 +36,7 @@ UNSET: Final = -1
 
 
 class Want(enum.Flag):
-    """What a look or a listing tells beside the attributes."""
+    """Facts that a look or a listing returns beside the attributes."""
 
     NOTHING = 0
     USER = enum.auto()
@@ -44,33 +44,33 @@ class Want(enum.Flag):
     POLICY = enum.auto()
     CHECKSUMS = enum.auto()
     SOURCES = enum.auto()
-    """TURLs to read a file from, in any ranges, bound to `Call.carrier` (unless that is `ANONYMOUS`) or else to the
-    caller, who has one full body of each if he is `ANONYMOUS`."""
+    """TURLs to read a file from, in any ranges, bound to `Call.carrier` or else to the caller. If the carrier is
+    `ANONYMOUS` they are unbound; a caller that is `ANONYMOUS` gets one full body of each."""
     EXTENTS = enum.auto()
-    """Which bytes of which blobs a file is."""
+    """The extents of a file: the bytes of blobs that it consists of."""
     LOCKS = enum.auto()
     """Write locks: of a look all that cover the entry, of a listing each entry's own."""
     BYTES = enum.auto()
-    """Of a look: all bytes of a small file, in place of what SOURCES and EXTENTS would tell of it."""
+    """Of a look: all bytes of a small file, in place of the answer to SOURCES and EXTENTS."""
     MEASURED = enum.auto()
-    """Of a look: checksums as with CHECKSUMS, and those that Shepherds keep beside the bytes, who are asked."""
+    """Of a look: checksums as with CHECKSUMS, and those that only Shepherds keep, beside the bytes."""
     WRITE = enum.auto()
-    """Of a look: who may not replace the bytes is refused."""
+    """Of a look: refuse a caller who may not replace the bytes."""
 
 
 class Attributes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What is known of an entry without its bytes.
+    """The attributes of an entry, without its bytes.
 
     Args:
         type: `file`, `collection`, `mountpoint`, `symlink` or `special`.
-        version: rises with every change of the entry itself; a `When` may name it. 0 where a listing does not tell it.
-        size: bytes; 0 for what has none.
+        version: rises with every change of the entry itself; a `When` may name it. 0 where a listing omits it.
+        size: bytes; 0 for an entry without bytes.
         etag: names these bytes (a strong validator, RFC 9110 section 8.8.3); of a collection, its state.
         mode: permission bits, with the file type's bits of a special file; `UNSET`, as `uid` and `gid`, when not set.
-        links: how many names lead to it.
-        target: what a symlink or mount point stands for.
-        wanted: copies wanted of a file; 0 for what has none.
-        implied: of a collection: only a longer name asked for it, and it goes with the last entry in it.
+        links: number of its names.
+        target: the text of a symlink, or the place that a mount point stands for.
+        wanted: copies wanted of a file; 0 for other entries.
+        implied: of a collection: made only as part of a longer name, it goes with the last entry in it.
     """
 
     guid: Guid
@@ -94,7 +94,7 @@ class Attributes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class When(msgspec.Struct, frozen=True):
-    """What must hold of the entry under a name for a change of it. Empty: anything.
+    """Conditions on the entry under a name for a change of it. Empty: none.
 
     Args:
         absent: there is none (`If-None-Match: *`, O_EXCL).
@@ -102,8 +102,8 @@ class When(msgspec.Struct, frozen=True):
         etags: its etag is one of these (`If-Match`); not_etags: it is none of these (`If-None-Match`).
         version: `Attributes.version`; -1: any.
         unmodified_since_ns: it was last modified at this instant or before; -1: any.
-        tokens: no lock covers what is changed but one of the caller's with one of these tokens; None: whatever does.
-        guid: it is this entry, "": any. Copies may have the etag and the version of what they are of.
+        tokens: no lock covers the change, or one of the caller's with one of these tokens; None: locks do not matter.
+        guid: it is this entry, "": any. A copy may have the etag and the version of its source.
     """
 
     absent: bool = False
@@ -116,7 +116,7 @@ class When(msgspec.Struct, frozen=True):
     guid: Guid = Guid("")
 
     def refusal(self, there: Attributes | None) -> str:
-        """Why this does not hold of what is there (None: nothing), for people; "" when it holds."""
+        """Return why the entry there (None: no entry) does not meet this, for people; "" when it does."""
         if there is None:
             asks = self.present or self.etags or self.guid or self.version >= 0 or self.unmodified_since_ns >= 0
             return "there is no such entry" if asks else ""
@@ -135,7 +135,7 @@ class When(msgspec.Struct, frozen=True):
         return ""
 
     def require(self, place: LogicalName, there: Attributes | None) -> None:
-        """Raises: PRECONDITION unless this holds of what is there."""
+        """Refuse an entry that does not meet this. Raises: PRECONDITION."""
         reason = self.refusal(there)
         if reason:
             raise CheloniaError(Kind.PRECONDITION, subject=str(place), cause=f"{reason}; look at it again")
@@ -151,8 +151,8 @@ UserValues = Mapping[str, str]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Look at one entry; attributes are always told. `span`: of a file of several blobs, the bytes that SOURCES and
-    EXTENTS are asked for; None: all."""
+    """A look at one entry, for its attributes and more. `span`: of a file of several blobs, the bytes whose SOURCES and
+    EXTENTS are wanted; None: all."""
 
     place: LogicalName
     want: Want = Want.NOTHING
@@ -161,16 +161,16 @@ class Look(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One entry. What was not asked for is empty.
+    """One entry. Fields that the look did not want are empty.
 
     Args:
         sources: TURLs of a file of one blob, nearest first.
-        extents: of the span asked for, at most `bounds.EXTENTS_PAGE`. Gaps are zeros.
-        told: the bytes up to which extents are told; look again from there for more.
+        extents: of the span, at most `bounds.EXTENTS_PAGE`. Gaps are zeros.
+        told: the offset up to which `extents` are complete; look again from there for more.
         blobs: TURLs by blob, of a file of several.
         sums: with CHECKSUMS and EXTENTS, of the blobs of a file of several: checksums kept with them, name -> hex.
-        data: all bytes of a file of at most `bounds.INLINE_BYTES_MAX`, as a Shepherd has checked them; None: it is
-            larger or of several blobs, the answer is full, or no Shepherd gave them: then `sources` are told.
+        data: all bytes of a file of at most `bounds.INLINE_BYTES_MAX`, as a Shepherd has checked them. None if it is
+            larger or of several blobs, the answer is full, or no Shepherd gave them: then `sources` are there.
     """
 
     attributes: Attributes
@@ -190,33 +190,33 @@ T = TypeVar("T")
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why one element of a call failed: the error of that element alone."""
+    """The error of one element of a call."""
 
     kind: Kind
     subject: str = ""
     cause: str = ""
 
     def error(self, op: str = "") -> CheloniaError:
-        """The error to raise where one element was asked for."""
+        """Return the error to raise for a call of one element."""
         return CheloniaError(self.kind, op, self.subject, self.cause)
 
 
 def good(answer: T | Failure, op: str) -> T:
-    """The answer to the one element asked for. Raises: what it failed with."""
+    """Return the answer to a single element. Raises: the error that it failed with."""
     if isinstance(answer, Failure):
         raise answer.error(op)
     return answer
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """A page of what is in a collection, in byte order of path, where a collection's ends in `/`.
+    """A request for a page of a collection, in byte order of path; a collection's path ends in `/`.
 
     Args:
         after: the path that the page follows: of the answer before, or any other.
         limit: answers, at most `bounds.BELOW_ENTRIES_MAX`; 0: `bounds.PAGE_ENTRIES_MAX`.
-        below: everything below the collection, else what is in it by name.
+        below: list everything below the collection, else only the names in it.
         prefix: only paths that begin with it; a path is relative to `place`.
-        delimiter: paths that have it behind the prefix are told by what they have in common up to it, once.
+        delimiter: paths with it behind the prefix are grouped: one answer has what they share, up to the delimiter.
     """
 
     place: LogicalName
@@ -229,9 +229,9 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One entry of a listing; `name`: its path below the collection that is listed, without a slash at its end.
+    """One entry of a listing; `name`: its path below the listed collection, without a slash at its end.
 
-    A caller without `read` on it is told its type, size and times only.
+    A caller without `read` on it gets its type, size and times only.
     """
 
     name: str
@@ -241,7 +241,7 @@ class Named(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A page of a listing. `prefixes`: what the delimiter has summed up, in order; each counts as an answer. `after`
+    """A page of a listing. `prefixes`: groups made by the delimiter, in order; each counts as an answer. `after`
     continues it; "" when this is the last page."""
 
     entries: tuple[Named, ...]
@@ -253,7 +253,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Attributes to set; None leaves one as it is."""
+    """Attributes to set; None leaves one unchanged."""
 
     mode: int | None = None
     uid: int | None = None
@@ -267,19 +267,19 @@ LEAVE: Final = Setting()
 
 
 class Reserving(msgspec.Struct, frozen=True):
-    """A name is reserved for bytes until their TURL expires. The Shepherd gives it to them itself once it has them all:
-    nothing is left to apply, and neither rights nor `when` are decided again. `setting`: of the file."""
+    """A name reserved for bytes until their TURL expires. The Shepherd commits it itself once it has all bytes: nothing
+    is left to apply, and neither rights nor `when` are decided again. `setting`: of the file."""
 
     setting: Setting = LEAVE
     when: When = ANY
 
 
 class Placing(msgspec.Struct, frozen=True):
-    """Where may the bytes of a file go? `size` -1 and empty checksums when not known before. `wanted`: copies;
-    `parents`: the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be
-    part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be the whole
-    of a file, whose collection is there, without a `Write`; then `Placed.put` is empty. `when`: what is refused before
-    the bytes are sent, if it does not hold; the change that brings them says it again."""
+    """A request for a place for a file's bytes. `size`: -1 if unknown, as empty checksums. `wanted`: copies. `parents`:
+    the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be part of a
+    file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be a whole file in an
+    existing collection, without a `Write`; `Placed.put` is then empty. `when`: if it does not hold, the bytes are
+    refused before they are sent; the change that brings them repeats it."""
 
     place: LogicalName
     size: int
@@ -293,8 +293,8 @@ class Placing(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """`turl`: PUT the bytes there, with the ticket bound to `Call.carrier` or else to the caller; `put`: the token that
-    `Arrived` carries back; `blob`: what an `Extent` calls the bytes. `note`: as of `Done`."""
+    """The place for bytes. `turl`: PUT them there, with the ticket bound to `Call.carrier` or else to the caller.
+    `put`: the token for `Arrived`; `blob`: their name in an `Extent`. `note`: as in `Done`."""
 
     turl: str
     put: str
@@ -310,14 +310,14 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 NOTHING_ARRIVED: Final = Arrived("", ())
-"""In place of bytes that are on stable storage: they come in the message."""
+"""In place of bytes on stable storage: they come in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """All bytes of a file, or a piece of one, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores
-    them before it answers. `wanted`, `checksums`: as in `Placing`; `checksums.sha256` also tells repeated calls from
-    others."""
+    """All bytes of a file, or of a piece, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores
+    them before it answers. `wanted`, `checksums`: as in `Placing`; by `checksums.sha256` it also recognises a repeated
+    call."""
 
     data: bytes = field(repr=False)
     wanted: int = 3
@@ -325,24 +325,24 @@ class Inline:
 
 
 INLINED: Final = BlobId("")
-"""What an extent calls the bytes that come in its message."""
+"""The blob of an extent whose bytes come in its message."""
 MARK: Final = "mark"
-"""Under what name `Looked.sums` tells `Content.mark`."""
+"""The name of `Content.mark` in `Looked.sums`."""
 _AN_ETAG: Final = re.compile(r"[!#-~]{0,256}")
-"""Of a writer's: what stands between quotes in a header field, and in any XML once it is escaped."""
+"""Text of a writer's etag: allowed between quotes in a header field, and in any XML once it is escaped."""
 _A_MARK: Final = re.compile(rf"[0-9A-Za-z-]{{0,{bounds.MARK_CHARACTERS_MAX}}}")
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Extents to lay over what a file has: append, write in the middle, truncate; `whole`: in place of all of it.
+    """Extents to lay over a file's: append, write in the middle, truncate; `whole`: in place of them.
 
     Args:
         extents: of `blobs` and `inline` alone, ordered, not overlapping.
-        blobs: pieces that have arrived, at most `bounds.SPLICE_BLOBS_MAX`; each is named by an extent.
-        size: of the file afterwards, -1: as far as it reaches. What is beyond it goes; gaps are zeros.
+        blobs: arrived pieces, at most `bounds.SPLICE_BLOBS_MAX`; an extent names each of them.
+        size: of the file afterwards, -1: up to its end. Bytes beyond it go; gaps are zeros.
         inline: the only piece, where it comes in the message; extents call it `INLINED`.
         mark: a word for the pieces, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`. It stays with them
-            (`Looked.sums`), so that whoever has not heard the answer knows his own among others'.
+            (`Looked.sums`), so that a writer that missed the answer recognises his own.
     """
 
     extents: tuple[Extent, ...] = ()
@@ -353,7 +353,7 @@ class Content(msgspec.Struct, frozen=True):
     mark: str = ""
 
     def check(self, place: LogicalName) -> None:
-        """Raises: BAD_REQUEST, TOO_LARGE unless it is a content of `place`, as far as it tells itself."""
+        """Refuse an invalid content of `place`, as far as it shows itself. Raises: BAD_REQUEST, TOO_LARGE."""
         check_extents(self.extents, self.size)
         if len(self.blobs) > bounds.SPLICE_BLOBS_MAX:
             cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
@@ -367,9 +367,9 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Make(msgspec.Struct, frozen=True):
-    """Make an entry that has no bytes: a collection, a symlink or mount point (`target`), a special file.
+    """A new entry without bytes: a collection, a symlink or mount point (`target`), a special file.
 
-    `parents`: make the collections above it that are missing; they stay when the entry itself is refused. They are
+    `parents`: make the missing collections above it; they stay when the entry itself is refused. They are
     implied: `Removing.KEY` lets one go with the last entry in it.
     """
 
@@ -383,11 +383,11 @@ class Make(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Give a file these bytes: a new one, or one that is there, which keeps its GUID, links and policy.
+    """New bytes of a file. It may be new, or exist, and then keeps its GUID, links and policy.
 
-    `user` None leaves what users wrote about a file as it is. `parents` as in `Make`. `etag`: what is to name these
-    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of
-    those that the file has, or would get from its collection, but for those of groups (`VOMS:`); None: these.
+    `user` None leaves the users' metadata of a file unchanged. `parents` as in `Make`. `etag`: of these bytes, "": the
+    id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of those that the
+    file has, or would get from its collection, except those of groups (`VOMS:`); None: no change.
     """
 
     place: LogicalName
@@ -401,14 +401,14 @@ class Write(msgspec.Struct, frozen=True):
     policy: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """Raises: BAD_REQUEST for an etag that readers could not be told."""
+        """Refuse an etag that no answer could carry. Raises: BAD_REQUEST."""
         if not _AN_ETAG.fullmatch(self.etag):
             cause = "an etag has at most 256 printable ASCII characters, no blank and no quote among them"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(self.place), cause=cause)
 
 
 class Splice(msgspec.Struct, frozen=True):
-    """Lay extents over a file, or make one of them; all else as in `Write`."""
+    """Extents to lay over a file, or to make a new one of; all else as in `Write`."""
 
     place: LogicalName
     content: Content
@@ -418,17 +418,17 @@ class Splice(msgspec.Struct, frozen=True):
     when: When = ANY
 
     def check(self) -> None:
-        """Raises: as `Content.check`."""
+        """Refuse an invalid content. Raises: as `Content.check`."""
         self.content.check(self.place)
 
 
 class Clone(msgspec.Struct, frozen=True):
-    """Give a file the bytes of another by reference: no byte moves, and each may be changed or removed by itself.
+    """A copy by reference: a file gets the bytes of another. No byte moves, and each may be changed or removed alone.
 
-    `source` has to be readable; `of`: what must hold of it, which `when` says of `place`. All else as in `Write`, but
-    that `user` None takes along what users wrote about the source. Size, checksums, etag and the number of copies are
-    the source's; quotas count the full size. Failures beside those of a write: NOT_A_FILE, BAD_REQUEST (one onto
-    itself), TOO_LARGE (too many files have these bytes by reference already: copy them).
+    The caller needs `read` on `source`; `of`: conditions on it, as `when` on `place`. All else as in `Write`, except
+    that `user` None copies the users' metadata of the source. Size, checksums, etag and number of copies are the
+    source's; quotas count the full size. Failures beside those of a write: NOT_A_FILE, BAD_REQUEST (onto itself),
+    TOO_LARGE (too many files have these bytes by reference already: copy them).
     """
 
     place: LogicalName
@@ -442,14 +442,14 @@ class Clone(msgspec.Struct, frozen=True):
 
 
 UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
-"""What a copy by reference fails with where a copy of the bytes need not."""
+"""Failures of a copy by reference that a copy of the bytes may not have."""
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Open an upload in parts for a file: `Done.upload` names it. Nothing of it is seen under the file's name.
+    """An upload in parts to open for a file: `Done.upload` names it. The file's name shows nothing of it.
 
-    `within`: the collection that lists it, at or above the file's own; the upload is listed there by the rest of the
-    name. `setting` and `user` become those of the file. `parents`: collections between may be missing.
+    `within`: the collection that lists it, at or above the file's own, by the rest of the name. `setting` and `user`
+    become those of the file. `parents`: collections between may be missing.
     """
 
     place: LogicalName
@@ -461,10 +461,10 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A piece that has arrived (`Placing.piece`) becomes a part, in place of one of its number (1 to
-    `bounds.PARTS_MAX`). `checksum`: one more that its sender has measured and wants told of it (`<name>:<hex>`): with
-    the parts of the upload, and in `Looked.sums`. `etag`: its MD5, as S3 calls it, where its sender has measured that
-    (32 hex digits), else `part_etag`; `Done.etag` says which it has."""
+    """An arrived piece (`Placing.piece`) that becomes a part, in place of one of its number (1 to `bounds.PARTS_MAX`).
+    `checksum`: another one of its sender (`<name>:<hex>`), shown with the upload's parts and in `Looked.sums`. `etag`:
+    its MD5, as S3 calls it, where its sender has measured that (32 hex digits), else `part_etag`; `Done.etag` has the
+    one in force."""
 
     place: LogicalName
     upload: UploadId
@@ -475,20 +475,20 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def placed_part(change: object) -> PartPlace:
-    """As which part bytes may have been placed that come with a change."""
+    """Return the part as which the bytes of a change may have been placed."""
     return PartPlace(change.upload, change.number) if isinstance(change, Part) else NO_PART
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """Make parts the content of the file, in one step for readers; parts that are not named go. All else is as in
-    `Write`; the etag of the file is `<MD5 of the parts' MD5s>-<their number>`.
+    """Parts to make the content of the file, in one step for readers; parts not named are dropped. All else as in
+    `Write`; the etag of the file is `<MD5 of the parts' etags>-<their number>`.
 
-    `place`: the name it was opened for, or another of which the caller may the same.
+    `place`: the name it was opened for, or another one on which the caller has the same rights.
 
     - `order`: number and etag of each part, numbers rising
-    - `least`: bytes that each has, but the last
-    - `user`: metadata for the file beside, and before, what the upload keeps for it
-    - `policy`: as of `Write`
+    - `least`: least bytes of each part but the last
+    - `user`: metadata for the file beside those that the upload keeps for it, and preferred to them
+    - `policy`: as in `Write`
     """
 
     place: LogicalName
@@ -502,16 +502,16 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Give an upload in parts up. Who opened it may, and who may take names from the collection that lists it."""
+    """An upload in parts to drop, by its opener or a caller who may remove names from the collection that lists it."""
 
     place: LogicalName
     upload: UploadId
 
 
 class Set(msgspec.Struct, frozen=True):
-    """Set attributes, user metadata (a value None takes it away), rights (`policy` likewise) and locks, together.
+    """Attributes, user metadata, rights (`policy`) and locks to set together; a value None removes one.
 
-    `locks`: taken, or refreshed where their token is known, or (`lasts_ms` 0) given up.
+    `locks`: taken, or refreshed where their token is known, or (`lasts_ms` 0) released.
     """
 
     place: LogicalName
@@ -523,17 +523,17 @@ class Set(msgspec.Struct, frozen=True):
 
 
 class Over(enum.Enum):
-    """What a move does with an entry that has the target's name."""
+    """The treatment of an entry that has a move's target name."""
 
     REFUSE = "refuse"
     REPLACE = "replace"
-    """It goes as `Remove` does it, in the same transact; a collection only when it is empty (POSIX rename)."""
+    """Remove it as `Remove` does, in the same transact; a collection only when it is empty (POSIX rename)."""
     EXCHANGE = "exchange"
-    """The two entries change names."""
+    """Let the two entries change names."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Give an entry another name; `keep`: one more name (a hard link). `when` speaks of the source. `parents`: of the
+    """A new name for an entry; `keep`: one more name (a hard link). `when`: on the source. `parents`: of the
     target, as in `Make`."""
 
     source: LogicalName
@@ -545,7 +545,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Removing(enum.Enum):
-    """What is taken away."""
+    """The object of a removal."""
 
     NAME = "name"
     """One name; the last one takes a file, or an empty collection, with it."""
@@ -554,13 +554,13 @@ class Removing(enum.Enum):
     COLLECTION = "collection"
     """An empty collection."""
     KEY = "key"
-    """A name of what is no collection, and the implied collections above it that are empty then."""
+    """A name of anything but a collection, and the implied collections above it that become empty."""
     MARK = "mark"
-    """That a collection is there for its own sake: it is implied from now on, and goes once nothing is in it."""
+    """The mark that a collection exists for its own sake: it is implied from now on, and goes once it is empty."""
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Take a name, a file or an empty collection away. A file's bytes stay in the trash for a while."""
+    """A name, a file or an empty collection to remove. A file's bytes stay in the trash for a while."""
 
     place: LogicalName
     what: Removing = Removing.NAME
@@ -575,9 +575,9 @@ class Done(msgspec.Struct, frozen=True):
 
     - `attributes`: the entry after it, None when it is gone
     - `made`: the change made it
-    - `upload`: what `Open` opened
+    - `upload`: the upload that `Open` opened
     - `etag`: of a `Part`
-    - `note`: what the user may want to know, as that more copies are wanted than there are Shepherds
+    - `note`: advice for the user, such as that more copies are wanted than there are Shepherds
     """
 
     attributes: Attributes | None = None
@@ -610,9 +610,9 @@ class UploadParts(msgspec.Struct, frozen=True):
 
 
 class Space(msgspec.Struct, frozen=True):
-    """Bytes of all Shepherds that are alive: what they have, and what is free. A file takes as much as all its copies.
+    """Bytes of all live Shepherds, in total and free. A file takes as much as all its copies.
 
-    `quotas`: those that count what the caller writes below the place asked about; of files' bytes, not their copies'.
+    `quotas`: those that count the caller's bytes below the place; of files, not of their copies.
     """
 
     total: int
@@ -620,8 +620,7 @@ class Space(msgspec.Struct, frozen=True):
     quotas: tuple[QuotaUse, ...] = ()
 
     def of_files(self, copies: int) -> tuple[int, int]:
-        """Bytes of files, kept in so many copies, that fit in all and still: as the narrowest quota has it, where that
-        is less."""
+        """Return total and free bytes for files kept in `copies` copies, by the narrowest quota where that is less."""
         total, free = self.total // copies, self.free // copies
         use = narrowest(self.quotas)
         if use is None or use.bytes_left >= free:
@@ -633,20 +632,20 @@ class Files(Protocol):
     """Names, attributes and changes. A failure of one element is an answer; a failure of the call is raised."""
 
     async def look(self, call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
-        """Look at entries; `read` is needed on each.
+        """Look at entries; the caller needs `read` on each.
 
         Args: `asks`: at most `bounds.BULK_ELEMENTS_MAX`.
         Returns: answers in the order of `asks`.
         """
 
     async def list(self, call: Call, ask: Listing) -> Listed:
-        """Return a page of a collection: what is in those below it that the caller may not read is left out.
+        """Return a page of a collection, without the contents of collections below it that the caller may not read.
 
-        Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST, TOO_LARGE (one call has read so much).
+        Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST, TOO_LARGE (the call has read too much).
         """
 
     async def place(self, call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
-        """Choose Shepherds for new bytes. Writes nothing, so that nothing is left of an upload that breaks off."""
+        """Choose Shepherds for new bytes. Writes nothing, so that an upload that breaks off leaves nothing."""
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         """Apply changes, each one transact of its own, in order where their names are related.
@@ -655,21 +654,21 @@ class Files(Protocol):
         """
 
     async def share(self, call: Call, ask: Share) -> Shared:
-        """Give a token for an entry. Rights are judged again whenever it is used.
+        """Return a token for an entry. Each use of it is checked against the rights of that moment.
 
-        Raises: NOT_FOUND, BAD_REQUEST; DENIED to whoever lacks them, has no certificate, or has a token himself;
-        NOT_SUPPORTED where no plain door is known.
+        Raises: NOT_FOUND, BAD_REQUEST, DENIED (to a caller without these rights, without a certificate, or with a
+        token), NOT_SUPPORTED (where no plain door is known).
         """
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
-        """Return a page of open uploads; `read` is needed on the collection. Raises: as `list`."""
+        """Return a page of open uploads; the caller needs `read` on the collection. Raises: as `list`."""
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:
-        """Return a page of parts, to who opened the upload or may read the collection that lists it.
+        """Return a page of parts, to the opener of the upload or a caller with `read` on the collection that lists it.
 
         Raises: NOT_FOUND (no such upload for this name), DENIED.
         """
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
-        """How much there is to store in, a little old; and the quotas that bind the caller below a collection (of one
-        that he may not read, only his own)."""
+        """Return the space of all Shepherds, slightly old, and the quotas that bind the caller below a collection. Of
+        one that he may not read, return only his own."""

@@ -1,8 +1,8 @@
-"""The Librarian port: the namespace, the uploads that become names, and what Shepherds report.
+"""The Librarian port: the namespace, the uploads that become names, and the reports of Shepherds.
 
 `new get traverseLN modifyMetadata remove report` are the original's operations. The others make every namespace
-operation one transact: the Bartender decides who may, and hands over the versions it decided on (`Expect`); the
-Librarian conditions the transact on them, so that a revoked right is not used and a lost race is a CONFLICT.
+operation one transact. The Bartender decides the caller's rights, and hands over the versions it decided on (`Expect`).
+The Librarian makes them conditions of the transact, so that a revoked right is not used and a lost race is a CONFLICT.
 Stored layout of every object: `docs/formats/metadata.md`.
 """
 
@@ -49,7 +49,7 @@ NOBODY = ServiceId("")
 
 
 class NewRequest(msgspec.Struct, frozen=True):
-    """`new`: make an entry object without a name. Metadata must hold `entry/type`; `entry/GUID` is optional."""
+    """`new`: an entry object to make without a name. Metadata must hold `entry/type`; `entry/GUID` is optional."""
 
     request_id: str
     metadata: tuple[Triple, ...]
@@ -64,17 +64,17 @@ class NewOutcome(msgspec.Struct, frozen=True):
 
 
 class TraversedStep(msgspec.Struct, frozen=True):
-    """One component followed: its name (empty for the start) and where it led."""
+    """One component followed: its name (empty for the start) and the entry it led to."""
 
     part: str
     guid: Guid
 
 
 class Traversal(msgspec.Struct, frozen=True):
-    """How far a Logical Name could be followed.
+    """The part of a Logical Name that could be followed.
 
     `steps` starts with the start itself (`part` = "" or the GUID as written). `complete`: nothing is left in `rest`.
-    `last` is the whole object where the walk ended, with `locations` as readers see them (`offline` included); its
+    `last` is the whole object where the walk ended, with `locations` as readers see them (`offline` included). Its
     version is 0 when that object does not exist.
     """
 
@@ -127,10 +127,10 @@ class ReportedReplica(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What changed on one Shepherd since report `number` - 1 of the same incarnation (`boot`).
+    """Changes on one Shepherd since report `number` - 1 of the same boot.
 
-    Report 1 of a new boot follows anything of an older boot. `number` 0: an unnumbered heartbeat of the old form.
-    `store`: the store it speaks of, "" from older software; a report of another store than the recorded one is refused.
+    Report 1 of a new boot follows any report of an older boot. `number` 0: an unnumbered heartbeat of the old form.
+    `store`: the reported store, "" from older software; the Librarian refuses one that differs from the recorded one.
     """
 
     shepherd: ServiceId
@@ -141,14 +141,15 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ReportAnswer(msgspec.Struct, frozen=True):
-    """What became of a report.
+    """The answer to a report.
 
-    `accepted`: the number of the last report applied (the sender repeats from there). `unknown`: references whose
-    blob the namespace does not know (never erased for that alone). `next_report_ms`: when to be heard again; -1 asks
-    for a reconciliation, as in the original. To the first report of a boot, also when it is repeated: `before_boot`,
-    `before_number`: the last one applied before it that was not itself the first of a boot, of the same store; 0 when
-    none was, or nobody knows. `obeyed`: the sequence of the newest order to erase that it has confirmed. To one of an
-    earlier boot than has reported: `before_boot`, that one, and 0.
+    - `accepted`: the number of the last report applied; the sender repeats from there
+    - `unknown`: references whose blob the namespace does not know (never erased for that alone)
+    - `next_report_ms`: when to report again; -1 requests a reconciliation, as in the original
+    - `before_boot`, `before_number`: answers to the first report of a boot, also a repeated one. They name the last
+      report of the same store applied before it that was not a first one; 0 when none is known.
+      To a report of an older boot they answer the newest boot that has reported, and 0
+    - `obeyed`: the sequence of the newest order to erase that the Shepherd has confirmed
     """
 
     accepted: int
@@ -164,8 +165,8 @@ class ReportAnswer(msgspec.Struct, frozen=True):
 
 
 class MakeEntry(msgspec.Struct, frozen=True):
-    """Make an entry and its name at once. `parent` "" makes the root. `sections`: policy, metadata, states, ...
-    `described`: the answer is the entry, and not its GUID alone."""
+    """An entry to make together with its name. `parent` "" makes the root. `sections`: policy, metadata, states, ...
+    `described`: the answer is the entry, not its GUID alone."""
 
     parent: Guid
     name: str
@@ -177,7 +178,7 @@ class MakeEntry(msgspec.Struct, frozen=True):
 
 
 class Unlink(msgspec.Struct, frozen=True):
-    """Drop one name. The last name of a file takes the file with it, as `Delete` does."""
+    """One name to remove. The last name of a file takes the file with it, as `Delete` does."""
 
     parent: Guid
     name: str
@@ -186,14 +187,14 @@ class Unlink(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove a file or mount point with all its names. A file is kept in the trash for a while, then erased."""
+    """A file or mount point to remove with all its names. A file stays in the trash for a while, then it is erased."""
 
     guid: Guid
     expect: Expect = ()
 
 
 class Undelete(msgspec.Struct, frozen=True):
-    """Bring a file, or an empty collection, back from the trash under one name; its other former names stay free."""
+    """A file, or empty collection, to restore from the trash under one name; its other former names stay free."""
 
     guid: Guid
     parent: Guid
@@ -204,7 +205,7 @@ class Undelete(msgspec.Struct, frozen=True):
 class Trashed(msgspec.Struct, frozen=True):
     """A file or collection in the trash, under one of its former names: `name` in `parent`, which may be there too.
 
-    `until_ms`: when it is erased; `size` -1 when not known; `type`: what it was.
+    `until_ms`: when it is erased; `size` -1 when unknown. `type`: its former type.
     """
 
     guid: Guid
@@ -226,17 +227,17 @@ class TrashPage(msgspec.Struct, frozen=True):
 
 
 class Unmake(msgspec.Struct, frozen=True):
-    """Remove an empty collection and its names. It is kept in the trash for a while."""
+    """An empty collection to remove with its names. It stays in the trash for a while."""
 
     guid: Guid
     expect: Expect = ()
 
 
 class MoveEntry(msgspec.Struct, frozen=True):
-    """Give `child` the name `target_name` in `target_parent`; drop the source name unless `keep` (hard link).
+    """A new name for `child`: `target_name` in `target_parent`. The source name goes unless `keep` (hard link).
 
-    `over`: `refuse`, `replace` or `exchange`, as of `core.ports.files.Over`: what becomes of the entry `there`, which
-    has the name now ("" where nothing has it). `described`: the answer is the entry after it.
+    `over`: `refuse`, `replace` or `exchange`, as in `core.ports.files.Over`: for the entry `there`, which
+    has the name now ("" where nothing has it). `described`: the answer is the moved entry.
     """
 
     child: Guid
@@ -252,8 +253,8 @@ class MoveEntry(msgspec.Struct, frozen=True):
 
 
 class ChangeEntry(msgspec.Struct, frozen=True):
-    """Set and unset several properties of one entry at once; `timestamps/changed` follows. The sections are those that
-    `MakeEntry` may give. `described`: the answer is the entry after it."""
+    """Properties of one entry to set and unset together; `timestamps/changed` follows. The sections are those that
+    `MakeEntry` may give. `described`: the answer is the changed entry."""
 
     guid: Guid
     put: tuple[Triple, ...] = ()
@@ -263,7 +264,7 @@ class ChangeEntry(msgspec.Struct, frozen=True):
 
 
 class SetWanted(msgspec.Struct, frozen=True):
-    """Change a file's number of wanted replicas on the file and on its blobs at once."""
+    """A file's number of wanted replicas, to change on the file and on its blobs together."""
 
     guid: Guid
     wanted: int
@@ -274,7 +275,7 @@ class SetWanted(msgspec.Struct, frozen=True):
 
 
 class Arriving(msgspec.Struct, frozen=True):
-    """A claimed copy that a Shepherd is taking: `here` of its bytes have arrived."""
+    """A claimed copy that a Shepherd receives: `here` of its bytes have arrived."""
 
     reference: ReferenceId
     blob: BlobId
@@ -289,16 +290,16 @@ class Heartbeat(msgspec.Struct, frozen=True):
     - `verify_key` is the public key (PEM) that checks its receipts
     - `version` is the software's
     - `compared` is the generation of the metadata with which this boot has compared its inventory and reported every
-      difference (0: not yet): until then what the metadata says of its replicas is hearsay, and no other copy is
-      given up for it
-
-    Who speaks: `store` is the id of its store ("" from older software), `boots` the boots before this one on the same
-    disk, newest first, `replaces` that an administrator has put this store in the place of another. `trouble` says
-    why it can tell nothing of its replicas now: such a Shepherd counts as away. `leaving`: this is the last one of this
-    boot. `starting`: it has not looked through its disk yet, and its address refuses. `reclaimable_bytes`: of
-    quarantine, unfinished uploads and what waits to be erased. `arriving`: the copies whose bytes are coming in.
-    `copies_at_once_max`: repair copies that it sends, and as many that it takes, at once by its own configuration; 0:
-    older software.
+      difference (0: not yet). Until then the metadata on its replicas are unconfirmed, and no other copy is given up
+      for them
+    - `store` is the id of its store ("" from older software); `replaces`: an administrator put it in another's place
+    - `boots` are the boots before this one on the same disk, newest first
+    - `trouble`: why it cannot report on its replicas now: such a Shepherd counts as away
+    - `leaving`: this is the last heartbeat of this boot; `starting`: its disk is not scanned, and its address refuses
+    - `reclaimable_bytes`: of quarantine, unfinished uploads and replicas waiting for erasure
+    - `arriving`: the copies whose bytes are arriving
+    - `copies_at_once_max`: repair copies that it sends, and as many that it takes, at once by its own configuration;
+      0: older software
     """
 
     shepherd: ServiceId
@@ -326,22 +327,21 @@ class Heartbeat(msgspec.Struct, frozen=True):
 REFUSED_STORE = "store"
 """`HeartbeatAnswer.refused`: the cluster knows this Shepherd with another store; an administrator must decide."""
 REFUSED_TWIN = "twin"
-"""`HeartbeatAnswer.refused`: another process is alive under this identity; asking again may succeed later."""
+"""`HeartbeatAnswer.refused`: another process is alive under this identity; a later heartbeat may succeed."""
 REFUSED_FORGOTTEN = "forgotten"
 """`HeartbeatAnswer.refused`: an administrator has declared this Shepherd lost for good."""
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """What a Librarian answers to a heartbeat.
+    """A Librarian's answer to a heartbeat.
 
     - `lease_ms`: without another heartbeat in this time the Shepherd counts as away
     - `known`: it is approved
-    - `accepted`: number of the last report applied for this boot, 0 where this Librarian has heard of none
+    - `accepted`: number of the last report applied for this boot, 0 where this Librarian knows of none
     - `position`: newest metadata position seen
     - `refused`: a word of `REFUSED_...` when it does not count as this Shepherd's heartbeat, and `cause` why
     - `copy_bytes_per_s_max`: of all repair copies it sends together, and as many of all it takes, 0: no limit
-    - `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0: as it is
-      configured
+    - `copies_at_once_max`: repair copies that it may send, and as many that it may take, at once, 0: as configured
     """
 
     lease_ms: int
@@ -358,8 +358,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """A Shepherd as the cluster sees it. `state`: `alive`, `offline`, `maintenance` or `waiting` (not approved).
 
     `drain`: `draining` while its copies are to leave, `drained` once none is left and it may go; "" otherwise.
-    `trouble`: what a person should know of it: its disk is gone, a second process claims its name, its store changed,
-    it comes and goes.
+    `trouble`: for a person: its disk is gone, a second process claims its name, its store changed, it comes and goes.
     """
 
     shepherd: ServiceId
@@ -380,7 +379,7 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
-    """What the namespace believes of one replica on a Shepherd; `state` None when its blob is gone."""
+    """The metadata of one replica on a Shepherd; `state` None when its blob is gone."""
 
     reference: ReferenceId
     blob: BlobId
@@ -395,8 +394,8 @@ class InventoryPage(msgspec.Struct, frozen=True):
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
-    """A registered service identity. `forgotten`: it was declared lost for good and is never accepted again;
-    `withdrawn`: an administrator said no, and may approve it yet. Neither approved nor one of these, it waits."""
+    """A registered service identity. `forgotten`: declared lost for good, and never accepted again. `withdrawn`: an
+    administrator refused it, and may still approve it. Neither approved nor one of these, it waits."""
 
     role: Role
     dn: Dn
@@ -407,16 +406,15 @@ class ServiceRecord(msgspec.Struct, frozen=True):
 
 
 class HealthSummary(msgspec.Struct, frozen=True):
-    """Repair as this Librarian sees it; that of the leader is the whole picture.
+    """Repair as this Librarian sees it; the leader's view is complete.
 
     - `exposed`: blobs with fewer verified copies than wanted
     - `queued`: blobs to be planned, or waiting for a place
     - `copying`: copies under way
     - `erasing`: erasures found in the outboxes
-    - `replicas`: by state, `offline` included, as the leader's last whole pass over all blobs counted them
-    - `paused_by`: who paused healing, "" while it goes on
-    - `held_back`: blobs whose surplus the rate guard does not let go, because more would be erased than anybody has
-      asked for
+    - `replicas`: by state, `offline` included, as counted in the leader's last whole pass over all blobs
+    - `paused_by`: the administrator who paused healing, "" while it goes on
+    - `held_back`: blobs whose surplus the rate guard keeps, because more would be erased than users have deleted
     - `waits_for`: as in `HealStatus`
     """
 
@@ -435,19 +433,19 @@ class HealthSummary(msgspec.Struct, frozen=True):
 
 
 class Severity(enum.Enum):
-    """How bad a finding of fsck is."""
+    """The severity of a finding of fsck."""
 
     DAMAGE = "damage"
-    """Something is lost: bytes without a good copy, a file without its blob. Nothing here can bring it back."""
+    """Something is lost: bytes without a good copy, a file without its blob. No repair here can bring it back."""
     DISAGREEMENT = "disagreement"
     """Records that should agree do not: no interrupted operation leaves this behind."""
     WORK = "work"
-    """What healing has still to do: not a fault, and gone by itself."""
+    """Work that healing has yet to do: not a fault, and gone by itself."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that fsck found: which invariant (`rule`) is broken at which object, and there at which `subject`
-    (a name, a location, a reference; "" for the object itself). `mendable`: a safe repair is known."""
+    """One finding of fsck: the broken invariant (`rule`), its object, and the `subject` there (a name, a location, a
+    reference; "" for the object itself). `mendable`: a safe repair is known."""
 
     object: ObjectId
     rule: str
@@ -461,8 +459,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class FsckPage(msgspec.Struct, frozen=True):
-    """What a piece of fsck found. `cursor` continues it, "" at the end; `examined`: objects looked at in this piece;
-    `objects`: about how many there are (0: not known, as below a collection)."""
+    """The findings of a piece of fsck. `cursor` continues it, "" at the end; `examined`: objects checked in it.
+    `objects`: about how many there are (0: unknown, as below a collection)."""
 
     findings: tuple[Finding, ...]
     cursor: str
@@ -471,19 +469,19 @@ class FsckPage(msgspec.Struct, frozen=True):
 
 
 class Mended(msgspec.Struct, frozen=True):
-    """What became of a finding that was to be repaired: `done` and what was done, or why nothing was."""
+    """The outcome of a repair of a finding: whether it was `done`, and the repair or the reason against it."""
 
     done: bool
     what: str
 
 
 class RebuildStatus(msgspec.Struct, frozen=True):
-    """A rebuild as it stands.
+    """The state of a rebuild.
 
-    - `stage`: `idle`, what it is at, `done` or `failed` (then `cause` says why)
-    - `done` of `total` in this stage (0: not known)
-    - `counts`: what was found by kind
-    - `notes`: what a person should know
+    - `stage`: `idle`, the present stage, `done` or `failed` (then `cause` says why)
+    - `done` of `total` in this stage (0: unknown)
+    - `counts`: numbers of what it found, by kind
+    - `notes`: advice for a person
     """
 
     stage: str
@@ -519,10 +517,12 @@ class Librarian(Protocol):
         """Apply a Shepherd's report about its own replicas, once and in order."""
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
-        """Returns: its GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        """Make a named entry. Returns: its GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION,
+        CONFLICT."""
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
-        """Raises: EXISTS, NO_PARENT, CONFLICT. A pending name of the same owner is superseded; another's is EXISTS."""
+        """Begin an upload, in place of the same owner's pending one. Raises: EXISTS (another's pending name, too),
+        NO_PARENT, CONFLICT."""
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file (Shepherds call this). Raises: NOT_FOUND, EXPIRED, CHECKSUM, CONFLICT."""
@@ -537,10 +537,10 @@ class Librarian(Protocol):
         """
 
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
-        """Tell the extents of a file that meet [`at`, `end`), at most `bounds.EXTENTS_PAGE`. Raises: NOT_FOUND."""
+        """Return the extents of a file that meet [`at`, `end`), at most `bounds.EXTENTS_PAGE`. Raises: NOT_FOUND."""
 
     async def open_upload(self, call: Call, request: OpenUpload) -> UploadId:
-        """Open an upload in parts: nothing of it is seen under its name. Raises: NO_PARENT, CONFLICT, TOO_LARGE."""
+        """Open an upload in parts; its name shows nothing of it. Raises: NO_PARENT, CONFLICT, TOO_LARGE."""
 
     async def put_part(self, call: Call, request: PutPart) -> str:
         """Take a piece as a part. Returns: its etag.
@@ -551,102 +551,102 @@ class Librarian(Protocol):
     async def seal_upload(self, call: Call, request: SealUpload) -> Guid:
         """Make the parts the content of a file, all at once for readers. Returns: the file.
 
-        Raises: NOT_FOUND, INCOMPLETE (a part that is not there, or has another etag), BAD_REQUEST (an order that is
-        none, a part that is too small), TOO_LARGE, as `commit_file`.
+        Raises: NOT_FOUND, INCOMPLETE (a part that is missing, or has another etag), BAD_REQUEST (an invalid order, a
+        part that is too small), TOO_LARGE, as `commit_file`.
         """
 
     async def copy_file(self, call: Call, request: CopyFile) -> Guid:
         """Give a file the bytes of another by reference, all at once for readers. Returns: the file.
 
-        Raises: NOT_FOUND, NOT_A_FILE, NO_REPLICA (a file whose bytes are not known), TOO_LARGE (a blob is so many
-        files' already), as `commit_file`.
+        Raises: NOT_FOUND, NOT_A_FILE, NO_REPLICA (a file without known bytes), TOO_LARGE (too many files share a blob
+        already), as `commit_file`.
         """
 
     async def drop_upload(self, call: Call, upload: UploadId) -> None:
-        """Give an upload up; its parts go page by page. Raises: NOT_FOUND, CONFLICT."""
+        """Drop an upload; its parts go page by page. Raises: NOT_FOUND, CONFLICT."""
 
     async def uploads(self, call: Call, within: Guid, prefix: str, after: str, limit: int) -> UploadPage:
-        """The open uploads that a collection lists, of keys that begin with `prefix`."""
+        """Return the open uploads that a collection lists, of keys that begin with `prefix`."""
 
     async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
-        """The parts of an open upload with numbers above `after`. Raises: NOT_FOUND."""
+        """Return the parts of an open upload with numbers above `after`. Raises: NOT_FOUND."""
 
     async def unlink(self, call: Call, request: Unlink) -> None:
-        """Raises: NOT_FOUND, CONFLICT."""
+        """Remove one name. Raises: NOT_FOUND, CONFLICT."""
 
     async def unlink_all(self, call: Call, requests: tuple[Unlink | None, ...]) -> tuple[int, ...]:
-        """Drop names together, in one transact: those that are the only ones of what is no collection.
+        """Remove names together, in one transact: those of entries with a single name, but of no collections.
 
-        Returns: the places in `requests` of those that went, also when a first try had them go; the others are as they
-        were, each to be asked for by itself. The memo of the call's key is these places, also where they are none.
+        Returns: the indices in `requests` of the removed names, also if a first try removed them; the others are
+        unchanged, for a call each. The memo of the call's key has these indices, even if there are none.
         """
 
     async def delete(self, call: Call, request: Delete) -> None:
-        """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
+        """Remove a file with all its names. Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
 
     async def unmake(self, call: Call, request: Unmake) -> None:
-        """Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
+        """Remove an empty collection. Raises: NOT_FOUND, NOT_A_COLLECTION, NOT_EMPTY, CONFLICT."""
 
     async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
-        """Returns: as `change_entry`. Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
+        """Move an entry. Returns: as `change_entry`. Raises: NOT_FOUND, EXISTS, INVALID_TARGET (a cycle), CONFLICT."""
 
     async def undelete(self, call: Call, request: Undelete) -> None:
-        """Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
+        """Restore an entry. Raises: NOT_FOUND (not in the trash), EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
 
     async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
-        """A page of the deleted files that are kept.
+        """Return a page of the trash.
 
-        `under`: "" for all, `<GUID>/` for what was in a collection, `<GUID>/<name>/` for what was called so there, and
-        a bare GUID for that file.
+        `under`: "" for all, `<GUID>/` for the former entries of a collection, `<GUID>/<name>/` for those of that name
+        there, a bare GUID for one file.
         """
 
     async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
         """Change several properties of one entry in one transact.
 
-        Returns: if it is to be `described`, what its attributes are made of as the transact has left it; None where
-        that is not known, as after a retry. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT.
+        Returns: if `described`, the entry with all that makes up its attributes, as the transact left it; None when
+        unknown, as after a retry. Raises: NOT_FOUND, BAD_REQUEST, CONFLICT.
         """
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
-        """Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
+        """Change the number of wanted replicas. Raises: NOT_FOUND, NOT_A_FILE, CONFLICT."""
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """Return a page of what is below a collection, entries as readers see them. Raises: NOT_FOUND."""
+        """Return a page of the entries below a collection, as readers see them. Raises: NOT_FOUND."""
 
     async def access_key(self, call: Call, key_id: str) -> SealedKey | None:
-        """A user's access key, None where there is none."""
+        """Return a user's access key, or None."""
 
     async def access_keys(self, call: Call) -> tuple[SealedKey, ...]:
-        """All access keys, ordered by id."""
+        """Return all access keys, ordered by id."""
 
     async def keep_access_key(self, call: Call, sealed: SealedKey) -> None:
         """Store a new access key. Raises: EXISTS, TOO_LARGE."""
 
     async def drop_access_key(self, call: Call, key_id: str) -> None:
-        """Forget an access key. Raises: NOT_FOUND."""
+        """Remove an access key. Raises: NOT_FOUND."""
 
     async def recall(self, call: Call) -> str | None:
-        """The memo stored under this caller's request key by a namespace operation that applied, or None."""
+        """Return the memo of an applied namespace operation under this caller's request key, or None."""
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Note that a Shepherd lives."""
+        """Note that a Shepherd is alive."""
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
-        """Say of each of these Shepherds, in order, what this Librarian knows by itself; each is looked at again
-        first. For other Librarians, and administrators."""
+        """Return this Librarian's own observation of each Shepherd, in order, after a fresh check of each. For other
+        Librarians, and administrators."""
 
     async def consider(self, call: Call, blobs: tuple[BlobId, ...]) -> None:
-        """Plan these blobs again: another Librarian found something that the repair leader has to do. At most
-        `bounds.BULK_ELEMENTS_MAX`; unknown ones are passed over. For other Librarians, and administrators."""
+        """Plan these blobs again: another Librarian found work for the repair leader. At most
+        `bounds.BULK_ELEMENTS_MAX`; unknown ones are skipped. For other Librarians, and administrators."""
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
-        """What the namespace believes to be on a Shepherd, for its reconciliation after a start."""
+        """Return a page of the replicas that the metadata have on a Shepherd, for its reconciliation after a start."""
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
-        """All Shepherds known, ordered by service id."""
+        """Return all known Shepherds, ordered by service id."""
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
-        """All registered identities, ordered by role and id. Administrators and services."""
+        """Return all registered identities, ordered by role and id. Administrators and services."""
 
     async def approve(self, call: Call, record: ServiceRecord) -> None:
         """Approve (or with `approved` False, withdraw) a service identity. Administrators only."""
@@ -655,51 +655,51 @@ class Librarian(Protocol):
         """Announce planned absence: no repair for this node before `until_ms` (0 ends it). Administrators only."""
 
     async def drain(self, call: Call, shepherd: ServiceId, on: bool) -> None:
-        """Have all copies leave a Shepherd, which takes no new ones (or, with `on` False, no longer). Administrators
-        only. Raises: NOT_FOUND."""
+        """Move all copies off a Shepherd, which takes no new ones (with `on` False: no longer). Administrators only.
+        Raises: NOT_FOUND."""
 
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
-        """Declare a Shepherd lost for good, a page at a time: its locations go, what it was ordered to erase, and at
-        the end its identity, which is never accepted again. Administrators only.
+        """Declare a Shepherd lost for good, a page at a time. Its locations go, then its orders to erase, and at the
+        end its identity, which is never accepted again. Administrators only.
 
         Args:
-            after: where the page before ended; "" to begin.
-            check_only: change nothing, only say what would be lost.
-            accept_loss: go on with files of which it has the only verified copy within reach; without it they are
+            after: `after` of the page before; "" to begin.
+            check_only: change nothing, only report what would be lost.
+            accept_loss: go on with files whose only verified copy within reach it has; without it they are
                 kept, and the Shepherd with them.
-        Asked of a Shepherd that is forgotten, it goes through what was written of it since.
+        For a Shepherd already forgotten, it goes through the records written of it since.
         Raises: NOT_FOUND; CONFLICT while it is alive.
         """
 
     async def quotas(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
-        """The quotas that count what `owner` writes into the collection `within` ("" of either: leave it out), with
-        what is used; of neither: all, ordered."""
+        """Return the quotas, with their use, that count the bytes `owner` writes into the collection `within`. An empty
+        argument is left out; if both are, return all, ordered."""
 
     async def set_quota(self, call: Call, quota: Quota) -> QuotaUse:
-        """Set a quota, or remove one, which bounds nothing. Administrators only. What is there already is counted
-        soon. Raises: BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (so many are kept)."""
+        """Set a quota; one without bounds removes it. Existing files are counted soon. Administrators only. Raises:
+        BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (too many quotas)."""
 
     async def recount_quotas(self, call: Call) -> None:
-        """Have all that quotas count counted anew, soon, and what differs set right. Administrators only."""
+        """Start a recount of all quotas, which corrects them. Administrators only."""
 
     async def heal_status(self, call: Call) -> HealStatus:
-        """Report how far healing is: the repair leader's word where it can be had."""
+        """Report the state of healing: the repair leader's view where it can be reached."""
 
     async def heal_order(self, call: Call, order: HealOrder) -> HealStatus:
         """Pause healing, resume it, or limit it, for all Librarians. Administrators only. Raises: BAD_REQUEST."""
 
     async def drill(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call off the one that runs. It goes on by itself.
+        """Begin a drill, say whether one may begin, or call off the running one. It goes on by itself.
 
-        Administrators, and for them other Librarians. Given again under the same request key, an order is answered
-        with what came of it. Raises: CONFLICT where it would not be safe, naming every reason and its cure; UNAVAILABLE
+        Administrators, and for them other Librarians. An order repeated under the same request key gets the outcome of
+        the first. Raises: CONFLICT where it would not be safe, naming every reason and its cure; UNAVAILABLE
         while nobody leads repair.
         """
 
     async def drill_status(self, call: Call) -> DrillStatus:
-        """Report the present or last drill: the repair leader's word where it can be had."""
+        """Report the present or last drill: the repair leader's view where it can be reached."""
 
     async def health(self, call: Call) -> HealthSummary:
         """Report the state of repair."""
@@ -707,19 +707,18 @@ class Librarian(Protocol):
     async def fsck(self, call: Call, below: Guid, cursor: str) -> FsckPage:
         """Check the invariants of a piece of the metadata, reading only. Administrators only.
 
-        `below`: an entry, for it and what is below it; "" for everything. Goes on while changes do: what it reports it
-        has seen twice. Raises: NOT_FOUND, BAD_REQUEST (a cursor that is none).
+        `below`: an entry, for it and all below it; "" for everything. Changes may go on meanwhile: it reports only what
+        it has seen twice. Raises: NOT_FOUND, BAD_REQUEST (an invalid cursor).
         """
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
-        """Repair what `fsck` found and a safe repair is known for, each in one conditional transact. Administrators."""
+        """Repair the findings of `fsck` with a known safe repair, each in one conditional transact. Administrators."""
 
     async def rebuild(self, call: Call, begin: bool, late: ServiceId = NOBODY) -> RebuildStatus:
-        """Restore an empty namespace from the Shepherds alone, or (`begin` False) tell how far that is.
+        """Restore an empty namespace from the Shepherds alone, or (`begin` False) report its progress.
 
-        It goes on by itself; begun again it goes over everything again, which changes nothing that is right.
-        `late`: a Shepherd that it was made without, and is back: only what that one alone knew is brought in, while all
-        goes on. Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED; of a
-        `late` one NOT_FOUND when there is no such Shepherd, CONFLICT when no rebuild is through, or another recount
-        is not.
+        It goes on by itself; begun again it repeats everything, which changes nothing that is right.
+        `late`: a Shepherd that it missed, and that is back: it adds only what that one alone knows, while all goes on.
+        Administrators only. Raises: NOT_EMPTY when the namespace is none to be rebuilt; NOT_SUPPORTED. With `late`:
+        NOT_FOUND when there is no such Shepherd, CONFLICT when no rebuild is through, or another recount is not.
         """

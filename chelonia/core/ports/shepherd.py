@@ -1,4 +1,4 @@
-"""The Shepherd port: one storage node's control operations, its data plane, and what it needs from the world.
+"""The Shepherd port: one storage node's control operations, its data plane, and the ports that it uses itself.
 
 `get put stat delete toggleReport` are the original's operations; `copy` orders a push to another Shepherd, `scrub`
 an immediate check. Bytes move only under tickets that this Shepherd itself signed (`wire.tickets`).
@@ -22,7 +22,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 
 
 class Purpose(enum.Enum):
-    """Why bytes are put: decides what the last byte triggers."""
+    """The purpose of uploaded bytes, which decides the effect of the last one."""
 
     PENDING = "pending"
     """A user's upload to a pending name: the Shepherd commits it at the Librarian before it answers."""
@@ -33,9 +33,9 @@ class Purpose(enum.Enum):
 
 
 class GetRequest(msgspec.Struct, frozen=True):
-    """Ask for a TURL to read a replica. `dn`: the user it will be bound to; empty: anyone, one full body, or with
-    `ranges` as often as he likes until it expires. `spans`: the bytes it is for, in ranges within one of these alone;
-    empty, or where they are all there are: all."""
+    """A request for a TURL to read a replica. `dn`: the user to bind it to; empty: any holder may read one full body,
+    or with `ranges` any number until it expires. `spans`: the ticket is for ranges within one of these alone; empty, or
+    if they cover all bytes: for all."""
 
     request_id: str
     reference: ReferenceId
@@ -48,12 +48,12 @@ class GetRequest(msgspec.Struct, frozen=True):
 
 
 class PutRequest(msgspec.Struct, frozen=True):
-    """Ask for a TURL to write a replica, and reserve its space.
+    """A request for a TURL to write a replica, and for space.
 
-    `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: not known).
+    `guid checksum checksumType size protocol acl` are the original's properties (`facts.size` -1: unknown).
     `reference`: chosen by the Librarian when it claimed this location, else "". `forward`: TURLs on other Shepherds
-    to write at the same time; `spare`: TURLs to use when one of those fails; `durable`: copies (this one included)
-    that must be on stable storage before success is answered.
+    to write at the same time. `spare`: TURLs to use when one of those fails. `durable`: copies (this one included)
+    that must be on stable storage before the Shepherd answers with success.
     """
 
     request_id: str
@@ -84,9 +84,9 @@ class TurlOutcome(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SmallBlob:
-    """A whole blob of at most `bounds.INLINE_BYTES_MAX`, to be stored. `facts`: its checksums as announced; MD5 and
-    Adler-32 are measured where they are announced. `named`: earlier replicas of the same Shepherd that a transact has
-    named since; what it is not told so it learns by its reports."""
+    """A whole blob to store, of at most `bounds.INLINE_BYTES_MAX`. `facts`: with announced checksums; the Shepherd
+    measures MD5 and Adler-32 only where announced. `named`: earlier replicas of this Shepherd that a transact has named
+    since; it learns of others by its reports."""
 
     facts: ReplicaFacts
     data: bytes = field(repr=False)
@@ -94,7 +94,7 @@ class SmallBlob:
 
 
 class StoreOutcome(msgspec.Struct, frozen=True):
-    """Answer to `store`: a receipt, or why there is none (`kind` is the `Kind`'s value)."""
+    """Answer to `store`: a receipt, or an error (`kind` is the `Kind`'s value)."""
 
     receipt: Receipt | None = None
     error: str = ""
@@ -103,7 +103,7 @@ class StoreOutcome(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FetchOutcome:
-    """Answer to `fetch`: all bytes of a replica, checked, or why not."""
+    """Answer to `fetch`: all bytes of a replica, checked, or an error."""
 
     data: bytes | None = field(default=None, repr=False)
     error: str = ""
@@ -111,7 +111,7 @@ class FetchOutcome:
 
 
 class MeasuredOutcome(msgspec.Struct, frozen=True):
-    """Answer to `sums`: what the record beside a replica says of its bytes; `size` -1: it is not here, or not whole."""
+    """Answer to `sums`: facts of the record beside a replica; `size` -1: it is not here, or not whole."""
 
     size: int = -1
     checksums: Checksums = Checksums()
@@ -133,13 +133,13 @@ class ReplicaStatOutcome(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """Metadata position an order is based on: a Shepherd obeys none from another cluster or from an older one."""
+    """Metadata position of an order: a Shepherd obeys none from another cluster or from an older position."""
 
     position: Position
 
 
 class DeleteOutcome(msgspec.Struct, frozen=True):
-    """`status`: `deleted` (also for what is not there) or `nosuchfile: <why it was refused>`; `kind`: of a refusal."""
+    """`status`: `deleted` (also if it was not there) or `nosuchfile: <reason of refusal>`; `kind`: of a refusal."""
 
     request_id: str
     status: str
@@ -147,7 +147,7 @@ class DeleteOutcome(msgspec.Struct, frozen=True):
 
 
 class CopyOrder(msgspec.Struct, frozen=True):
-    """Push the replica `reference` to `turl` on another Shepherd."""
+    """An order to push the replica `reference` to `turl` on another Shepherd."""
 
     reference: ReferenceId
     turl: str
@@ -156,8 +156,8 @@ class CopyOrder(msgspec.Struct, frozen=True):
 class ShepherdStatus(msgspec.Struct, frozen=True):
     """State of one Shepherd, for administrators and tests.
 
-    `store`: id of its store; `trouble`: why it is not ready, "" when it is. Reclaimable: `quarantined_bytes` by
-    `discard`; by themselves `unfinished_bytes`, of uploads that were not committed in their time.
+    `store`: id of its store; `trouble`: why it is not ready, "" when it is. `quarantined_bytes`: `discard` reclaims
+    them. `unfinished_bytes`: of uploads not committed in time; the Shepherd reclaims them itself.
     """
 
     shepherd: ServiceId
@@ -176,13 +176,13 @@ class ShepherdStatus(msgspec.Struct, frozen=True):
 
 
 class ScrubOrder(msgspec.Struct, frozen=True):
-    """Which replicas to check now.
+    """The replicas to check now.
 
     Args:
-        references: exactly these; empty: all that the rest of this lets through, in order of reference.
+        references: exactly these; empty: all that the other fields allow, in order of reference.
         after: continue after this reference.
-        before_ms: only those last checked before (wall clock); 0: however lately. A start forgets earlier checks.
-        suspicious: only those that are damaged, or that something has been said against.
+        before_ms: only those last checked before (wall clock); 0: all. A start forgets earlier checks.
+        suspicious: only those that are damaged, or suspected to be.
     """
 
     references: tuple[ReferenceId, ...] = ()
@@ -200,9 +200,9 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class ScrubPage(msgspec.Struct, frozen=True):
-    """What was checked: as much as the rate of the scrub lets through in a moment.
+    """The outcome of a check of as many replicas as the rate of the scrub allows in a moment.
 
-    `checked` replicas of `bytes` together; `after` continues, "" when all is done; `left`: how many may still come.
+    `checked` replicas of `bytes` in total; `after` continues, "" when all is done. `left`: most that may follow.
     """
 
     checked: int
@@ -213,16 +213,16 @@ class ScrubPage(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Which bytes of a replica are to be proven."""
+    """The bytes of a replica to prove."""
 
     reference: ReferenceId
     spans: tuple[ByteRange, ...]
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What every holder of the same bytes answers alike, and nobody can answer without them.
+    """A challenge that all holders of the same bytes answer alike, and nobody can answer without them.
 
-    `nonce`: hex, fresh for each challenge, so that no answer can be kept instead of the bytes.
+    `nonce`: hex, fresh for each challenge, so that no stored answer can replace the bytes.
     """
 
     nonce: str
@@ -230,11 +230,11 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 RECORDS_ASIDE = "aside "
-"""`after` of `Shepherd.records` where those in quarantine begin."""
+"""`after` of `Shepherd.records` for the first record in quarantine."""
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True):
-    """What a Shepherd's disk says of one replica, for a rebuild.
+    """A Shepherd's record of one replica, for a rebuild.
 
     - `state`: `alive` (whole, by its length) or `invalid`
     - `committed`: a transact has named its blob
@@ -266,14 +266,14 @@ class Shepherd(Protocol):
         """Reserve space and issue write tickets. Bartenders, Librarians."""
 
     async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
-        """Put whole small blobs on stable storage, in the message, under references of this Shepherd's choice; a blob
-        that is here already is refused. Bartenders. Raises: TOO_LARGE beyond `bounds.STORED_CALL_BYTES_MAX` in all."""
+        """Put whole small blobs from the message on stable storage, under references of this Shepherd's choice. It
+        refuses a blob that it has. Bartenders. Raises: TOO_LARGE beyond `bounds.STORED_CALL_BYTES_MAX` in all."""
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
         """Read whole small replicas, checked against their records. Bartenders. Raises: as `store`."""
 
     async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
-        """All checksums that were measured of replicas when they came. Bartenders. Raises: DENIED, BAD_REQUEST."""
+        """Return all checksums measured on the arrival of replicas. Bartenders. Raises: DENIED, BAD_REQUEST."""
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         """Describe replicas by (request id, reference). Raises: UNAVAILABLE without its disk."""
@@ -290,22 +290,22 @@ class Shepherd(Protocol):
         """Stop or resume heartbeats and reports (a test hook). Returns whether reporting is on now."""
 
     async def copy(self, call: Call, order: CopyOrder) -> Receipt:
-        """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM;
-        BUSY where one of both has as many copies under way as it may: the subject is the sender when it is that one."""
+        """Push a replica; returns the other Shepherd's receipt. Raises: NOT_ALIVE, NETWORK, BAD_TICKET, CHECKSUM; BUSY
+        when one of both has as many copies under way as it may. Its subject is the sender when it is that one."""
 
     async def drill(self, call: Call, order: ShepherdDrill) -> int:
-        """Do what a drill asks of this Shepherd, or end its silence. Librarians only, with authority as for `delete`.
+        """Carry out a drill on this Shepherd, or end its silence. Librarians only, with authority as for `delete`.
 
-        Returns for how many more milliseconds it is silent. Raises: DENIED, CONFLICT while it is silent already or is
+        Returns the milliseconds of silence left. Raises: DENIED, CONFLICT while it is silent already or is
         not sound, NOT_ALIVE when the copy is not here whole.
         """
 
     async def prove(self, call: Call, challenge: Challenge) -> tuple[str, ...]:
-        """Prove that replicas are here: digests over what is asked of each, in order, "" of those that are not here
-        whole. Librarians only. Raises: BAD_REQUEST for more than is ever asked."""
+        """Prove that replicas are here. Returns digests of the requested bytes, in order, "" for a replica that is not
+        here whole. Librarians only. Raises: BAD_REQUEST beyond the bounds of a challenge."""
 
     async def scrub(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        """Check these replicas now (all when empty); returns how many were found damaged."""
+        """Check these replicas now (all when empty); returns how many are damaged."""
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
         """Check some replicas now, at the rate of the scrub. Administrators. Raises: UNAVAILABLE without its disk."""
@@ -314,22 +314,22 @@ class Shepherd(Protocol):
         """Erase these from quarantine, where nobody reads them; returns how many were there. Administrators only."""
 
     async def readmit(self, call: Call) -> int:
-        """Bring back from quarantine what is whole, and ask the namespace about it again: what it knows becomes a copy,
-        what it does not is set aside again. Returns how many were brought back. Administrators only."""
+        """Bring whole replicas back from quarantine, and report them to the namespace again. Those it knows become
+        copies, the others are set aside again. Returns how many came back. Librarians, administrators."""
 
     async def status(self, call: Call) -> ShepherdStatus:
         """Describe this node."""
 
     async def records(self, call: Call, after: str, limit: int) -> RecordPage:
-        """A page of what stands beside the replicas, those in quarantine last. Librarians, administrators."""
+        """Return a page of the records beside the replicas, those in quarantine last. Librarians, administrators."""
 
 
 # --- the data plane: what the HTTP door calls ----------------------------------------------------------------------
 
 
 class Turl(msgspec.Struct, frozen=True):
-    """The parts of a TURL: `base` is `https://host:port`, "" in a request, which names a path only. A ticket is good
-    for the replica that the path names, and for no other."""
+    """The parts of a TURL: `base` is `https://host:port`, "" in a request, which names a path only. The ticket is good
+    only for the replica in the path."""
 
     base: str
     reference: ReferenceId
@@ -340,9 +340,9 @@ class Upload(msgspec.Struct, frozen=True):
     """One PUT.
 
     - `length`: declared body length or -1
-    - `offset`: where in the file this body starts (resume)
+    - `offset`: position of this body's start in the file (resume)
     - `total`: declared size of the whole file or -1
-    - `announced`: checksums of the whole file, as the sender has them
+    - `announced`: the sender's checksums of the whole file
     """
 
     turl: Turl
@@ -354,7 +354,7 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """What a PUT achieved.
+    """The outcome of a PUT.
 
     `complete` False: `offset` bytes are kept, continue there. `receipts`: one per durable copy.
     """
@@ -367,10 +367,10 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 class Download(msgspec.Struct, frozen=True):
-    """An open replica to be read: facts of the whole, and a reader of one range at a time.
+    """An open replica to read: facts of the whole, and a reader of one range at a time.
 
     `created_ms` is when the file was put; `single_use`: the ticket is good for one whole body. `spans`: the ticket is
-    for ranges within one of these, and no checksum is told; empty: for all bytes.
+    for ranges within one of these, and the answer has no checksum; empty: for all bytes.
     """
 
     size: int
@@ -386,11 +386,11 @@ class RangeReader(Protocol):
     """Reads ranges of an open replica."""
 
     def read(self, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span` in chunks of at most `bounds.CHUNK_BYTES`. Raises: NOT_ALIVE when they are not
-        all there (truncated or unreadable); the replica is then checked at once."""
+        """Yield the bytes of `span` in chunks of at most `bounds.CHUNK_BYTES`. Raises: NOT_ALIVE when some are missing
+        (truncated or unreadable); the replica is then checked at once."""
 
     async def checksums(self) -> Checksums:
-        """All that were measured when it was stored, as far as its record can be read. Raises: UNAVAILABLE."""
+        """Return all checksums measured when it was stored, as far as its record is readable. Raises: UNAVAILABLE."""
 
     async def close(self, *, complete: bool) -> None:
         """Release the replica; `complete` False gives a single-use ticket back."""
@@ -400,18 +400,18 @@ class ShepherdData(Protocol):
     """The data plane: PUT and GET on tickets."""
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        """Take one PUT body to stable storage, forward it, and do what its purpose asks before answering.
+        """Take one PUT body to stable storage, forward it, and act on its purpose before answering.
 
         Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, CHECKSUM, NO_SPACE, and
 
-        - INCOMPLETE: `length` was not met; what came is kept for a resume
+        - INCOMPLETE: `length` was not met; the received bytes are kept for a resume
         - TOO_LARGE: longer than the ticket's size
-        - BAD_RANGE: the offset is not where it left off, or a checksum is owed that was not measured until there
+        - BAD_RANGE: the offset is not where it left off, or a required checksum was not measured up to there
         - BUSY: a repair copy for which there is no place
         """
 
     async def offset(self, call: Call, turl: Turl) -> int:
-        """How many bytes of an interrupted upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED."""
+        """Return how many bytes of an interrupted upload are kept; -1 when complete. Raises: BAD_TICKET, EXPIRED."""
 
     async def open(self, call: Call, turl: Turl) -> Download:
         """Open the replica of a read ticket. Raises: BAD_TICKET, EXPIRED, ALREADY_DONE, NOT_ALIVE."""
@@ -432,18 +432,18 @@ class BlobWriter(Protocol):
 
     async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
         """Put bytes and record on stable storage under their final name; durable when it returns. `blocks`: the CRC of
-        each block, where they were measured."""
+        each block, if measured."""
 
     async def suspend(self) -> None:
-        """Keep what was written for a later resume; a start throws it away."""
+        """Keep the written bytes for a later resume; a start discards them."""
 
     async def abort(self) -> None:
-        """Throw away what was written."""
+        """Discard the written bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallReplica:
-    """All of a small replica: what `BlobStore.store_whole` writes at once."""
+    """A whole small replica, for `BlobStore.store_whole`."""
 
     reference: ReferenceId
     facts: ReplicaFacts
@@ -453,7 +453,7 @@ class SmallReplica:
 class StoredReplica(msgspec.Struct, frozen=True):
     """A replica found on disk at start.
 
-    `facts` None: its record is missing or unreadable; `size`: bytes that are there, -1 when only the record is;
+    `facts` None: its record is missing or unreadable; `size`: bytes on disk, -1 when only the record is.
     `committed`: a transact has named its blob (`BlobStore.settle`).
     """
 
@@ -465,15 +465,15 @@ class StoredReplica(msgspec.Struct, frozen=True):
 
 PREFIX_CHARS: Final = 2
 PREFIXES: Final = tuple(f"{number:02x}" for number in range(16**PREFIX_CHARS))
-"""Replicas are gone through in 256 parts, by the first characters of their references."""
+"""The 256 parts of a pass over all replicas: the first characters of their references."""
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What was noted of replicas.
+    """Notes on replicas.
 
     Args:
-        parts: by what their references begin with.
-        behind: how many notes stand behind those that are in order of reference: a start takes longer with them.
+        parts: by the first characters of their references.
+        behind: number of notes after those that are in order of reference: they slow a start down.
         mark: the last note of `MARK`, b"" for none.
     """
 
@@ -483,7 +483,7 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 MARK: Final = ReferenceId("mark")
-"""What is noted under this name is about all notes before it."""
+"""Name of a note about all notes before it."""
 NO_NOTES: Final = Notes({}, 0)
 
 
@@ -491,10 +491,10 @@ class Scanned(msgspec.Struct, frozen=True):
     """The replicas found on disk at start whose references begin alike.
 
     Args:
-        prefix: what they begin with.
-        known: record and bytes are there, neither was read or measured; with what was noted of each, in no order. The
-            taker may keep it.
-        uncommitted: those of `known` of which no transact has named the blob.
+        prefix: the first characters of their references.
+        known: replicas with record and bytes, neither read nor measured, and their notes, in no order. The caller may
+            keep the dictionary.
+        uncommitted: those of `known` whose blob no transact has named.
         read: all others, in order of reference.
     """
 
@@ -505,13 +505,13 @@ class Scanned(msgspec.Struct, frozen=True):
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """Whose replicas a disk holds: written when the store is made, read again to see that it is still there.
+    """The owner of a disk's replicas: written when the store is made, read again to check that it is still there.
 
     Args:
         store: id of the store, a UUID; never changes.
         service: the Shepherd it belongs to.
-        cluster: the cluster that has taken it in, "" until one has.
-        replaces: an administrator has said that it takes the place of whatever store this Shepherd had before.
+        cluster: the cluster that has accepted it, "" until one has.
+        replaces: an administrator has put it in the place of whatever store this Shepherd had before.
     """
 
     store: str
@@ -521,30 +521,30 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 
 
 Check = Callable[[int, bytes], None]
-"""Told where in a replica bytes begin, and these, while they are fresh in the processor's cache: may refuse them."""
+"""Called with an offset in a replica and the bytes there, fresh in the processor's cache: may refuse them."""
 
 
 def unchecked(at: int, data: bytes) -> None:
-    """Refuse nothing."""
+    """Accept all bytes."""
 
 
 class BlobStore(Protocol):
-    """Where replicas' bytes are. One contract suite runs on every engine."""
+    """The storage of replicas' bytes. One contract suite runs on every engine."""
 
     async def identity(self) -> StoreIdentity | None:
-        """Read from the medium whose store this is; None when nothing says so (a fresh, emptied or unmounted disk).
-        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when what is there cannot be read, or the place of the
-        replicas is gone."""
+        """Read the store's identity from the medium; None when there is none (a fresh, emptied or unmounted disk).
+        Raises: UNAVAILABLE when the medium fails, BAD_CONFIG when the identity is unreadable, or the replicas' folder
+        is gone."""
 
     async def identify(self, identity: StoreIdentity) -> None:
-        """Write durably whose store this is."""
+        """Write the store's identity durably."""
 
     async def probe(self) -> None:
-        """Write to the medium and back, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails; a full one does
-        not."""
+        """Write to the medium itself, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails, but not when it is
+        full."""
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
-        """Open a writer; with `resume` continue what `suspend` kept (offset 0 when nothing is there)."""
+        """Open a writer; with `resume` continue an upload that `suspend` kept (offset 0 when there is none)."""
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
         """Put whole new replicas on stable storage under their names: all are durable when it returns.
@@ -553,69 +553,69 @@ class BlobStore(Protocol):
         """
 
     def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`, each chunk (of `bounds.CHUNK_BYTES`, but for the last) once it is checked. Raises:
-        NOT_ALIVE when fewer are there or they cannot be read; what `check` does."""
+        """Yield the bytes of `span`, each chunk (of `bounds.CHUNK_BYTES`, but for the last) after its check. Raises:
+        NOT_ALIVE when some are missing or unreadable; errors of `check`."""
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """All `size` bytes of a replica, if they can be had without waiting for the medium; None: they are to be
-        `read`, or are not there."""
+        """Return all `size` bytes of a replica if that needs no wait for the medium. None: `read` it, or it is not
+        there."""
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""
 
     async def blocks(self, reference: ReferenceId) -> bytes:
-        """The CRC of each block of a replica (`crcs.BlockCrcs`), out of its record; b"" where it tells none."""
+        """Return the CRC of each block of a replica (`crcs.BlockCrcs`) from its record; b"" where it has none."""
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        """Change one byte in the middle of a replica, durably and without a trace: for drills. False when it has
-        none."""
+        """Change one byte in the middle of a replica, durably and without a trace: for drills. Returns False when it
+        has none."""
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
-        """Cut off durably what lies behind the first `size` bytes of a replica, of which there are more."""
+        """Cut a longer replica off, durably, after its first `size` bytes."""
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note that these replicas are committed: a transact has named their blobs. A crash may take it back."""
+        """Note that these replicas are committed: a transact has named their blobs. A crash may lose the note."""
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
+        """Return quarantined replicas in order of reference: `limit` (0: all) of those after `after`."""
 
     async def count_quarantined(self) -> int:
-        """How many replicas are set aside; none of them is read."""
+        """Return how many replicas are in quarantine, without reading any."""
 
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove bytes and record durably, wherever they are (kept upload and quarantine too); False when there was
-        nothing. Raises: CONFLICT when something in their place can neither be removed nor be set aside."""
+        """Remove bytes and record durably, wherever they are (kept upload and quarantine too). False: there were none.
+        Raises: CONFLICT when something in their place can be neither removed nor set aside."""
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, out of reach of readers, for a person to look at."""
 
     async def discard(self, reference: ReferenceId) -> bool:
-        """Remove durably what was set aside, and only that: what has been brought back meanwhile stays. False when it
+        """Remove a replica durably from quarantine only: one that was brought back meanwhile stays. False when it
         was not there."""
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
-        """Bring back, as committed, what was set aside: the namespace names it after all. None when it is not there."""
+        """Bring a replica back from quarantine, as committed: the namespace names it. None when it is not there."""
 
     def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
-        """Every replica on disk, page by page in order of reference; of those in `notes`, which are given up, only that
-        record and bytes are there is looked at. What a crash interrupted is finished."""
+        """Yield every replica on disk, page by page in order of reference, and finish what a crash interrupted. It
+        consumes `notes`, and of replicas in them checks only that record and bytes exist."""
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
-        """How many bytes of these replicas are there, -1 where none are."""
+        """Return the number of bytes of each of these replicas, -1 where there are none."""
 
     async def notes(self, head: bytes = b"") -> Notes:
-        """What was noted of replicas, each behind `head`. Some or all may be lost after a crash, none is ever wrong; of
-        replicas that are gone there may be some."""
+        """Return the notes on replicas, each behind `head`. A crash may lose some or all, but none is ever wrong; some
+        may be of replicas that are gone."""
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        """Note something of replicas, b"" to forget it. Not durable at once; with a note of `MARK` it is, and so is all
-        that was noted before."""
+        """Store notes on replicas, b"" to remove one. They are not durable at once, but a note of `MARK` is, with all
+        notes before it."""
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
-        """Note this, best in order of reference, and forget all else: all or, after a crash, nothing of it."""
+        """Replace all notes by these, best in order of reference: after a crash, by all of them or by none."""
 
     async def space(self) -> tuple[int, int]:
-        """(free, total) bytes usable for replicas."""
+        """Return (free, total) bytes usable for replicas."""
 
 
 class Transfers(Protocol):
@@ -626,20 +626,20 @@ class Transfers(Protocol):
     ) -> Uploaded:
         """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl` with this node's credentials.
 
-        `patient`: who sends looks by himself whether the other side lives, and the answer is waited for until it comes:
-        of a body that is taken slowly megabytes are still on their way when the last has been handed over here.
-        Raises: what the other side answered, NETWORK, TIMEOUT.
+        `patient`: the sender checks itself that the other side lives, and waits for the answer until it comes. Of a
+        body that is taken slowly, megabytes are still on their way when the last byte has been handed over here.
+        Raises: the other side's error, NETWORK, TIMEOUT.
         """
 
     async def offset(self, turl: str) -> int:
-        """How many bytes the other side kept of an interrupted push; -1 when it is complete."""
+        """Return how many bytes of an interrupted push the other side has; -1 when it is complete."""
 
 
 class Carrier(Protocol):
     """Moves whole small blobs to and from Shepherds, for services that keep bytes of their own there."""
 
     async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
-        """PUT `body` to `turl`; returns the receipts. Raises: what the other side answered, NETWORK, TIMEOUT."""
+        """PUT `body` to `turl`; returns the receipts. Raises: the other side's error, NETWORK, TIMEOUT."""
 
     async def get(self, turl: str, size_max: int) -> bytes:
         """GET all of `turl`. Raises: TOO_LARGE beyond `size_max` bytes, and as `put`."""
@@ -652,7 +652,7 @@ class Signer(Protocol):
         """Return the signature as text."""
 
     def verify_key(self) -> str:
-        """The public key (PEM) that checks it, announced in heartbeats."""
+        """Return the public key (PEM) that checks it, as announced in heartbeats."""
 
 
 class Verifier(Protocol):
@@ -666,7 +666,7 @@ class Directory(Protocol):
     """Finds the services of the cluster by id; in-process when they share the daemon, else by a stub."""
 
     def shepherd(self, service: ServiceId) -> Shepherd:
-        """The control port of a Shepherd. Calls raise NETWORK or TIMEOUT when it does not answer."""
+        """Return the control port of a Shepherd. Its calls raise NETWORK or TIMEOUT when it does not answer."""
 
 
 class ShepherdState(msgspec.Struct, frozen=True):
@@ -684,7 +684,7 @@ class ShepherdStateFile(Protocol):
     """Keeps `ShepherdState` durably."""
 
     def load(self) -> ShepherdState | None:
-        """The state as last saved, or None on a fresh disk."""
+        """Return the state as last saved, or None on a fresh disk."""
 
     def save(self, state: ShepherdState) -> None:
         """Write durably (returns when it is on stable storage)."""
