@@ -1,1 +1,1 @@
-"""The Bartender: decides who may do what and offers the user-facing operations."""
+"""The Bartender: decides the rights of users and offers the user-facing operations."""

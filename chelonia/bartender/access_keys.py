@@ -1,7 +1,7 @@
-"""`core.ports.access_keys.AccessKeys`: who may make, see and revoke keys, and what seals their secrets.
+"""The service of `core.ports.access_keys.AccessKeys`: rights to make, see and revoke keys, and seals of their secrets.
 
 A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to all that its key may do. `find`
-gives a door the secret that a request must have been signed with.
+gives a door the secret that must have signed a request.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from chelonia.wire.shares import mark_of
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12
 _SECRET_BYTES: Final = 25
-"""40 characters of base32, as Amazon's secrets are long. None begins with `-`: programs would take it for an option."""
+"""40 characters of base32, as in Amazon's secrets. None begins with `-`: programs would take it for an option."""
 
 
 class _RememberedKey(Struct, frozen=True):
-    """A key as it is kept, None: there is none; opened, None: it is a link, or sealed by others; until when."""
+    """A key in memory until `until_ms`. `sealed` None: no such key; `issued` None: a link, or sealed by others."""
 
     sealed: SealedKey | None
     issued: IssuedKey | None
@@ -55,12 +55,12 @@ class _RememberedKey(Struct, frozen=True):
 
 @guarded(ACCESS_KEYS)
 class AccessKeysService:
-    """`AccessKeys`, and a `KeyRing` that keeps in memory, for a moment, those that doors have asked for."""
+    """`AccessKeys`, and a `KeyRing` that keeps for a moment the keys that doors have looked up."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.revoked: Callable[[str], bool] = lambda credential: False
-        """Whether a certificate (`Call.credential`) is revoked by now: so are the keys that were made with it."""
+        """Whether a certificate (`Call.credential`) is revoked by now, and so the keys made with it."""
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
         self._known: dict[str, _RememberedKey] = {}
 
@@ -103,7 +103,7 @@ class AccessKeysService:
         return None if sealed is None or self._is_revoked(sealed.key) else self._known[key_id].issued
 
     async def kept(self, key_id: str) -> SealedKey | None:
-        """A key, or a share link, that is in force, else None. Asked again after `bounds.ACCESS_KEY_CACHE_MS`."""
+        """Return a valid key or share link, else None. Reads it again after `bounds.ACCESS_KEY_CACHE_MS`."""
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
         known = self._known.get(key_id)
         if known is None or known.until_ms <= mono:
@@ -130,7 +130,7 @@ class AccessKeysService:
         return base64.b64encode(nonce + self._sealing.encrypt(nonce, secret.encode(), _bound(key))).decode()
 
     def _opened(self, sealed: SealedKey) -> IssuedKey | None:
-        """None when it was sealed by a cluster with another secret, or is of another owner than it was made for."""
+        """Return the key, or None when another secret sealed it, or what the seal binds has changed."""
         try:
             raw = base64.b64decode(sealed.secret, validate=True)
             plain = self._sealing.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _bound(sealed.key))
@@ -140,14 +140,13 @@ class AccessKeysService:
 
 
 def _bound(key: AccessKey) -> bytes:
-    """What a secret is sealed together with: changing any of it in the metadata breaks the seal."""
+    """Return the facts that a secret is sealed with: a change of any of them in the metadata breaks the seal."""
     if key.scopes:
         return encoded((key.id, key.dn, key.expires_ms, key.credential, key.scopes))
     return "\n".join((key.id, key.dn, str(key.expires_ms), *filter(None, [key.credential]))).encode()
 
 
 def _check_scopes(scopes: Scopes, dn: Dn) -> None:
-    """Raises: BAD_REQUEST for what no key can be narrowed to."""
     lawful = all(each.actions and NARROWED.issuperset(each.actions) for each in scopes)
     if not lawful or len(scopes) > SCOPES_MAX or len(encoded(scopes)) > SCOPES_BYTES_MAX:
         cause = (

@@ -1,7 +1,7 @@
-"""The audit log: who asked for what on which entry, what was decided, and by which rule.
+"""The audit log: the caller, operation and entry of each decision, its outcome, and the rule behind it.
 
-One line per decision on the logger `chelonia.audit` at INFO, key=value with JSON-quoted values, so that nothing a
-caller chooses can forge a line. The full rule stands here; the caller is told only what he may know (`rights`).
+One line per decision on the logger `chelonia.audit` at INFO, key=value with JSON-quoted values, so that no text of a
+caller can forge a line. It has the full rule; the caller gets only what he may know (`rights`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chelonia.core.rights.scopes import narrowed_to
 
 _log = logging.getLogger("chelonia.audit")
 _repeated = functools.lru_cache(maxsize=64)(_quoted)
-"""Of what is the same in most lines."""
+"""Quoting with a cache, for values that most lines share."""
 
 
 def record(call: Call, op: str, ln: str, *, action: str, decision: str, rule: str) -> None:

@@ -1,7 +1,7 @@
-"""What a caller may know of what is below a collection: pages of the Librarian's `below`, without what he may not read.
+"""The names below a collection that a caller may know: pages of the Librarian's `below`, without the hidden ones.
 
-A name is known to who may read the collection that it is in, and all those between it and the top; a collection that he
-may not read is told like any other entry, and not entered. What is below it is passed over by asking again behind it.
+A caller knows a name if he may read its collection, and all those between it and the top. A collection that he may not
+read is an entry like any other, but not entered. The next request skips all below it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 
 _WARY: Final = 16
-"""Answers asked for behind what could not be entered: its neighbours are often such, too."""
+"""Answers requested behind a closed collection: its neighbours are often closed, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecursiveWalk:
-    """A listing of what is below `top`, for one caller."""
+    """A listing of the entries below `top`, for one caller."""
 
     ports: Ports
     turn: ElementCall
     judge: Judge
     top: FoundEntry
     open: dict[str, bool] = field(default_factory=lambda: {"": True})
-    """Of each collection met, by path: whether the caller may know what is in it."""
+    """Of each collection met, by path: whether the caller may know its contents."""
 
     async def page(self, ask: Below) -> tuple[list[Leaf], str]:
-        """The next answers, and the path to go on after; "" at the end.
+        """Return the next answers, and the path to go on after, "" at the end.
 
-        `ask.needed` has at least `rights.RIGHTS`. Raises: TOO_LARGE once too much was read; BAD_REQUEST.
+        `ask.needed` has at least `rights.RIGHTS`. Raises: TOO_LARGE once the call has read too much; BAD_REQUEST.
         """
         check_after(ask)
         found: list[Leaf] = []
@@ -59,12 +59,12 @@ class RecursiveWalk:
                 ask, step = replace(ask, after=page.after, past=False), min(step * 4, ask.limit)
 
     def found(self, path: str, stored: StoredObject) -> FoundEntry:
-        """An entry of the listing, by its path."""
+        """Return an entry of the listing, by its path."""
         ln = self.top.ln
         return FoundEntry(LogicalName(ln.start, (*ln.parts, *path.removesuffix("/").split("/"))), stored)
 
     def _take(self, leaves: Sequence[Leaf], found: list[Leaf]) -> str:
-        """Keep what the caller may know of, up to the first collection that he may not look into: its path, or ""."""
+        """Keep what the caller may know, up to the first collection closed to him. Returns: its path, or ""."""
         for leaf in leaves:
             above = leaf.path[: leaf.path.rfind("/", 0, -1) + 1]
             if not self.open[above]:
@@ -87,7 +87,7 @@ class RecursiveWalk:
         return is_collection and self.judge.may(Action.READ, self.found(path, stored))
 
     def _closed(self, path: str) -> str:
-        """The uppermost of the collections on a path that is not open."""
+        """Return the uppermost closed collection on a path."""
         end = path.find("/") + 1
         while self.open[path[:end]]:
             end = path.find("/", end) + 1
@@ -95,7 +95,7 @@ class RecursiveWalk:
 
 
 def check_after(ask: Below) -> None:
-    """Refuse what is no path of an earlier answer, or could not be one. Raises: BAD_REQUEST."""
+    """Refuse fields that could not be of any path. Raises: BAD_REQUEST."""
     for text, what in ((ask.after, "after"), (ask.prefix, "prefix"), (ask.delimiter, "delimiter")):
         long = len(text.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX
         if "\0" in text or long or text.count("/") > bounds.LN_DEPTH_MAX:

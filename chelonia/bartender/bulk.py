@@ -1,10 +1,10 @@
-"""Bulk calls: every element answered, each by itself, each at most once.
+"""Bulk calls: each element gets its own answer, and applies at most once.
 
-The one wrapper around every operation. It gives each element its own request key, repeats it when an entry changed
-between decision and transact, asks `recall` before it answers a failure (had a first try applied, that is the
-answer), and turns errors into the original's strings. Only when nothing at all could be served is an error raised.
-Elements that touch related names run in order, unrelated ones side by side; what an operation can do together
-(`together`) is done in one step, and what is not done so is served by itself, as if nothing had been tried.
+The one wrapper around every operation. It gives each element its own request key, and repeats it when an entry changed
+between decision and transact. Before it answers a failure, it calls `recall`: if a first try has applied, that is the
+answer. It turns errors into the original's strings, and raises one only when it could serve nothing at all.
+Elements with related names run in order, others side by side. Elements that an operation can do `together` take one
+step; those that fail there are served singly, as if nothing had been tried.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
 
 ATTEMPTS_MAX = 6
-"""Tries of one element whose entries keep changing under it; then the caller hears CONFLICT."""
+"""Tries of one element whose entries keep changing; then its answer is CONFLICT."""
 SIDE_BY_SIDE_MAX = 16
 """Elements of one call in work at once: fills a commit batch without letting one call crowd out others."""
 CALLS_TOGETHER, CALLS_TOGETHER_MAX, CALL_WAITS_MS = 16, 1000, 10
-"""So many calls that each ask little are served as one, so many of those beside each other, and for so long (ms) one
-waits for those at work: less than a disk takes to sync, as slow ones would hold it up."""
+"""Small calls served as one, such batches beside each other, and the wait (ms) for those at work. It is shorter than a
+disk's sync, as slow ones would hold it up."""
 RETRY_MS, RETRY_MS_MAX = 10, 160
 """First and longest pause before another try; jittered."""
 
@@ -52,19 +52,19 @@ ELEMENTS_PER_ENTRY = 5
 CALL_FAILED = frozenset(
     {Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.NETWORK, Kind.TIMEOUT, Kind.READ_ONLY, Kind.WRONG_CLUSTER}
 )
-"""Failures of the cluster, not of an element: raised when they are all there is to say."""
+"""Failures of the cluster, not of an element: raised when every element failed so."""
 _NEVER_APPLIED = frozenset({Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.MISSING_METADATA, Kind.TOO_LARGE})
 
 _OF_AN_ENTRY = frozenset({"unlink", "delete", "unmake", "move", "changeEntry", "modifyMetadata", "setWanted"})
-"""What the Librarian does to an entry that its name was followed to just before: where it is not there, or has lost the
-name, that is followed anew. Another may have been moved over it, and the name was never free."""
+"""Operations of the Librarian on an entry that a walk has just found. If it is gone, or has lost the name, the
+Bartender walks again: another entry may have replaced it, and the name was never free."""
 
 R = TypeVar("R")
 A = TypeVar("A")
 
 
 class NamedRequest(Protocol):
-    """A request that speaks of one name."""
+    """A request with one name."""
 
     @property
     def ln(self) -> str:
@@ -73,8 +73,8 @@ class NamedRequest(Protocol):
 
 @dataclass(slots=True)
 class AnswerRoom:
-    """What the answer of one call may still hold: no client of ours reads a larger message; and what may still be read
-    for it: a filter that shows nothing makes no call cheap."""
+    """The room left in one call's answer, for no client of ours reads a larger message. Also what may still be read for
+    it: a filter that shows nothing does not make a call cheap."""
 
     elements: int = bounds.XML_ELEMENTS_MAX
     characters: int = bounds.SOAP_BODY_BYTES_MAX
@@ -90,22 +90,22 @@ class AnswerRoom:
         self.check()
 
     def read(self, objects: Iterable[StoredObject]) -> None:
-        """Take note of what was read. Raises: TOO_LARGE; from then on nothing is read."""
+        """Count what was read. Raises: TOO_LARGE; from then on nothing is read."""
         self.weigh(sum(stored.weight for stored in objects))
 
     def weigh(self, characters: int) -> None:
-        """Take note that so much was read. Raises: as `read`."""
+        """Count so many characters as read. Raises: as `read`."""
         self.unread -= characters
         self.check()
 
     def carry(self, size: int) -> bool:
-        """Take room for so many bytes of a file, if it is there."""
+        """Take room for `size` bytes of a file if there is enough, and return whether there is."""
         fits = size <= self.carried
         self.carried -= size if fits else 0
         return fits
 
     def check(self) -> None:
-        """Raises: TOO_LARGE when nothing more fits, or is read."""
+        """Refuse to go on when the room is used up. Raises: TOO_LARGE."""
         if self.unread < 0:
             cause = f"this call read over {bounds.READ_BYTES_MAX >> 20} MiB: list fewer names, or by page (limit)"
             raise CheloniaError(Kind.TOO_LARGE, cause=cause)
@@ -117,7 +117,7 @@ class AnswerRoom:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """Small bytes on stable storage: as their upload was begun, its ids, and who holds them."""
+    """Small bytes on stable storage: their upload as it began, its ids, and the receipts."""
 
     begin: BeginPut
     begun: Begun
@@ -126,11 +126,11 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class ElementCall:
-    """One element being served: the user's call, and the Bartender's own with the element's request key.
+    """One element in work: the user's call, and the Bartender's own with the element's request key.
 
     - `room` is shared by all elements of the call
     - `stored`: the bytes of this element that an earlier try has stored
-    - `walked`: where names of the call lead, as seen just before its first try
+    - `walked`: walks of the call's names, made just before its first try
     - `made`: collections made on the way to a name, the last one below the others
     """
 
@@ -143,8 +143,8 @@ class ElementCall:
 
 
 Outcomes = dict[int, CheloniaError | None]
-"""What became of elements that were tried together, by their places among them: None of what applied. Those of which
-nothing is said are served by themselves."""
+"""Results of elements tried together, by their index in the step: None for one that applied. Missing ones are served
+singly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +158,17 @@ class JointStep:
 
 @dataclass(frozen=True, slots=True)
 class BulkOperation(Generic[R, A]):
-    """How to serve the elements of one operation.
+    """The functions that serve the elements of one operation.
 
     - `act` serves one
     - `fail` makes the answer (request, status, error)
-    - `subject` is what the request key is bound to
-    - `recalled` makes the answer when a first try is found to have applied (None: not a change)
+    - `subject` is the text that the request key is bound to
+    - `recalled` makes the answer when a first try has applied (None: not a change)
     - `ordered` names the Logical Name whose relatives must wait for it (None: elements are independent)
-    - `side_by_side`: how many are in work at once
+    - `side_by_side`: elements in work at once
     - `walk`: follows names of those at once, by the Bartender's own call
-    - `keyed`: not where nothing is changed
-    - `together`: serves those that `joins` has in one step, whose memo is their places
+    - `keyed`: False where nothing is changed
+    - `together`: serves those that `joins` accepts in one step; its memo has their indices
     """
 
     name: str
@@ -184,7 +184,7 @@ class BulkOperation(Generic[R, A]):
     joins: Callable[[R], bool] = bool
 
     def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
-        """What is in work at once, in order, and whether it may go together."""
+        """Yield the ranges of elements in work at once, in order, and whether each may go together."""
         for start, last in waves(requests, self.ordered):
             while start < last:
                 end = start
@@ -198,8 +198,8 @@ class BulkOperation(Generic[R, A]):
 
 
 class AskedElement(Struct, Generic[R], frozen=True):
-    """One element: of whose call (with the Bartender's own for its sake, which has no request key), in which place
-    there, and the room of that call's answer."""
+    """One element: the caller's call, its index there, and the room of the answer. `service`: the Bartender's own call
+    for it, without a request key."""
 
     call: Call
     service: Call
@@ -209,7 +209,7 @@ class AskedElement(Struct, Generic[R], frozen=True):
 
 
 class CallAnswers(Generic[A]):
-    """What becomes of the elements of one call."""
+    """The answers to one call, as its elements are served."""
 
     def __init__(self, ports: Ports, call: Call, count: int) -> None:
         self.call = call
@@ -221,18 +221,18 @@ class CallAnswers(Generic[A]):
         self._hopeless: list[CheloniaError] = []
 
     def asked(self, requests: Sequence[R]) -> list[AskedElement[R]]:
-        """The elements, with these requests."""
+        """Return the elements of these requests."""
         return [AskedElement(self.call, self.service, n, each, self.room) for n, each in enumerate(requests)]
 
     def put(self, index: int, answer: A, error: CheloniaError | None) -> None:
-        """An element is answered."""
+        """Store the answer to an element."""
         self.left -= 1
         self._answers[index] = answer
         if error is not None and error.kind in CALL_FAILED:
             self._hopeless.append(error)
 
     def whole(self, op: str) -> tuple[A, ...]:
-        """The answers. Raises: the first error, when every element failed for the cluster's sake."""
+        """Return all answers. Raises: the first error, when every element failed because of the cluster."""
         if self.room.unread < 0:
             self._ports.limits.met("read_bytes", self.call.dn, f"{op} {self.call.request_id} was ended")
         if self._hopeless and len(self._hopeless) == len(self._answers):
@@ -244,7 +244,7 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
     """Serve every element.
 
     Returns: answers in the order of `requests`.
-    Raises: TOO_LARGE for too many elements; the first error when every element failed for the cluster's sake.
+    Raises: TOO_LARGE for too many elements; the first error when every element failed because of the cluster.
     """
     if len(requests) > bounds.BULK_ELEMENTS_MAX:
         cause = f"at most {bounds.BULK_ELEMENTS_MAX} elements in one call"
@@ -255,11 +255,11 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
 
 
 AskedCall = tuple[Call, tuple[R, ...]]
-"""A call, and what it asks."""
+"""A call, and its requests."""
 
 
 def gathered(ports: Ports, operation: BulkOperation[R, A]) -> Gathering[AskedCall[R], tuple[A, ...]]:
-    """Has calls of one operation served together, by `answer_calls`."""
+    """Return a gathering that serves calls of one operation together, by `answer_calls`."""
     limits: BatchLimits[AskedCall[R]] = BatchLimits(CALLS_TOGETHER, CALLS_TOGETHER_MAX, CALL_WAITS_MS)
     return Gathering(partial(answer_calls, ports, operation), ports.clock, limits)
 
@@ -267,8 +267,8 @@ def gathered(ports: Ports, operation: BulkOperation[R, A]) -> Gathering[AskedCal
 async def answer_calls(
     ports: Ports, operation: BulkOperation[R, A], calls: Sequence[Pending[AskedCall[R], tuple[A, ...]]]
 ) -> None:
-    """Serve several calls as one, each in its caller's name; each is answered, as by `answer_all`, when all of its own
-    is done. All want what they read to be equally new."""
+    """Serve several calls as one, each in its caller's name. Each gets its answers, as by `answer_all`, when its own
+    elements are done. All must want equally new reads."""
     asked: list[AskedElement[R]] = []
     owners: list[tuple[CallAnswers[A], asyncio.Future[tuple[A, ...]]]] = []
     for each in calls:
@@ -298,7 +298,7 @@ async def _answer_each(
     asked: Sequence[AskedElement[R]],
     tell: Callable[[int, A, CheloniaError | None], None],
 ) -> None:
-    """Serve elements; `tell` hears of each, by its place in `asked`, when it is answered."""
+    """Serve elements; `tell` gets the answer to each, by its index in `asked`."""
 
     async def told(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
         tell(number, *await _serve(ports, operation, asked[number], joint, number - joint.first, walked))
@@ -318,7 +318,7 @@ async def _answer_each(
 async def together(
     ports: Ports, service: Call, names: Iterable[LogicalName], needed: Filter = ()
 ) -> dict[LogicalName, Traversal]:
-    """Where names lead: one walk for all. Nothing is told where it fails: each meets it by itself."""
+    """Walk all names at once. Returns nothing where that fails: each element then meets the error itself."""
     distinct = tuple(dict.fromkeys(names))
     try:
         walks = await ports.librarian.traverse(service, distinct, needed) if distinct else ()
@@ -330,7 +330,7 @@ async def together(
 async def named_together(
     ports: Ports, service: Call, requests: Sequence[NamedRequest], *, needed: Filter = (), parents: bool = False
 ) -> dict[LogicalName, Traversal]:
-    """Where the names of requests lead, if all of them are names; and what is above each, with `parents`."""
+    """Walk the names of requests, and with `parents` the collections above. Returns nothing if one is no name."""
     try:
         names = [parse_ln(request.ln) for request in requests]
     except CheloniaError:
@@ -339,7 +339,7 @@ async def named_together(
 
 
 async def led(ports: Ports, turn: ElementCall, *names: LogicalName, needed: Filter = ()) -> tuple[Traversal, ...]:
-    """Where names lead: as was seen for the whole call, or as it is now."""
+    """Return where names lead: by the walk of the whole call, or by a new one."""
     if all(name in turn.walked for name in names):
         return tuple([turn.walked[name] for name in names])
     return await ports.librarian.traverse(turn.service, names, needed)
@@ -372,7 +372,7 @@ class _Branch:
 
 
 def _is_related(seen: _Branch, path: tuple[str, ...]) -> bool:
-    """Whether a name seen equals, contains or lies below `path`."""
+    """Whether a name in the tree equals, contains or lies below `path`."""
     branch: _Branch | None = seen
     for part in path:
         branch = branch.below.get(part) if branch is not None else None
@@ -392,7 +392,7 @@ def _grow(seen: _Branch, path: tuple[str, ...]) -> None:
 def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
     """The request key of one element: the user's, bound to his DN, the operation and its subject.
 
-    Services share one DN towards the store, so without this one user's key could answer another's request.
+    Services share one DN towards the store; without this, one user's key could answer another's request.
     """
     if not call.request_key:
         return RequestKey("")
@@ -407,7 +407,7 @@ async def _served_together(
     asked: Sequence[AskedElement[R]],
     walked: dict[LogicalName, Traversal],
 ) -> JointStep:
-    """Try elements together; they take one place, and are walked when they have it."""
+    """Try elements together: they take one place, and the walk follows once they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
     key, caller, service = _joint_key(operation, first, asked), asked[0].call, asked[0].service
@@ -420,13 +420,13 @@ async def _served_together(
             turns = [ElementCall(each.call, keyed, each.room, walked=walked) for each in asked]
             outcomes = await operation.together(turns, requests)
     except CheloniaError as error:
-        failed = error.with_traceback(None)  # who has to wait too long for his turn does so alone
+        failed = error.with_traceback(None)  # a caller that waits too long for his turn fails alone
         outcomes = {n: failed for n, each in enumerate(asked) if begun or each.call is caller}
     return JointStep(first, key, outcomes)
 
 
 def _joint_key(operation: BulkOperation[R, A], first: int, asked: Sequence[AskedElement[R]]) -> RequestKey:
-    """The request key of elements that are tried together: bound to all of them, and their callers."""
+    """Return the request key of elements tried together, bound to all of them and their callers."""
     call, whose = asked[0].call, [operation.subject(each.request) for each in asked]
     whose += [f"{each.call.dn}\0{each.call.request_key}" for each in asked if each.call is not call]
     return element_key(call, f"{operation.name} together", first, "\0".join(whose))
@@ -440,7 +440,7 @@ async def _serve(
     place: int,
     walked: dict[LogicalName, Traversal],
 ) -> tuple[A, CheloniaError | None]:
-    """Serve one element, which has this place in the joint step."""
+    """Serve one element, which has this index in the joint step."""
     met, request = joint.outcomes.get(place), asked.request
     if met is None and place in joint.outcomes and operation.recalled is not None:
         return operation.recalled(request), None
@@ -455,7 +455,7 @@ async def _serve(
             raise met
         async with ports.places.one(call, ports.limits, ports.clock) as waited:
             if waited:
-                turn = replace(turn, walked={})  # that is how things were then
+                turn = replace(turn, walked={})  # the walk may be out of date
             return await _attempt(ports, operation, turn, request), None
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
@@ -465,13 +465,12 @@ async def _serve(
         try:
             if await _has_applied(ports, service, joint, place):
                 return operation.recalled(request), None
-        except CheloniaError as unknown:  # a first try may have applied: what this one met is not the answer yet
+        except CheloniaError as unknown:  # a first try may have applied: this one's error is not the answer yet
             error = error if error.meaning.retryable else unknown
     return _failed(operation, turn, request, _as_seen(error, turn.user))
 
 
 async def _has_applied(ports: Ports, service: Call, joint: JointStep, place: int) -> bool:
-    """Whether a first try of an element had applied, by itself or with others."""
     if await ports.librarian.recall(service) is not None:
         return True
     memo = await ports.librarian.recall(service.keyed(joint.key)) if joint.key else None
@@ -481,7 +480,7 @@ async def _has_applied(ports: Ports, service: Call, joint: JointStep, place: int
 def _failed(
     operation: BulkOperation[R, A], turn: ElementCall, request: R, error: CheloniaError
 ) -> tuple[A, CheloniaError | None]:
-    if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without knowing who calls
+    if error.kind is Kind.DENIED and error.op.endswith(".metadata"):  # decided without the caller's identity
         subject = operation.subject(request)
         audit.record(turn.user, operation.name, subject, action="metadata", decision="denied", rule=error.cause)
     phase = error.op if error.op in status.PHRASES else operation.name
@@ -504,8 +503,8 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
 
 
 def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
-    """A Librarian that does not know this Bartender is our trouble, not the user's lack of a right; and who comes by a
-    token hears neither which collections have quotas nor what is in them."""
+    """Return the error as the user may see it. A Librarian that refuses this Bartender is the cluster's trouble, not a
+    missing right of his. The bearer of a token learns neither which collections have quotas nor their use."""
     if error.kind is Kind.QUOTA and user.scopes:
         cause = "a quota of where it goes, or of whose token this is, is used up: ask who gave you the token"
         return CheloniaError(Kind.QUOTA, error.op, cause=cause)
@@ -516,7 +515,7 @@ def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
 
 
 def _path(ln: str | LogicalName) -> tuple[str, ...]:
-    """The name as a path; one that does not parse is related to nothing but itself."""
+    """Return the name as a path; one that does not parse is related to nothing but itself."""
     try:
         parsed = parse_ln(ln) if isinstance(ln, str) else ln
     except CheloniaError:

@@ -1,7 +1,7 @@
-"""What a client may say about an entry: a whitelist, and the facts of a file about to be put.
+"""Metadata from clients: a whitelist, and the facts of a file about to be put.
 
 Allowed are `metadata/*`, valid `policy` and `defaultPolicy` rules, `timestamps/modified` and, on collections,
-`states/closed` = `no`. What the server always sets itself (`entry/type`, `entry/owner`, `timestamps/created`) is
+`states/closed` = `no`. Properties that the server sets itself (`entry/type`, `entry/owner`, `timestamps/created`) are
 ignored, as in the original. Everything else - `locations`, `parents`, `entries`, `entry/GUID`, blobs - is refused.
 """
 
@@ -18,7 +18,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, Triple
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, check_policy_rule
 
 IGNORED = frozenset({("entry", "type"), ("entry", "owner"), ("timestamps", "created")})
-"""The server sets these; what a client says of them is dropped."""
+"""Properties that the server sets; a client's values for them are dropped."""
 
 WRITTEN = ("metadata", "policy", DEFAULT_POLICY_SECTION, "timestamps")
 """Sections whose properties users choose."""
@@ -35,7 +35,7 @@ _SIZE_DIGITS_MAX = 19
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of a file before its bytes. `size` -1: unknown; `checksum` "": unknown."""
+    """The facts of a file before its bytes. `size` -1: unknown; `checksum` "": unknown."""
 
     size: int
     checksum: str
@@ -44,21 +44,21 @@ class FileFacts:
 
     @property
     def checksums(self) -> Checksums:
-        """The one known checksum in its place."""
+        """The one known checksum, in its field."""
         known = self.checksum_type if self.checksum_type in CHECKSUM_DIGITS else "sha256"
         return Checksums(**{known: self.checksum})
 
     def states(self) -> dict[str, str]:
-        """The `states` section these facts make; size only when known."""
+        """Return the `states` section of these facts; size only when known."""
         states = {"checksum": self.checksum, "checksumType": self.checksum_type, "neededReplicas": str(self.needed)}
         return states if self.size < 0 else {"size": str(self.size), **states}
 
 
 def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[str, dict[str, str]]:
-    """Pick what a client may set on a new entry of this type; `phase` chooses the status string of a refusal.
+    """Return what a client may set on a new entry of this type; `phase` chooses the status string of a refusal.
 
     Returns: sections among `metadata`, `policy`, `defaultPolicy`, `timestamps`.
-    Raises: DENIED for what only the system writes, BAD_REQUEST for what is malformed, TOO_LARGE.
+    Raises: DENIED for a property that only the system writes, BAD_REQUEST for a malformed one, TOO_LARGE.
     """
     if len(triples) > bounds.USER_METADATA_MAX:
         raise CheloniaError(Kind.TOO_LARGE, phase, "", f"at most {bounds.USER_METADATA_MAX} metadata elements")
@@ -82,7 +82,7 @@ def check_volume(sections: Sections) -> None:
 
 
 def check_rules(sections: Sections) -> None:
-    """Refuse policies of more rules than are looked at in time. Raises: TOO_LARGE."""
+    """Refuse policies of more rules than a decision can check in time. Raises: TOO_LARGE."""
     for name in ("policy", DEFAULT_POLICY_SECTION):
         count = len(sections.get(name, {}))
         if count > bounds.POLICY_RULES_MAX:
@@ -102,7 +102,7 @@ def check_value(triple: Triple) -> None:
 
 
 def is_settable(section: str, prop: str, entry_type: str) -> bool:
-    """Whether users may write this property of an entry as it is (states have rules of their own)."""
+    """Whether users may write this property of an existing entry (states have rules of their own)."""
     if section in ("metadata", "policy"):
         return bool(prop)
     if section == DEFAULT_POLICY_SECTION:
@@ -111,7 +111,7 @@ def is_settable(section: str, prop: str, entry_type: str) -> bool:
 
 
 def check_text(triple: Triple) -> None:
-    """Refuse what could not be stored. Raises: TOO_LARGE, BAD_REQUEST (not valid UTF-8)."""
+    """Refuse text that cannot be stored. Raises: TOO_LARGE, BAD_REQUEST (not valid UTF-8)."""
     limits = ((triple.property, bounds.PROPERTY_BYTES_MAX), (triple.value, bounds.VALUE_BYTES_MAX))
     for text, limit in limits:
         try:
@@ -127,7 +127,7 @@ def check_text(triple: Triple) -> None:
 def file_facts(triples: tuple[Triple, ...]) -> FileFacts:
     """Read the mandatory metadata of putFile.
 
-    Raises: MISSING_METADATA naming the first one missing; BAD_REQUEST naming one that makes no sense.
+    Raises: MISSING_METADATA naming the first one missing; BAD_REQUEST naming an invalid one.
     """
     states = {triple.property: triple.value for triple in triples if triple.section == "states"}
     for name in FILE_FACTS:
@@ -156,7 +156,7 @@ def checked_facts(facts: FileFacts) -> FileFacts:
 
 
 def new_policies(parent: Mapping[str, Mapping[str, str]], entry_type: str) -> dict[str, dict[str, str]]:
-    """What a new entry takes over of its collection: `defaultPolicy` as policy, and a collection as default too."""
+    """Return the policies that a new entry inherits: `defaultPolicy` as policy, and in a collection as default too."""
     default = dict(parent.get(DEFAULT_POLICY_SECTION, {}))
     if not default:
         return {}

@@ -1,7 +1,7 @@
-"""The trash as users see it: what they have deleted, and bringing it back.
+"""The trash as users see it: their deleted entries, and their restoration.
 
-What was deleted is its owner's and the administrators' to see and to bring back, whatever its policy says; where it
-comes back, the caller needs `addEntry` as for any new name. To everybody else it does not exist.
+Only the owner of a deleted entry and administrators may see and restore it, whatever its policy says. The restored name
+needs `addEntry`, as any new name. For everybody else the entry does not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chelonia.core.rights.policy import Action
 
 
 async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:
-    """What the caller may bring back: of one collection, or with an empty name of all."""
+    """Return the entries that the caller may restore: of one collection, or with an empty name all."""
     under = ""
     if request.ln:
         ln = parse_ln(request.ln)
@@ -35,7 +35,7 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
 
 
 async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:
-    """The collection that is listed: one that is there, or by its GUID one that was deleted. Raises: NOT_FOUND."""
+    """Return the collection to list: an existing one, or by its GUID a deleted one. Raises: NOT_FOUND."""
     if not ln.parts and ln.start != ROOT:
         page = await ports.librarian.trash(turn.service, ln.start, "", 1)
         if any(each.type == TYPE_COLLECTION and _may(turn.user, each) for each in page.entries):
@@ -48,7 +48,7 @@ async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:
 
 
 async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> None:
-    """Bring a file or a collection back under the name it had, or another."""
+    """Restore a file or a collection under its former name, or another."""
     file = await _wanted(ports, turn, request)
     target = parse_ln(request.target_ln) if request.target_ln else LogicalName(file.parent, (file.name,))
     (walked,) = await ports.librarian.traverse(turn.service, (target,), RIGHTS)
@@ -59,7 +59,7 @@ async def undelete(ports: Ports, turn: ElementCall, request: UndeleteRequest) ->
 
 
 async def _wanted(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> Trashed:
-    """The file meant: by its GUID, or the one of this name that was deleted last. Raises: NOT_FOUND."""
+    """Return the entry by its GUID, or the last deleted one of this name. Raises: NOT_FOUND."""
     ln = parse_ln(request.ln)
     under: str = ln.start
     if ln.parts:

@@ -1,9 +1,9 @@
-"""Small blobs are read from Shepherds: what is asked of one in one turn of the event loop goes in one message.
+"""Reads of small blobs from Shepherds: the requests to one Shepherd in one turn of the event loop share one message.
 
-Each question has an answer of its own; where the call fails, each has that failure as its answer. A Shepherd that is
-silent for `hedge_ms` answers with a promise, so that another can be asked beside it: one timer for all. Whoever waits
-no longer cancels the promise: the call goes on for the others, and the Shepherd is noted to be silent.
-The call has no request key, as each of its questions would have its own; its request id is that of the first.
+Each request has its own answer; if the call fails, each has that failure as its answer. A Shepherd that is silent for
+`hedge_ms` answers with a promise, so that the caller can try another beside it: one timer for all. A caller that stops
+waiting cancels the promise: the call goes on for the others, and the Shepherd is noted to be silent.
+The call has no request key, as each of its requests would have its own; its request id is that of the first.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from chelonia.core.ports.shepherd import FetchOutcome
 from chelonia.core.timing.clock import Clock
 
 Told = FetchOutcome | asyncio.Future[FetchOutcome]
-"""What a Shepherd says: an answer, or nothing yet."""
+"""A Shepherd's answer, or a promise of one."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Questions that leave together. `size`: bytes that travel with them or with their answers."""
+    """Requests that leave together. `size`: bytes that travel with them or with their answers."""
 
     call: Call
     questions: list[ReferenceId] = field(default_factory=list)
     answers: list[asyncio.Future[Told]] = field(default_factory=list)
     late: dict[int, asyncio.Future[FetchOutcome]] = field(default_factory=dict)
-    """The answers promised, by the place of their questions."""
+    """The promised answers, by the index of their requests."""
     size: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether one more fits into the call."""
         return len(self.questions) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
 
     def promise(self, noted: Callable[[asyncio.Future[FetchOutcome]], None]) -> None:
-        """Tell who waits that he has to wait on; `noted` hears who does not."""
+        """Answer the callers that wait with a promise; `noted` is called when one stops waiting for it."""
         for number, answer in enumerate(self.answers):
             if not answer.done():
                 late = self.late[number] = asyncio.get_running_loop().create_future()
@@ -50,24 +49,24 @@ class _Group:
                 answer.set_result(late)
 
     def open(self) -> dict[int, asyncio.Future[Any]]:
-        """The answers that are waited for, by the place of their questions."""
+        """Return the answers that callers wait for, by the index of their requests."""
         everyone: dict[int, asyncio.Future[Any]] = {**dict(enumerate(self.answers)), **self.late}
         return {number: each for number, each in everyone.items() if not each.done()}
 
 
 class GroupedCalls:
-    """Reads small blobs from all Shepherds."""
+    """Reads of small blobs from all Shepherds."""
 
     def __init__(self, shepherds: Shepherds, clock: Clock, hedge_ms: int) -> None:
         self._shepherds = shepherds
         self._clock = clock
         self._hedge_ms = hedge_ms
         self.leaving: dict[ServiceId, _Group] = {}
-        """What is asked of whom in this turn: one more question costs little there."""
+        """The requests of this turn by Shepherd: one more costs little there."""
         self._asked: set[asyncio.Task[None]] = set()
 
     def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[Told]:
-        """Ask with what else is asked of this Shepherd in this turn; `call` is the Bartender's own."""
+        """Send a request with the others of this turn to the same Shepherd; `call` is the Bartender's own."""
         loop, group = asyncio.get_running_loop(), self.leaving.get(shepherd)
         if group is None or not group.has_room(size):
             group = self.leaving[shepherd] = _Group(call.keyed(RequestKey("")))

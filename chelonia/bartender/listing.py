@@ -1,9 +1,9 @@
-"""What users see of the namespace: stat and list.
+"""The users' view of the namespace: stat and list.
 
-stat needs `read` on the entry and shows it whole; list needs `read` on the collection. A child the caller may not
-read shows its type, size and times only, and is not walked into. Listings come in byte order of the stored keys
-(`name/` for collections), so a recursive walk is in the order of its path and can go on after any of them: `after`
-is the path of the last entry shown. The names inside children are never part of a listing.
+stat needs `read` on the entry and shows it whole; list needs `read` on the collection. A child that the caller may not
+read shows its type, size and times only, and is not entered. Listings come in byte order of the stored keys (`name/`
+for collections), so a recursive walk is in order of path and can go on after any. `after` is the path of the last entry
+shown. The names inside children are never part of a listing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LISTABLE: Filter = (
     *RIGHTS, Needed("timestamps"), Needed("metadata"), Needed("locations"), Needed("mountpoint"),
 )  # fmt: skip
 _ALWAYS: Filter = (Needed("entry"), Needed("policy"))
-"""Needed of each child to decide what may be shown of it."""
+"""Sections of each child that decide what the caller may see of it."""
 _PUBLIC: Filter = (Needed("entry", "type"), Needed("states", "size"), Needed("timestamps"))
-"""What a listing shows of a child the caller may not read."""
+"""Properties that a listing shows of a child that the caller may not read."""
 
 
 async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOutcome:
@@ -50,7 +50,7 @@ async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOut
 
 
 def stat_refused(request: NameRequest, text: str, error: CheloniaError) -> StatOutcome:
-    """The original's answers: nothing for what is not there, an `error` triple for what may not be read."""
+    """Return the original's answers: nothing for a missing entry, an `error` triple for one that may not be read."""
     metadata: tuple[Triple, ...] = ()
     if error.kind is Kind.DENIED:
         metadata = (Triple("error", text, "you are not allowed to read"),)
@@ -61,7 +61,7 @@ def stat_refused(request: NameRequest, text: str, error: CheloniaError) -> StatO
 
 @dataclass(frozen=True, slots=True)
 class CollectionListing:
-    """One listing in progress: for whom, of what, how much of each child."""
+    """One listing in progress: the caller's call, its collection, and the parts to show of each child."""
 
     ports: Ports
     turn: ElementCall
@@ -72,7 +72,7 @@ class CollectionListing:
 
     @property
     def fetched(self) -> Filter:
-        """What to ask of each child."""
+        """The parts to read of each child."""
         if not self.needed:
             return _LISTABLE
         return (*(need for need in self.needed if need.section not in _NOT_LISTED), *_ALWAYS)
@@ -123,12 +123,12 @@ def _listed(listing: CollectionListing, walk: RecursiveWalk, leaf: Leaf) -> List
 
 
 def _names_of(triple: Triple) -> tuple[tuple[str, str], tuple[str, str]]:
-    """What a filter may call this triple: itself, or its whole section."""
+    """Return the names that a filter may use for this triple: itself, or its whole section."""
     return (triple.section, triple.property), (triple.section, "")
 
 
 def _shown(stored: StoredObject, hidden: frozenset[str] = HIDDEN) -> Sections:
-    """An object as users see it: without the system's own sections, names bare."""
+    """Return an object as users see it: without the system's own sections, names bare."""
     shown = {section: dict(properties) for section, properties in stored.sections.items() if section not in hidden}
     if "entries" in shown:
         shown["entries"] = {entry_name(key): guid for key, guid in shown["entries"].items()}

@@ -1,8 +1,8 @@
-"""modify: the whitelist of what users may change, and the right each needs.
+"""modify: the whitelist of properties that users may change, and the right each needs.
 
 `metadata/*` and `timestamps/modified` need modifyMetadata; `policy/*` and a collection's `defaultPolicy/*` need
-modifyPolicy; `states/neededReplicas` and `states/closed` need modifyStates and follow rules of their own. Size and
-checksum never change except by new bytes: changing them would make every holder doubt its replica.
+modifyPolicy. `states/neededReplicas` and `states/closed` need modifyStates and follow rules of their own. Size and
+checksum change only with new bytes: changing them would make every holder doubt its replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chelonia.core.ports.librarian import SetWanted
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
-"""What a change needs of an entry: what decides the right, and what it may grow."""
+"""Sections that a change reads: those that decide the right, and those that it may enlarge."""
 
 SET, UNSET, ADD, SET_IF = "set", "unset", "add", "setifvalue="
 
@@ -37,12 +37,12 @@ _ACTIONS = {
 }
 
 _CLOSING = {"yes": ("no", "yes"), "no": ("no",)}
-"""`states/closed`: new value -> values it may have now. Closing is one-way; `broken` is set by the system alone."""
+"""`states/closed`: new value -> values it may have now. Closing is one-way; only the system sets `broken`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DecidedChange:
-    """One change, with what was decided about it."""
+    """One change, with the entry and versions that its decision rests on."""
 
     request: ModifyRequest
     found: FoundEntry
@@ -50,7 +50,7 @@ class _DecidedChange:
 
 
 def applied(request: ModifyRequest) -> Outcome:
-    """The answer to a change that has applied."""
+    """Return the answer to a change that has applied."""
     return Outcome(request.change_id, "unset" if request.change_type == UNSET else "set")
 
 
@@ -85,7 +85,7 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
 
 
 def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
-    """Refuse what would make the entry's metadata too large. Raises: TOO_LARGE."""
+    """Refuse a change that would make the entry's metadata too large. Raises: TOO_LARGE."""
     if request.change_type == UNSET:
         return
     changed = {request.section: {request.property: request.value}}
@@ -120,7 +120,7 @@ async def _change(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Out
 
 
 async def _check_unchanged(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> None:
-    """A failed change tells only text: look whether the decision still stands. Raises: CONFLICT when it does not."""
+    """Check that the decision still stands after a failure without a kind. Raises: CONFLICT when it does not."""
     (now,) = await ports.librarian.get(turn.service, (asked.found.guid,), RIGHTS)
     if now.version != asked.found.object.version:
         raise CheloniaError(Kind.CONFLICT, subject=asked.request.ln, cause="it changed at the same time; try again")
@@ -170,7 +170,7 @@ def _plain_set(request: ModifyRequest) -> ModifyRequest:
 
 
 async def _unmet(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Outcome:
-    """Answer a condition that does not hold, unless it is this very request's first try that made it so."""
+    """Answer a condition that does not hold, unless this very request's first try made it so."""
     if turn.service.request_key and await ports.librarian.recall(turn.service) is not None:
         return Outcome(request.change_id, status.success("modify"))
     cause = f"{request.section}/{request.property} has another value"

@@ -1,7 +1,7 @@
 """Operations on names: make and unmake collections and mount points, move and link, delete and unlink.
 
-Each decides rights on what one walk found and hands the Librarian one transact, conditioned on the versions it
-decided on. Nothing here can leave half a change behind.
+Each decides rights on the result of one walk, and hands the Librarian one transact, conditioned on the versions it
+decided on. No operation can leave half a change behind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversa
 from chelonia.core.rights.policy import Action
 
 DoomedEntry = tuple[FoundEntry, FoundEntry | None, Expect]
-"""An entry, the collection that its name is taken from, if it is one name alone, and what the removal rests on."""
+"""An entry to remove, its collection if only one name goes, and the versions that the removal rests on."""
 
 
 async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRequest) -> None:
-    """Make a collection, which takes over its parent's default policy, or a mount point for an external URL."""
+    """Make a collection, which inherits its parent's default policy, or a mount point for an external URL."""
     op = "makeCollection"
     own: Sections = {"states": {"closed": "no"}}
     if entry_type == TYPE_MOUNTPOINT:
@@ -46,7 +46,7 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
 
 
 async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> None:
-    """Remove an empty collection, a mount point (what it points to is not touched), or a file under all its names."""
+    """Remove an empty collection, a mount point (but not its target), or a file under all its names."""
     found, _, expect = await doomed(op, ports, turn, request)
     try:
         if found.type == TYPE_COLLECTION:
@@ -58,7 +58,7 @@ async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest)
 
 
 async def doomed(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
-    """What a removal is of. Raises: as it fails."""
+    """Return the entry that `remove` is to take. Raises: the error that it fails with."""
     ln = parse_ln(request.ln)
     (walked,) = await led(ports, turn, ln, needed=RIGHTS)
     found = existing(ln, walked)
@@ -74,16 +74,16 @@ _REMOVED = {
     "unmakeMountpoint": (TYPE_MOUNTPOINT, Kind.INVALID_TARGET),
     "delFile": (TYPE_FILE, Kind.NOT_A_FILE),
 }
-"""What an operation removes, and how it calls anything else."""
+"""The type that an operation removes, and the error for any other."""
 
 
 def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
-    """What the Librarian calls by its GUID, by the name that the user gave."""
+    """Return the Librarian's error about a GUID, with the name that the user gave."""
     return CheloniaError(error.kind, error.op, str(ln), error.cause)
 
 
 async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
-    """Drop one name; the last name takes the entry with it (a collection only when it is empty)."""
+    """Remove one name; the last name takes the entry with it (a collection only when it is empty)."""
     ln, (found, parent, expect) = parse_ln(request.ln), await doomed_name(ports, turn, request)
     assert parent is not None, "a name is in a collection"
     try:
@@ -93,7 +93,7 @@ async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
 
 
 async def doomed_name(ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
-    """What `unlink` takes a name of. Raises: as it fails."""
+    """Return the entry whose name `unlink` is to take. Raises: the error that it fails with."""
     ln = parse_ln(request.ln)
     if not ln.parts:
         raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(ln), cause="this is an entry itself, not a name of one")
@@ -109,13 +109,13 @@ async def each_together(
     turns: Sequence[ElementCall],
     requests: Sequence[NameRequest],
 ) -> Outcomes:
-    """Remove what has one name in one transact, each as `decide` allows."""
+    """Remove entries with a single name in one transact, each as `decide` allows."""
     decisions = (decide(ports, *each) for each in zip(turns, requests, strict=True))
     return await together(ports, turns[0].service, decisions)
 
 
 async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[DoomedEntry]]) -> Outcomes:
-    """Remove what has one name in one transact."""
+    """Remove entries with a single name in one transact."""
     orders: list[Unlink | None] = []
     outcomes = Outcomes()
     for number, decision in enumerate(decisions):
@@ -126,7 +126,7 @@ async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[Do
             orders.append(None)
             if error.kind is not Kind.CONFLICT:
                 outcomes[number] = error.with_traceback(None)
-    if len(outcomes) < len(orders):  # also where none of these can go now: some may have gone at a first try
+    if len(outcomes) < len(orders):  # also where none of these can go now: a first try may have removed some
         try:
             outcomes |= dict.fromkeys(await _gone_together(ports, service, orders))
         except CheloniaError as error:
@@ -137,7 +137,7 @@ async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[Do
 
 
 async def _gone_together(ports: Ports, service: Call, orders: Sequence[Unlink | None]) -> tuple[int, ...]:
-    """The places of what went. Whatever did not is asked for by itself after this, and never together again."""
+    """Return the indices of the removed names. The others are served singly after this, and never together again."""
     try:
         return await ports.librarian.unlink_all(service, tuple(orders))
     except CheloniaError as error:
@@ -147,7 +147,7 @@ async def _gone_together(ports: Ports, service: Call, orders: Sequence[Unlink | 
 
 
 def _of_only_name(found: FoundEntry, expect: Expect) -> Unlink | None:
-    """How an entry goes with its name; None: it has others, or is a collection."""
+    """Return how to remove an entry with its name; None: it has others, or is a collection."""
     names = list(found.section("parents"))
     if len(names) != 1 or found.type == TYPE_COLLECTION:
         return None
@@ -200,9 +200,9 @@ def _existing_source(source: LogicalName, walked: Traversal) -> FoundEntry:
 
 
 def _place(target: LogicalName, walked: Traversal, found: FoundEntry) -> tuple[FoundEntry, str]:
-    """Where a move goes: the collection and the name in it. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT.
+    """Return the collection and the name that a move leads to. Raises: EXISTS, INVALID_TARGET, IN_MOUNTPOINT.
 
-    That a collection does not go into itself is the transact's to know: another move may be under way.
+    Only the transact can tell that a collection does not go into itself: another move may be under way.
     """
     if target.into and walked.complete and is_visible(walked.last):
         into = FoundEntry(target, walked.last)
@@ -216,7 +216,7 @@ def _place(target: LogicalName, walked: Traversal, found: FoundEntry) -> tuple[F
 
 
 def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> FoundEntry:
-    """The collection that holds the name. Raises: CONFLICT when it changed between the two walks of one call."""
+    """Return the collection that holds the name. Raises: CONFLICT when it changed between the walks of one call."""
     through = walked.steps[-2].guid if len(walked.steps) > 1 else None
     if not parent.complete or not is_visible(parent.last) or parent.guid != through:
         raise CheloniaError(Kind.CONFLICT, subject=str(ln), cause="it was moved at the same time; try again")
@@ -224,14 +224,14 @@ def parent_of(ln: LogicalName, walked: Traversal, parent: Traversal) -> FoundEnt
 
 
 def may_link(judge: Judge, found: FoundEntry) -> Expect:
-    """Whether the caller may give an entry one more name. Raises: DENIED."""
+    """Require the right to give an entry one more name. Raises: DENIED."""
     if found.type == TYPE_COLLECTION and not judge.call.has(Role.ADMINISTRATOR):
         raise judge.refuse(found, "only administrators make hard links to collections")
     return judge.require(Action.READ, found)
 
 
 def check_url(url: str) -> None:
-    """Refuse what is not a URL of another store. Raises: BAD_REQUEST."""
+    """Refuse an invalid URL of another store. Raises: BAD_REQUEST."""
     try:
         parts = urlsplit(url)
         valid = bool(parts.scheme and (parts.netloc or parts.path.strip("/"))) and url.isprintable() and " " not in url

@@ -1,4 +1,4 @@
-"""What the Bartender's operations work with: the other services, time, chance and settings."""
+"""The ports of the Bartender's operations: the other services, time, chance and settings."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class Ports:
     lists: Queues = field(default_factory=lambda: Queues(bounds.LISTS_PER_CALLER_MAX))
 
     def own(self, call: Call) -> Call:
-        """The Bartender's own call, for the sake of a user's."""
+        """Return the Bartender's own call on behalf of a user's."""
         return call.as_service(self.settings.dn, Role.BARTENDER, self.settings.service_id)

@@ -1,7 +1,7 @@
 """The token of a bytes-first upload: everything its commit needs, authenticated, so that Bartenders keep nothing.
 
-Layout: `<payload>.<mac>`, both base64url without padding; the payload is a JSON object, the mac HMAC-SHA256 over
-`chelonia put 1` NUL payload under the cluster's token key. Any Bartender of the cluster takes another's token.
+Layout: `<payload>.<mac>`, both base64url without padding. The payload is a JSON object, the mac HMAC-SHA256 over
+`chelonia put 1` NUL payload under the cluster's token key. Any Bartender of the cluster accepts another's token.
 Golden text: `docs/formats/put-token.md`.
 """
 
@@ -24,13 +24,13 @@ from chelonia.core.names import parse_ln
 from chelonia.wire import armour
 
 TOKEN_BYTES_MAX = 64 * 1024
-"""The longest Logical Name, escaped and encoded, fits."""
+"""Room for the longest Logical Name, escaped and encoded."""
 _CONTEXT = b"chelonia put 1\0"
 
 
 @dataclass(frozen=True, slots=True)
 class PutToken:
-    """An upload begun for `begin.owner`; `begin` without sections and versions, which are decided at its commit."""
+    """An upload begun for `begin.owner`. `begin` lacks sections and versions: its commit decides them."""
 
     begin: BeginPut
     begun: Begun
@@ -38,7 +38,7 @@ class PutToken:
 
 
 class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The payload."""
+    """The payload of a token."""
 
     parent: Guid
     name: str
@@ -100,7 +100,7 @@ def decode(text: str, key: bytes) -> PutToken:
     try:
         fields = _READER.decode(armour.from_text(payload) or b"")
         ln = parse_ln(fields.ln)
-    except (ValueError, CheloniaError):  # signed by a version of ours that wrote something else
+    except (ValueError, CheloniaError):  # signed by a version of ours with another payload
         raise _forged() from None
     begin = BeginPut(
         parent=fields.parent,

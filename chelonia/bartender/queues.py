@@ -1,4 +1,4 @@
-"""Who waits for whom: so many calls of one kind at once of one caller (`Queues`), so many of all (`Places`)."""
+"""Limits to calls at work: of one kind and one caller (`Queues`), and of all callers (`Places`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _CallQueue:
 
 @dataclass(slots=True)
 class Queues:
-    """The queues of one kind of call, one a caller (`Call.waits_as`)."""
+    """The queues of one kind of call, one per caller (`Call.waits_as`)."""
 
     most: int
     _queues: dict[str, _CallQueue] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Queues:
 
     @asynccontextmanager
     async def one(self, call: Call) -> AsyncIterator[None]:
-        """A place for one call, when its turn comes."""
+        """Hold a place for one call, once its turn comes."""
         caller = call.waits_as
         queue = self._queues.setdefault(caller, _CallQueue(asyncio.Semaphore(self.most)))
         queue.inside += 1
@@ -51,8 +51,8 @@ class Queues:
 
 
 class _ElementPlace(AbstractAsyncContextManager[bool]):
-    """A place of `Places`; told is whether it was waited for. A generator costs three times as much, and each look
-    takes one."""
+    """A place of `Places`; entering it returns whether the call had to wait. No generator, which costs three times as
+    much: each look takes a place."""
 
     __slots__ = ("_enter", "_leave")
 
@@ -67,7 +67,7 @@ class _ElementPlace(AbstractAsyncContextManager[bool]):
 
 
 class Places:
-    """Places for elements of calls at work. When all are taken callers take turns (`core.timing.turns`)."""
+    """Places for elements of calls at work. When all are taken, callers take turns (`core.timing.turns`)."""
 
     def __init__(
         self, places: int = bounds.ELEMENTS_AT_WORK_MAX, waiting_max: int = bounds.ELEMENTS_WAITING_MAX
@@ -75,8 +75,8 @@ class Places:
         self._turns: Turns[asyncio.Future[None]] = Turns(places, waiting_max)
 
     def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[bool]:
-        """A place for one element, when its caller's turn comes. Raises: BUSY when too many of his wait, or one for too
-        long."""
+        """Hold a place for one element, once its caller's turn comes. Raises: BUSY when too many of his wait, or this
+        one waits for too long."""
         return _ElementPlace(partial(self._enter, call, limits, clock), self._leave)
 
     async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
@@ -97,7 +97,6 @@ class Places:
                 return False
 
     async def _turn(self, caller: str, place: asyncio.Future[None], clock: Clock) -> bool:
-        """Whether its turn came in time."""
         try:
             if await done_within(clock, place, bounds.TURN_WAIT_MS_MAX):
                 return True
@@ -112,5 +111,5 @@ class Places:
 
     def _leave(self) -> None:
         following = self._turns.left()
-        if following is not None:  # who is cancelled gives it on
+        if following is not None:  # a cancelled one passes it on
             following.set_result(None)

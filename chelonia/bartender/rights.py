@@ -1,9 +1,9 @@
-"""Access control: what a Logical Name led to, and whether the caller may do what he asks there.
+"""Access control: the entry that a Logical Name led to, and the caller's rights there.
 
-Decisions are `core.rights.policy.decide`, fail-closed, on the entry's own policy alone: following a path needs no
-right, a missing name answers "not found" to everybody. Administrators pass, and the audit log says so; a token narrows
-them too (`core.rights.scopes`). Every decision yields the (entry, version) it was based on; the Librarian conditions
-its transact on them, so a revoked right is not used.
+`core.rights.policy.decide` decides, fail-closed, on the entry's own policy alone: following a path needs no right, and
+a missing name answers "not found" to everybody. Administrators pass, and the audit log says so; a token narrows them
+too (`core.rights.scopes`). Every decision yields the (entry, version) it was based on. The Librarian makes them
+conditions of its transact, so a revoked right is not used.
 
 Rights per operation (the original's, corrected):
 - stat, list, getFile: `read` on the entry
@@ -43,13 +43,13 @@ from chelonia.core.rights.scopes import narrowed_to
 RIGHTS: Filter = (
     Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"),
 )  # fmt: skip
-"""What decisions need of an entry; never its names, so the cost does not grow with a collection's width."""
+"""Sections of an entry that decide; never its names, so the cost does not grow with a collection's width."""
 
 _VISIBLE = (TYPE_FILE, TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SYMLINK, TYPE_SPECIAL)
 
 
 class FoundEntry(msgspec.Struct, frozen=True):
-    """An entry that a Logical Name led to. `about`: the name in it that is made or taken away; scopes speak of it."""
+    """An entry that a Logical Name led to. `about`: the name in it that is made or removed, to which scopes apply."""
 
     ln: LogicalName
     object: StoredObject
@@ -61,7 +61,7 @@ class FoundEntry(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """`file`, `collection` or `mountpoint`."""
+        """`file`, `collection`, `mountpoint`, `symlink` or `special`."""
         return self.object.value("entry", "type")
 
     @property
@@ -69,17 +69,17 @@ class FoundEntry(msgspec.Struct, frozen=True):
         return self.object.value("entry", "owner")
 
     def section(self, name: str) -> Mapping[str, str]:
-        """One section of the entry, empty when unset."""
+        """Return one section of the entry, empty when unset."""
         return self.object.sections.get(name, {})
 
 
 def is_visible(stored: StoredObject) -> bool:
-    """Whether users may know of this object: it exists and is no pending upload."""
+    """Whether users may know of this object: it exists, and is no pending upload or deleted entry."""
     return stored.exists and stored.value("entry", "type") in _VISIBLE
 
 
 def existing(ln: LogicalName, walked: Traversal) -> FoundEntry:
-    """The entry called `ln`. Raises: NOT_FOUND; IN_MOUNTPOINT when the name goes on behind a mount point."""
+    """Return the entry called `ln`. Raises: NOT_FOUND; IN_MOUNTPOINT when the name goes on behind a mount point."""
     if walked.complete and is_visible(walked.last):
         return FoundEntry(ln, walked.last)
     if not walked.complete and walked.last.value("entry", "type") == TYPE_MOUNTPOINT:
@@ -88,10 +88,10 @@ def existing(ln: LogicalName, walked: Traversal) -> FoundEntry:
 
 
 def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
-    """The collection in which `ln` can be made.
+    """Return the collection in which `ln` can be made.
 
-    Raises: EXISTS, IN_MOUNTPOINT, NO_PARENT; INVALID_TARGET when the name is a bare GUID; NOT_A_COLLECTION when
-    something else is in the way.
+    Raises: EXISTS, IN_MOUNTPOINT, NO_PARENT, INVALID_TARGET (the name is a bare GUID), NOT_A_COLLECTION (something
+    else is in the way).
     """
     last = walked.last
     if walked.complete and (ln.parts or is_visible(last)):
@@ -109,7 +109,7 @@ def parent_of_new(ln: LogicalName, walked: Traversal) -> FoundEntry:
 
 
 def listable(found: FoundEntry) -> None:
-    """Raises: NOT_A_COLLECTION; IN_MOUNTPOINT for a mount point, which stands for another place."""
+    """Refuse to list an entry. Raises: NOT_A_COLLECTION; IN_MOUNTPOINT for a mount point, which is another place."""
     if found.type == TYPE_MOUNTPOINT:
         cause = f"it is a mount point, which stands for {found.object.value('mountpoint', 'externalURL')}"
         raise CheloniaError(Kind.IN_MOUNTPOINT, subject=str(found.ln), cause=cause)
@@ -118,30 +118,30 @@ def listable(found: FoundEntry) -> None:
 
 
 def versions(*found: FoundEntry) -> Expect:
-    """What a decision on these entries was based on."""
+    """Return the versions that a decision on these entries was based on."""
     return tuple((each.guid, each.object.version) for each in found)
 
 
 class Judge(msgspec.Struct, frozen=True):
-    """Decides for one caller in one operation."""
+    """The decisions for one caller in one operation."""
 
     call: Call
     op: str
 
     def may(self, action: Action, found: FoundEntry) -> bool:
-        """Decide quietly: for what is merely shown less of, such as the children of a listing."""
+        """Decide without a log line: for a refusal that only shows less, such as for the children of a listing."""
         return self._covered(action, found) and (
             self.call.has(Role.ADMINISTRATOR) or self._decide(action, found).allowed
         )
 
     def require(self, action: Action, found: FoundEntry) -> Expect:
-        """Demand one right. Returns: what the decision was based on. Raises: DENIED."""
+        """Demand one right. Returns: the versions that the decision was based on. Raises: DENIED."""
         return self.require_one(((action, found),))
 
     def require_one(self, choices: tuple[tuple[Action, FoundEntry], ...], *, phase: str = "") -> Expect:
         """Demand any one of these rights; `phase` chooses the status string of a refusal.
 
-        Returns: what the decision was based on; empty for an administrator. Raises: DENIED.
+        Returns: the versions that the decision was based on; empty for an administrator. Raises: DENIED.
         """
         if self.call.scopes:
             within = tuple(choice for choice in choices if self._covered(*choice))
@@ -162,12 +162,11 @@ class Judge(msgspec.Struct, frozen=True):
         raise self._refusal(choices[0][0], choices[0][1], phase)
 
     def refuse(self, found: FoundEntry, rule: str) -> CheloniaError:
-        """The error for something no policy can allow; `rule` says why, to the log and to the caller."""
+        """Log and return the error for a request that no policy can allow; `rule` says why, also to the caller."""
         audit.record(self.call, self.op, str(found.ln), action="-", decision="denied", rule=rule)
         return CheloniaError(Kind.DENIED, subject=str(found.ln), cause=rule)
 
     def _covered(self, action: Action, found: FoundEntry) -> bool:
-        """Whether the caller's token goes so far."""
         scopes = self.call.scopes
         return not scopes or any(scope.covers(action, found.about or found.ln) for scope in scopes)
 
@@ -186,7 +185,7 @@ class Judge(msgspec.Struct, frozen=True):
         audit.record(self.call, self.op, str(found.ln), action=action.value, decision=decision, rule=rule)
 
     def _refusal(self, action: Action, found: FoundEntry, phase: str) -> CheloniaError:
-        """Who may read the entry sees its policy anyway, so he is told the rule; others learn which right they lack."""
+        """Return the refusal. It names the rule to a caller who may read the policy; others learn the missing right."""
         who = f"whose token this is ({self.call.via})" if self.call.via else self.call.dn
         cause = f"{who} lacks {action.value} on {found.ln}"
         if action is not Action.READ and self._decide(Action.READ, found).allowed:
@@ -195,7 +194,7 @@ class Judge(msgspec.Struct, frozen=True):
 
 
 def check_within(call: Call, op: str, ln: LogicalName) -> None:
-    """Refuse a name that lies in none of the caller's scopes, before anything is said of it. Raises: DENIED."""
+    """Refuse a name outside the caller's scopes, before any answer about it. Raises: DENIED."""
     if not call.scopes or any(scope.holds(ln) for scope in call.scopes):
         return
     rule = f"the token allows {narrowed_to(call.scopes)}"

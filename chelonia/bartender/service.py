@@ -1,7 +1,7 @@
-"""The Bartender: the users' front end. It decides who may do what, and keeps nothing.
+"""The Bartender: the users' front end. It decides the rights of callers, and keeps nothing.
 
-Every operation is a bulk call served by `bulk.answer_all`: each element is walked, decided (`rights`) and handed to
-the Librarian as one transact; its answer is the original's string with kind and cause beside it.
+Every operation is a bulk call served by `bulk.answer_all`. It walks each element, decides on it (`rights`) and hands it
+to the Librarian as one transact. The answer is the original's string with kind and cause beside it.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ from chelonia.core.timing.clock import Clock, Ids
 R = TypeVar("R")
 A = TypeVar("A")
 Act = Callable[[Ports, ElementCall, R], Awaitable[A]]
-"""Serves one element."""
+"""A function that serves one element."""
 Method = Callable[["BartenderService", Call, tuple[R, ...]], Coroutine[Any, Any, tuple[A, ...]]]
 """An operation of the port."""
 Walk = Callable[[Ports, Call, Sequence[Any]], Awaitable[dict[LogicalName, Traversal]]]
-"""Follows the names of elements together."""
+"""A function that follows the names of elements together."""
 Together = Callable[[Ports, Sequence[ElementCall], Sequence[Any]], Awaitable[Outcomes]]
-"""Serves several elements in one step."""
+"""A function that serves several elements in one step."""
 
 
 def _check(_: object, call: Call, row: PortMethod) -> None:
-    """Let a caller in, or note that he was refused. Raises: DENIED."""
     try:
         admit(call, row)
     except CheloniaError as error:
@@ -68,7 +67,7 @@ def _check(_: object, call: Call, row: PortMethod) -> None:
 
 
 def _answering(outcome: Callable[..., A]) -> Callable[[Any, str, CheloniaError], A]:
-    """How an element that failed is answered: by its own id, the original's words, and kind and cause beside them."""
+    """Return a function that answers failed elements: by their ids, with the original's words, kind and cause."""
 
     def answer(request: Any, text: str, error: CheloniaError) -> A:
         cause = ": ".join(part for part in (error.subject, error.cause) if part)
@@ -87,7 +86,7 @@ def _ln(request: Any) -> str:
 
 _RIGHTS_OF_NAMES = partial(named_together, needed=RIGHTS)
 _AND_ABOVE = partial(named_together, needed=RIGHTS, parents=True)
-"""What a change of a name is decided on: of all names of a call together."""
+"""Walks of all names of a call together, for the decisions on changes of names."""
 
 
 def _made(request: MakeRequest) -> str:
@@ -104,7 +103,7 @@ def _restored(request: UndeleteRequest) -> str:
 
 
 def _everywhere(_: object) -> str:
-    """Every name is below the root: such elements run one after another."""
+    """Return the root: every name is below it, so such elements run one after another."""
     return "/"
 
 
@@ -117,9 +116,9 @@ def _change(
     walk: Walk | None = None,
     together: Together | None = None,
 ) -> Method[R, Outcome]:
-    """A method that changes something; an element whose first try is found to have applied is answered as that was.
+    """Return a method that changes entries. An element whose first try has applied gets the answer of that.
 
-    Args: `subject`, `ordered` as in `BulkOperation`; `walk`: follows the names; `together`: serves several in one step.
+    Args: as the fields of `BulkOperation`.
     """
 
     def applied(request: R) -> Outcome:
@@ -147,7 +146,7 @@ def _bulk(
     together: Together | None = None,
     **more: Any,
 ) -> Method[R, A]:
-    """A method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
+    """Return a method that serves its elements one by one. `more`: further fields of its `BulkOperation`."""
 
     async def serve(self: BartenderService, call: Call, requests: tuple[R, ...]) -> tuple[A, ...]:
         follow = partial(walk, self._ports) if walk is not None else None
@@ -165,7 +164,7 @@ class BartenderService:
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
     ) -> None:
-        """Bind the service to its world; nothing is started and nothing is kept."""
+        """Bind the service to its ports. Starts nothing."""
         shepherds = Shepherds(librarian, directory, clock, ids, settings)
         storing, fetching = Storing(shepherds, clock, settings), GroupedCalls(shepherds, clock, settings.hedge_ms)
         counts = LimitCounts(clock.monotonic_ms)
@@ -179,7 +178,7 @@ class BartenderService:
 
     @property
     def limits(self) -> LimitCounts:
-        """What it counts when a bound is reached."""
+        """The counts of bounds that it has reached."""
         return self._ports.limits
 
     async def stat(self, call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
@@ -188,7 +187,7 @@ class BartenderService:
     async def list(
         self, call: Call, requests: tuple[ListRequest, ...], needed: Filter, recursive: bool
     ) -> tuple[ListOutcome, ...]:
-        """List collections; `needed` filters each child's metadata. Raises: TOO_LARGE for a filter without measure."""
+        """List collections; `needed` filters each child's metadata. Raises: TOO_LARGE for a filter of too many."""
         if len(needed) > bounds.FILTER_MAX:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)

@@ -1,4 +1,4 @@
-"""What a Bartender is told at its start: who it is, and the limits it works under."""
+"""The settings of a Bartender: its identity, and the limits it works under."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class BartenderSettings:
     Args:
         dn, service_id: the registered identity under which it calls Librarians and Shepherds.
         token_key: at least 16 secret bytes, the same on every Bartender of the cluster; signs `put` tokens.
-        domain: failure domain of this node; replicas in it are offered first.
+        domain: failure domain of this node; replicas in it come first in answers.
         durable_copies: replicas on stable storage before an upload is answered (at most the wanted count).
         spares: further Shepherds a put may fall back on.
         fallback_turls: further replicas getFile names beside the first.
         put_lifetime_ms: until the bytes of an upload begin to come, and from the last of them to their name; a pending
             name expires with it.
-        get_lifetime_ms: how long a read TURL is good.
-        nodes_cache_ms: how old the list of Shepherds may be.
-        hedge_ms: a Shepherd that has not answered after so long has the next one asked beside it.
-        silent_ms: one that has let somebody wait in vain is asked last for so long.
-        shepherd_timeout_ms: how long a Shepherd may take to answer at all.
-        files_url: where share links lead: a plain door; empty: none is known.
-        share_lifetime_ms_max: how long a share link may be good; 0: none is given.
-        fallback_grace_ms: how long getFile waits for further replicas once it has one.
+        get_lifetime_ms: lifetime of a read TURL.
+        nodes_cache_ms: greatest age of the list of Shepherds.
+        hedge_ms: silence of a Shepherd after which the Bartender calls the next one beside it.
+        silent_ms: time for which one that kept a caller waiting in vain comes last.
+        shepherd_timeout_ms: longest wait for a Shepherd's answer.
+        files_url: the plain door that share links lead to; empty: none is known.
+        share_lifetime_ms_max: longest lifetime of a share link; 0: there are none.
+        fallback_grace_ms: wait of getFile for further replicas once it has one.
         transfer_networks: networks that are not public, from and to which users may have files copied (COPY).
     """
 
@@ -50,6 +50,6 @@ class BartenderSettings:
     transfer_networks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Assert what hosting promises: a real key and at least one durable copy."""
+        """Assert the promises of hosting: a real key and at least one durable copy."""
         assert len(self.token_key) >= 16, "token_key needs at least 16 bytes"
         assert self.durable_copies >= 1, "durable_copies is at least 1"

@@ -1,8 +1,8 @@
-"""The Shepherds as a Bartender uses them: which there are, and tickets to read and write.
+"""The Shepherds as a Bartender uses them: the list of them, and tickets to read and write.
 
-A Shepherd that does not answer, or refuses, is passed over for the next; only when too few are left does the caller
-hear `NO_SHEPHERD` or `NO_REPLICA`. Nobody waits for a silent one: the next is asked beside it after `hedge_ms`, and it
-is asked last for a while. The list of nodes is kept for a moment only: nothing here outlives a restart.
+If a Shepherd does not answer, or refuses, the Bartender tries the next. Only when too few are left does the caller get
+`NO_SHEPHERD` or `NO_REPLICA`. A silent one delays nobody: the next is tried beside it after `hedge_ms`, and for a while
+it comes last. The list of nodes is kept for a moment only: nothing here outlives a restart.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _log = logging.getLogger(__name__)
 Read = Callable[[], Coroutine[Any, Any, TurlOutcome]]
 T = TypeVar("T")
 UNHEARD_MS, LOOK_MS = 500, 50
-"""For so long new bytes wait for Shepherds that are not heard of now, where too few are, and so often it is looked."""
+"""Longest wait of new bytes for Shepherds that are unheard of, when there are too few, and the pause between looks."""
 AWAY_MS: Final = 10 * 60_000
-"""One that has been away for longer than a host takes to start is not waited for."""
+"""Longest absence of a Shepherd worth waiting for: longer than a host takes to start."""
 _RANK: Final = itemgetter(0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class UploadPlan:
-    """An upload to be ticketed: facts, who may send, and how many copies must be durable. `until_ms`: as in `Call`."""
+    """An upload to ticket: facts, its sender, and the copies that must be durable. `until_ms`: as in `Call`."""
 
     facts: ReplicaFacts
     purpose: Purpose
@@ -54,8 +54,8 @@ class UploadPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Shepherds to be asked for one upload, best first, and those that have refused it. Beside them: how long each may
-    take, and of what kind the refusals were."""
+    """Shepherds to try for one upload, best first, and those that have refused it. `patience_ms`: longest wait for
+    each; `kinds`: of the refusals."""
 
     nodes: list[NodeView]
     refused: list[NodeView]
@@ -64,7 +64,7 @@ class _Pool:
 
 
 class Shepherds:
-    """Asks Shepherds for tickets."""
+    """Requests to Shepherds for tickets."""
 
     def __init__(
         self, librarian: Librarian, directory: Directory, clock: Clock, ids: Ids, settings: BartenderSettings
@@ -81,7 +81,7 @@ class Shepherds:
         self._silent: dict[ServiceId, int] = {}
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
-        """All Shepherds known, at most `nodes_cache_ms` old."""
+        """Return all known Shepherds, at most `nodes_cache_ms` old."""
         now_ms = self._clock.monotonic_ms()
         if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
             self._nodes = await self._librarian.nodes(call)
@@ -91,7 +91,7 @@ class Shepherds:
         return self._nodes
 
     async def shortage(self, call: Call, wanted: int) -> str:
-        """A note for who wants more copies of a file than there are Shepherds to hold them; "" else."""
+        """Return a note if more copies are wanted than there are Shepherds to hold them, else ""."""
         nodes = sum(node.state != "waiting" and not node.drain for node in await self.nodes(call))
         if wanted <= nodes:
             return ""
@@ -99,9 +99,9 @@ class Shepherds:
         return f"{wanted} copies are wanted, and there {there}: more are made when there are more"
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
-        """Choose Shepherds for new bytes, best first: those that are not heard of now are waited for a little, as where
-        a Librarian has just started. Raises: NO_SHEPHERD when fewer than `at_least` can take them, NO_SPACE when these
-        lack nothing but room."""
+        """Choose Shepherds for new bytes, best first. If there are too few, it waits a little for unheard ones, as
+        after the start of a Librarian. Raises: NO_SHEPHERD when fewer than `at_least` can take them, NO_SPACE when they
+        lack only room."""
         chosen, give_up_ms = await self._chosen(call, demand), self._clock.monotonic_ms() + UNHEARD_MS
         while len(chosen) < at_least:
             self._fetched_ms = -1  # one may have come up since
@@ -119,7 +119,7 @@ class Shepherds:
         return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))
 
     async def others(self, call: Call, demand: Demand, asked: Sequence[ServiceId]) -> tuple[NodeView, ...]:
-        """More Shepherds for a demand, when too few of those `asked` do it: a host that is cut off counts as there
+        """Choose further Shepherds when too few of those `asked` take the bytes: one that is cut off counts as alive
         until the Librarians have noticed."""
         with suppress(CheloniaError):
             return await self.candidates(call, replace(demand, holders=tuple(asked)), 0)
@@ -130,18 +130,18 @@ class Shepherds:
         return tuple(by_id[shepherd] for shepherd in self._fleet.choose(demand, self._ids.uniform))
 
     def port(self, shepherd: ServiceId) -> Shepherd:
-        """The control port of a Shepherd."""
+        """Return the control port of a Shepherd."""
         return self._directory.shepherd(shepherd)
 
     def is_silent(self, shepherd: ServiceId) -> bool:
-        """Whether a Shepherd has lately let somebody wait in vain."""
+        """Whether a Shepherd has lately kept a caller waiting in vain."""
         return self._clock.monotonic_ms() < self._silent.get(shepherd, 0)
 
     async def upload_turl(self, call: Call, plan: UploadPlan, demand: Demand, candidates: Sequence[NodeView]) -> str:
         """Get write tickets: forwards and spares first, bound to the first Shepherd's DN, then the first one's own.
 
-        First with little patience for each of the `candidates` for a demand; then, without those that refused and with
-        `others`, with all there is.
+        The first try has little patience for each of the `candidates`. A second one, without those that refused and
+        with `others`, has all there is.
         Returns: the TURL for the user. Raises: NO_SHEPHERD, NO_SPACE when too few Shepherds give tickets.
         """
         kinds: list[str] = []
@@ -179,7 +179,7 @@ class Shepherds:
         return ""
 
     async def _put(self, call: Call, node: NodeView, request: PutRequest, pool: _Pool) -> TurlOutcome:
-        """Ask one Shepherd of the pool for a write ticket, and note when it refuses."""
+        """Request a write ticket from one Shepherd of the pool, and note its refusal."""
         port = self._directory.shepherd(node.shepherd)
         outcome = await self._ask(node.shepherd, lambda: port.put(call, (request,)), pool.patience_ms)
         if not outcome.turl and outcome.kind != Kind.TIMEOUT.value:
@@ -196,14 +196,14 @@ class Shepherds:
         raise CheloniaError(Kind.NO_SHEPHERD, cause="no Shepherd answered; try again in a moment")
 
     async def put(self, call: Call, shepherd: ServiceId, request: PutRequest) -> str:
-        """Ask one Shepherd for a write ticket. Returns: the TURL, or "" when it gives none."""
+        """Request a write ticket from one Shepherd. Returns: the TURL, or "" when it gives none."""
         return (await self._ask(shepherd, lambda: self._directory.shepherd(shepherd).put(call, (request,)))).turl
 
     async def read_turls(
         self, call: Call, locations: Sequence[Location], user: Call, spans: tuple[ByteRange, ...] = ()
     ) -> tuple[TurlOutcome, ...]:
-        """Get read tickets for replicas, nearest first, bound to who carries the bytes, for `spans` of them (empty:
-        all). Those of `ANONYMOUS` alone are for one full body.
+        """Get read tickets for replicas, nearest first, bound to the carrier of the bytes, for `spans` of them (empty:
+        all). Tickets for `ANONYMOUS` alone are for one full body.
 
         Returns: the first Shepherd's answer and up to `fallback_turls` more that came soon enough.
         Raises: NO_REPLICA when no Shepherd gives one.
@@ -218,16 +218,16 @@ class Shepherds:
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
 
     async def in_trouble(self, call: Call, locations: Sequence[Location]) -> list[Location]:
-        """Those of replicas that are away whose Shepherds are heard: what is on a disk that has become read-only, or
-        can vouch for nothing else, is whole as long as its checksum is."""
+        """Return the offline replicas whose Shepherds are heard, but in trouble. A replica on a disk that is read-only,
+        or vouches for nothing else, is whole as long as its checksum is."""
         heard = {node.shepherd for node in await self.nodes(call) if node.trouble}
         return [location for location in locations if location.shepherd in heard]
 
     async def nearest(
         self, call: Call, locations: Sequence[Location], asked: Container[ServiceId] = ()
     ) -> list[Location]:
-        """Live Shepherds first, those that share most of this node's domain before others; among equals those that are
-        `asked` anyway, then by chance. The silent last."""
+        """Return locations on live Shepherds first, those that share most of this node's domain before others. Among
+        equals those `asked` anyway come first, then chance decides. Silent Shepherds come last."""
         await self.nodes(call)
         ranked = [
             (self._distances.get(each.shepherd, (True, 0)), each.shepherd not in asked, self._ids.uniform(), each)
@@ -243,10 +243,10 @@ class Shepherds:
         return node.state != NODE_ALIVE, -shared(self._settings.domain, node.domain)
 
     async def _turls_for(self, call: Call, plan: UploadPlan, first: NodeView, pool: _Pool) -> list[str]:
-        """Ticket the other durable Shepherds and spares for `first`; those that give none leave the pool.
+        """Ticket the other durable Shepherds and spares for `first`; those that refuse leave the pool.
 
-        As many are asked at once as are wanted, and one more for each that refuses or keeps silent for `hedge_ms`. When
-        nobody is left to be asked, spares are not waited for any longer; the silent are asked only if they are needed.
+        It asks as many at once as it wants, and one more for each that refuses or is silent for `hedge_ms`. Once nobody
+        is left to ask, it waits no longer for spares; it asks silent Shepherds only if it needs them.
         """
         request = self._put_request(plan, first.dn)
         needed, wanted = plan.durable - 1, plan.durable - 1 + plan.spares
@@ -279,7 +279,7 @@ class Shepherds:
         )
 
     def _lifetime_ms(self, most_ms: int, dn: Dn, until_ms: Ms) -> int:
-        """How long a ticket is good: one that is bound to nobody as long as the token that it was given for."""
+        """Return a ticket's lifetime; an unbound one ends with the token that it was given for."""
         unbound = dn == ANONYMOUS and until_ms
         return max(min(most_ms, until_ms - self._clock.now_ms()), 1) if unbound else most_ms
 
@@ -301,7 +301,7 @@ class Shepherds:
     async def _ask(
         self, shepherd: ServiceId, ask: Callable[[], Coroutine[Any, Any, tuple[TurlOutcome, ...]]], patience_ms: int = 0
     ) -> TurlOutcome:
-        """One Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
+        """Return one Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
         limit_ms = patience_ms or self._settings.shepherd_timeout_ms
         try:
             (answer,) = await self._heard(shepherd, within(self._clock, limit_ms, ask()))
@@ -312,8 +312,8 @@ class Shepherds:
         return answer
 
     async def heard(self, shepherd: ServiceId, asking: Coroutine[Any, Any, T]) -> T:
-        """One Shepherd's answer within the timeout, for a task that does nothing else. Raises: what it raises, NETWORK,
-        TIMEOUT."""
+        """Return one Shepherd's answer within the timeout, in a task that does nothing else. Raises: its error,
+        NETWORK, TIMEOUT."""
         return await self._heard(shepherd, ended_within(self._clock, self._settings.shepherd_timeout_ms, asking))
 
     async def _heard(self, shepherd: ServiceId, answering: Coroutine[Any, Any, T]) -> T:
@@ -331,13 +331,13 @@ class Shepherds:
         return answer
 
     def _note_silence(self, shepherd: ServiceId, asked_ms: int) -> None:
-        """It has not answered: if it had the time to, it is asked last for a while."""
+        """Put a Shepherd that did not answer last for a while, if it had the time to answer."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - asked_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
             self._silent[shepherd] = now_ms + self._settings.silent_ms
 
     def silence_noted(self, shepherd: ServiceId) -> Callable[[asyncio.Future[T]], None]:
-        """For an answer that is waited for from now on: who gives up waiting notes a silence."""
+        """Return a callback for a future answer: its cancellation, by a caller that stops waiting, notes a silence."""
         asked_ms = self._clock.monotonic_ms()
 
         def note(answer: asyncio.Future[T]) -> None:
@@ -347,10 +347,9 @@ class Shepherds:
         return note
 
     async def _soon(self, reads: Sequence[Read], width: int) -> list[TurlOutcome]:
-        """Answers in the order of `reads`: all until the first with a TURL is in, then what comes within the grace.
+        """Return answers in the order of `reads`: all up to the first with a TURL, then those within the grace.
 
-        `width` are asked at once, one more for each that gives none, and so many more when all keep silent for
-        `hedge_ms`.
+        `width` run at once, one more for each that gives none, and `width` more when all are silent for `hedge_ms`.
         """
         waiting, answers = list(enumerate(reads)), dict[int, TurlOutcome]()
         more, give_up_ms = width, -1
@@ -371,7 +370,7 @@ class Shepherds:
 
 
 def too_few(kinds: Sequence[str]) -> CheloniaError:
-    """What is told when not enough Shepherds take new bytes: `kinds` of their refusals."""
+    """Return the error when too few Shepherds take new bytes; `kinds`: of their refusals."""
     full = kinds.count(Kind.NO_SPACE.value)
     why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
     if full == len(kinds) > 0:
@@ -380,12 +379,12 @@ def too_few(kinds: Sequence[str]) -> CheloniaError:
 
 
 def _is_unheard(node: NodeView, now_ms: Ms) -> bool:
-    """Whether the Librarian has not heard of a Shepherd that may be there in a moment: not yet, or not lately."""
+    """Whether a Shepherd may be there in a moment that the Librarian has not heard yet, or not lately."""
     is_lately_gone = node.state == NODE_OFFLINE and (not node.since_ms or now_ms - node.since_ms < AWAY_MS)
     return is_lately_gone or (node.state == NODE_ALIVE and not node.boot)
 
 
 def taken(waiting: list[T], count: int) -> list[T]:
-    """The first so many, taken off the list."""
+    """Take the first `count` off the list, and return them."""
     taken, waiting[:] = waiting[:count], waiting[count:]
     return taken

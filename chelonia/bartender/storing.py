@@ -1,10 +1,10 @@
-"""Small bytes that came in messages are stored on Shepherds, without a ticket.
+"""Storage of small bytes from messages on Shepherds, without tickets.
 
-All copies that are wanted are stored at once; what is durable often enough is answered after a short grace for the
-rest, which repair makes then. A Shepherd that refuses or keeps silent has the next one asked in its place; when too
-few of those chosen have stored it, others are.
-What is to be stored in one turn of the event loop goes to the same Shepherds, in one call to each, as far as they have
-room for all of it; each is answered when it is durable itself.
+All wanted copies are stored at once. A blob with enough durable copies is answered after a short grace for the rest,
+which repair makes otherwise. If a Shepherd refuses or is silent, the next one replaces it. If too few of the chosen
+ones have stored the blob, others are chosen.
+The blobs of one turn of the event loop go to the same Shepherds, in one call to each, if these have room for all.
+Each blob is answered once it is durable itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from chelonia.core.values import replace
 
 @dataclass(slots=True, eq=False)
 class _BlobOnItsWay:
-    """A blob that is being stored, and who waits for its receipts. `until_ms`: durable, it is answered then; -1: it is
-    not durable yet."""
+    """A blob in storage, and the future of its receipts. `until_ms`: it is durable, and answered at that time; -1: it
+    is not durable yet."""
 
     blob: SmallBlob
     waiting: asyncio.Future[tuple[Receipt, ...]]
@@ -40,7 +40,6 @@ class _BlobOnItsWay:
     until_ms: int = -1
 
     def tell(self) -> None:
-        """Let him know: he may have gone away."""
         if not self.waiting.done():
             if self.until_ms < 0:
                 self.waiting.set_exception(too_few([outcome.kind for outcome in self.refused]))
@@ -59,27 +58,24 @@ class _Together:
     size: int = 0
 
     def add(self, stored: _BlobOnItsWay) -> None:
-        """One more."""
         self.blobs.append(stored)
         self.size += len(stored.blob.data)
 
     def has_room(self, size: int) -> bool:
-        """Whether one more fits into the calls."""
         return len(self.blobs) < bounds.BULK_ELEMENTS_MAX and self.size + size <= bounds.STORED_CALL_BYTES_MAX
 
     def halves(self) -> list[_Together]:
-        """The same in two."""
         both, middle = [_Together(self.call, self.wanted, self.durable) for _ in range(2)], len(self.blobs) // 2
         for number, stored in enumerate(self.blobs):
             both[number >= middle].add(stored)
         return both
 
     def lacking(self, count: int) -> list[_BlobOnItsWay]:
-        """Those that somebody waits for which have fewer receipts than that."""
+        """Return blobs with fewer than `count` receipts that a caller still waits for."""
         return [each for each in self.blobs if len(each.given) < count and not each.waiting.done()]
 
     def due_ms(self, later_ms: int) -> int:
-        """When the next one is answered that is durable, `later_ms` at the latest."""
+        """Return when the next durable one is to be answered, `later_ms` at the latest."""
         return min([later_ms, *(each.until_ms for each in self.lacking(self.wanted) if each.until_ms >= 0)])
 
     def tell_durable(self, now_ms: int, grace_ms: int) -> None:
@@ -91,7 +87,6 @@ class _Together:
                 each.tell()
 
     def fail(self, error: BaseException) -> None:
-        """Nobody waits on."""
         for each in self.blobs:
             if each.waiting.done():
                 continue
@@ -103,7 +98,7 @@ class _Together:
 def _heard(
     shepherd: ServiceId, which: Sequence[_BlobOnItsWay], outcomes: Sequence[StoreOutcome]
 ) -> list[_BlobOnItsWay]:
-    """Take in what a Shepherd has answered; which it did not store."""
+    """Note a Shepherd's answers, and return the blobs that it did not store."""
     for each, outcome in zip(which, outcomes, strict=True):
         if outcome.receipt is None:
             each.refused.append(outcome)
@@ -113,14 +108,14 @@ def _heard(
 
 
 class Storing:
-    """Stores small blobs."""
+    """The storage of small blobs."""
 
     def __init__(self, shepherds: Shepherds, clock: Clock, settings: BartenderSettings) -> None:
         self._shepherds = shepherds
         self._clock = clock
         self._settings = settings
         self._leaving: dict[int, _Together] = {}
-        """By how many copies are wanted."""
+        """Blobs of this turn, by the number of wanted copies."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._named: dict[ServiceId, list[ReferenceId]] = {}
 
@@ -140,10 +135,10 @@ class Storing:
         return stored.waiting
 
     def named(self, receipts: Iterable[Receipt]) -> None:
-        """A transact has named these copies: their Shepherds hear of it with what they are given next."""
+        """Note that a transact has named these copies: the next call to their Shepherds says so."""
         for receipt in receipts:
             told = self._named.setdefault(receipt.location.shepherd, [])
-            if len(told) < bounds.BULK_ELEMENTS_MAX:  # else it learns by its report
+            if len(told) < bounds.BULK_ELEMENTS_MAX:  # it learns of the others by its report
                 told.append(receipt.location.reference)
 
     def _begin(self, together: _Together) -> None:
@@ -167,8 +162,7 @@ class Storing:
             raise
 
     async def _candidates(self, together: _Together) -> tuple[NodeView, ...]:
-        """Shepherds that have room for all of it; none: they have for one alone. Raises: NO_SHEPHERD,
-        NO_SPACE."""
+        """Return Shepherds with room for all blobs; none if only one of them fits. Raises: NO_SHEPHERD, NO_SPACE."""
         needed = max(together.durable + self._settings.spares, together.wanted)
         try:
             demand = Demand(count=needed, size=together.size)
@@ -208,7 +202,7 @@ class Storing:
     async def _ask(
         self, together: _Together, shepherd: ServiceId, which: list[_BlobOnItsWay]
     ) -> tuple[StoreOutcome, ...]:
-        """What one Shepherd answers; where the call fails, each blob has that failure as its answer."""
+        """Return one Shepherd's answers; where the call fails, each blob has that failure as its answer."""
         blobs, port = [each.blob for each in which], self._shepherds.port(shepherd)
         blobs[0] = replace(blobs[0], named=tuple(self._named.pop(shepherd, ())))
         try:

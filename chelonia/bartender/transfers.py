@@ -1,8 +1,8 @@
-"""Where bytes go and come from: putFile, getFile, addReplica, and what all uploads have in common.
+"""Transfers: putFile, getFile, addReplica, and the parts that all uploads have in common.
 
-An upload is refused before anything is written when too few Shepherds can take it, so no name is ever left behind.
-putFile reserves a *pending* name that nobody sees and that expires with its tickets; it is given back at once when no
-Shepherd gives any.
+An upload for which too few Shepherds have room is refused before anything is written, so no name is left behind.
+putFile reserves a *pending* name that nobody sees and that expires with its tickets. It releases the name at once when
+no Shepherd gives any.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from chelonia.core.values import replace
 from chelonia.wire import receipts
 
 LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))
-"""What reading a file, or copying it, needs besides its rights."""
+"""Sections that a read or a copy of a file needs besides its rights."""
 
 _UNKNOWN = Checksums()
 _AWAY = (ReplicaState.OFFLINE.value,)
@@ -60,7 +60,7 @@ async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> 
 
 
 def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tuple[str, ...]) -> tuple[Receipt, ...]:
-    """The receipts of an upload, enough of them for its bytes to be durable.
+    """Return the receipts of an upload, enough of them for its bytes to be durable.
 
     Raises: BAD_TICKET (another user's upload), EXPIRED, BAD_REQUEST, INCOMPLETE (too few Shepherds).
     """
@@ -71,7 +71,7 @@ def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tu
         cause = f"1 to {bounds.RECEIPTS_MAX} receipts are needed, from the answer to the PUT"
         raise CheloniaError(Kind.BAD_REQUEST, subject="receipts", cause=cause)
     held = tuple(receipts.from_text(text) for text in texts)
-    arrived_ms = min(receipt.issued_ms for receipt in held)  # Shepherds keep them for so long from then on
+    arrived_ms = min(receipt.issued_ms for receipt in held)  # from then on Shepherds keep them for `put_lifetime_ms`
     if ports.clock.now_ms() >= max(begin.expires_ms, arrived_ms + ports.settings.put_lifetime_ms):
         cause = "the bytes have waited for their name for too long; send them again"
         raise CheloniaError(Kind.EXPIRED, subject="put", cause=cause)
@@ -85,7 +85,7 @@ def checked_receipts(ports: Ports, turn: ElementCall, token: PutToken, texts: tu
 async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> TransferOutcome:
     """Answer with TURLs of whole replicas, nearest first, bound to the caller."""
     ln = parse_ln(request.ln)
-    # A ticket outlives the decision: it is not given on a policy that has been revoked.
+    # A ticket outlives the decision: a strong read, so that no revoked policy gives one.
     (walked,) = await ports.librarian.traverse(turn.service.strongly(), (ln,), LOCATED)
     found = existing(ln, walked)
     Judge(turn.user, "getFile").require(Action.READ, found)
@@ -112,8 +112,8 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
 async def read_turls(
     ports: Ports, turn: ElementCall, found: FoundEntry, spans: tuple[ByteRange, ...] = ()
 ) -> tuple[TurlOutcome, ...]:
-    """TURLs of whole replicas, nearest first, bound to who carries the bytes. `spans`: those that they are for, empty:
-    all. Raises: NO_REPLICA."""
+    """Return TURLs of whole replicas, nearest first, bound to the carrier of the bytes, for `spans` or, if empty, all
+    bytes. Raises: NO_REPLICA."""
     alive = await readable(ports, turn, found)
     if not alive:
         cause = f"none of its {len(found.section('locations'))} replicas is reachable and whole now"
@@ -122,7 +122,7 @@ async def read_turls(
 
 
 async def readable(ports: Ports, turn: ElementCall, found: FoundEntry) -> list[Location]:
-    """The whole replicas that can be asked for; where there are none, those on disks that have trouble."""
+    """Return the live replicas; if there are none, those on disks in trouble."""
     alive = locations(found.object, (ReplicaState.ALIVE.value,))
     return alive or await ports.shepherds.in_trouble(turn.service, locations(found.object, _AWAY))
 
@@ -130,7 +130,7 @@ async def readable(ports: Ports, turn: ElementCall, found: FoundEntry) -> list[L
 async def add_replica(
     ports: Ports, protocols: tuple[str, ...], turn: ElementCall, request: AddReplicaRequest
 ) -> TransferOutcome:
-    """Answer a Shepherd with a TURL on another that has no replica of the file (the door lets only Shepherds in)."""
+    """Answer a Shepherd with a TURL on another that has no replica of the file (the guard admits only Shepherds)."""
     guid = parse_guid(request.guid)
     _need_http(protocols)
     (stored,) = await ports.librarian.get(turn.service, (guid,), LOCATED)
@@ -153,7 +153,7 @@ async def add_replica(
 
 
 async def _begin(ports: Ports, turn: ElementCall, ln: LogicalName, facts: FileFacts, *, replace_file: bool) -> BeginPut:
-    """An upload to where a file can be put, if the caller may. Raises: EXISTS, DENIED, NO_PARENT, ..."""
+    """Return an upload to a place for a file, if the caller may put one. Raises: EXISTS, DENIED, NO_PARENT, ..."""
     judge = Judge(turn.user, "putFile")
     begin = unnamed(ports, turn, LogicalName(ln.start, ln.parts), facts.needed, facts.size, facts.checksums)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
@@ -169,18 +169,18 @@ def unnamed(
     ports: Ports, turn: ElementCall, place: LogicalName, wanted: int,
     size: int = -1, checksums: Checksums = _UNKNOWN,
 ) -> BeginPut:  # fmt: skip
-    """An upload of the caller's as it is before anybody has looked where its name will be."""
+    """Return an upload of the caller's before its name is walked."""
     expires = Ms(ports.clock.now_ms() + ports.settings.put_lifetime_ms)
     return BeginPut(Guid(""), place.name, place, turn.user.dn, {}, wanted, size, checksums, expires, named=False)
 
 
 def holder(walked: Traversal) -> Guid:
-    """The collection that holds the name a walk followed, "" for a bare start."""
+    """Return the collection that holds the name a walk followed, "" for a bare start."""
     return walked.steps[-2].guid if len(walked.steps) > 1 else Guid("")
 
 
 async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Purpose) -> tuple[str, Begun]:
-    """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is given back."""
+    """Choose Shepherds, begin the upload, get its tickets. A name reserved in vain is released."""
     durable = min(ports.settings.durable_copies, begin.wanted)
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
     candidates = await ports.shepherds.candidates(turn.service, demand, durable)
@@ -197,7 +197,7 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
 
 
 async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
-    """Supersede a pending name no bytes will come for by one that has expired; if that fails, it expires by itself."""
+    """Supersede a pending name that gets no bytes by an expired one; if that fails, it expires by itself."""
     service = turn.service.keyed(RequestKey(""))
     try:
         await ports.librarian.begin_put(service, replace(begin, expires_ms=ports.clock.now_ms(), expect=()))
@@ -206,7 +206,7 @@ async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
 
 
 async def _name_only(ports: Ports, turn: ElementCall, request: PutFileRequest, begin: BeginPut) -> TransferOutcome:
-    """`neededReplicas` 0: the original makes the name at once, without bytes and without a TURL."""
+    """Make the name at once, without bytes and without a TURL, as the original does for `neededReplicas` 0."""
     if begin.replaces:
         cause = "replacing a file needs at least one replica"
         raise CheloniaError(Kind.BAD_REQUEST, subject="states/neededReplicas", cause=cause)
@@ -216,7 +216,7 @@ async def _name_only(ports: Ports, turn: ElementCall, request: PutFileRequest, b
 
 
 def file_checksum(token: PutToken) -> str:
-    """The declared checksum of the type of record, "" where none was declared."""
+    """Return the declared checksum of the type of record, "" where none was declared."""
     sums = token.begin.checksums
     return {"md5": sums.md5, "adler32": sums.adler32}.get(token.checksum_type, sums.sha256)
 
@@ -243,7 +243,7 @@ def _replica_facts(ports: Ports, stored: StoredObject) -> ReplicaFacts:
 
 
 def locations(stored: StoredObject, states: tuple[str, ...]) -> list[Location]:
-    """The file's replicas in these states; what does not read as a location is left out."""
+    """Return the file's replicas in these states, without malformed locations."""
     located = []
     for text, state in sorted(stored.sections.get("locations", {}).items()):
         shepherd, _, reference = text.partition(" ")
