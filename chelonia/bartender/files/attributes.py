@@ -1,4 +1,4 @@
-"""What a door sets, as stored sections of an entry. Pure. What is read of them: `core.contents.attributes`.
+"""Settings of a door, as stored sections of an entry. Pure. `core.contents.attributes` reads them.
 
 Stored: `posix` (`mode`, `uid`, `gid`, `device`, decimal; `accessed` as the times), `timestamps` (`created`, `modified`,
 `changed`: Unix seconds with up to nine decimals), `node/target`, `mountpoint/externalURL`. Source:
@@ -23,27 +23,27 @@ DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),
     Needed("content"), Needed("locks"), Needed("tally", "changed"),
 )  # fmt: skip
-"""What attributes, and rights, need of an entry."""
+"""Sections of an entry that its attributes, and rights, need."""
 
 MODE_MAX: Final = 0o177777
 ID_MAX: Final = 2**32 - 2
-"""Of a user or group: 2**32 - 1 means "leave it" in POSIX."""
+"""Largest id of a user or group: 2**32 - 1 means "leave it" in POSIX."""
 
 
 def etag_fact(etag: str, blob: BlobId) -> dict[str, dict[str, str]]:
-    """What stores the etag that a writer gives to the bytes of a blob; bytes that come later have another blob."""
+    """Return the section that stores a writer's etag for the bytes of a blob; later bytes have another blob."""
     return {"states": {"etag": f"{etag} {blob}"}} if etag else {}
 
 
 def checksums_of(stored: StoredObject) -> Checksums:
-    """The checksum of record of a file, in its place."""
+    """Return the checksum of record of a file, in its field."""
     kind, value = stored.value("states", "checksumType"), stored.value("states", "checksum")
     known = {kind: value} if kind in ("sha256", "md5", "adler32") else {}
     return Checksums(**known)
 
 
 def setting_triples(setting: Setting) -> tuple[Triple, ...]:
-    """What a setting writes. Raises: BAD_REQUEST for a number out of bounds."""
+    """Return the triples of a setting. Raises: BAD_REQUEST for a number out of bounds."""
     numbers = (
         ("mode", setting.mode, MODE_MAX),
         ("uid", setting.uid, ID_MAX),
@@ -63,19 +63,19 @@ def setting_triples(setting: Setting) -> tuple[Triple, ...]:
 
 
 def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
-    """What users wrote, as triples. Raises: TOO_LARGE when there are too many."""
+    """Return users' metadata as triples. Raises: TOO_LARGE when there are too many."""
     if len(user) > bounds.USER_METADATA_MAX:
         raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=f"at most {bounds.USER_METADATA_MAX} properties")
     return tuple(Triple("metadata", name, value) for name, value in sorted(user.items()))
 
 
 def rule_triples(policy: Mapping[str, str]) -> tuple[Triple, ...]:
-    """Rules of a policy, as triples."""
+    """Return the rules of a policy as triples."""
     return tuple(Triple("policy", who, actions) for who, actions in sorted(policy.items()))
 
 
 def time_text(ns: int, name: str) -> str:
-    """Nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST before 1970 or beyond `TIME_S_MAX`."""
+    """Return nanoseconds as Unix seconds with nine decimals. Raises: BAD_REQUEST outside 1970 to `TIME_S_MAX`."""
     _check(name, ns, (bounds.TIME_S_MAX + 1) * NS_PER_S - 1)
     return f"{ns // NS_PER_S}.{ns % NS_PER_S:09d}"
 

@@ -1,8 +1,8 @@
 """Changes of the port `Files`: each is judged on one walk and handed to the Librarian as one transact.
 
-The transact is conditioned on the versions of what was judged and of what a `When` spoke of; when one has changed, the
-change is judged anew (`bulk`). Nothing here can leave half a change behind; implied parents of one that is refused go
-again, but where this process ends just then.
+The transact is conditioned on the versions of the judged entries and of those of a `When`. If one has changed, `bulk`
+judges the change anew. No change can stay half done. Implied parents of a refused one are removed again, unless this
+process ends just then.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 from chelonia.core.values import replace
 
 WRITTEN: Filter = (*DESCRIBED, Needed("metadata"))
-"""What attributes, rights, and the bounds of what users write need of an entry."""
+"""Sections of an entry that attributes, rights, and the bounds of users' metadata need."""
 
 
 async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
@@ -88,7 +88,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     after = merged(found.object.sections, from_triples(put))
     check_volume(after)
     check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
-    if is_implied(found.object):  # somebody cares for it
+    if is_implied(found.object):  # now it exists for its own sake
         drop = (*drop, ("node", "implied"))
     if not (put or drop):
         return Done()
@@ -141,7 +141,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
 
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
-    """Take a name, a file or an empty collection away."""
+    """Remove a name, a file or an empty collection."""
     place, (found, parent, expect) = change.place, await doomed(ports, turn, change)
     match change.what:
         case Removing.NAME | Removing.KEY:
@@ -161,7 +161,7 @@ async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
 
 
 async def doomed(ports: Ports, turn: ElementCall, change: Remove) -> DoomedEntry:
-    """What a removal is of. Raises: as it fails."""
+    """Return the entry that `remove` is to take. Raises: the error that it fails with."""
     place = change.place
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
@@ -194,7 +194,7 @@ async def remove_together(
     changes: Sequence[Remove],
     decide: Callable[[ElementCall, Remove], Awaitable[DoomedEntry]],
 ) -> Outcomes:
-    """Take names and files away in one transact, each as `decide` allows."""
+    """Remove names and files in one transact, each as `decide` allows."""
     turn = turns[0]
     outcomes = await together(ports, turn.service, (decide(*each) for each in zip(turns, changes, strict=True)))
     keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
@@ -204,7 +204,7 @@ async def remove_together(
 
 
 async def undo(ports: Ports, turn: ElementCall) -> None:
-    """Take away what was made on the way to a name that came to nothing, as far as nobody else has use for it."""
+    """Remove the collections made on the way to a refused name, unless others have put something there."""
     if turn.made:
         with contextlib.suppress(CheloniaError):
             await _let_go(ports, turn, turn.made[-1])
@@ -212,7 +212,7 @@ async def undo(ports: Ports, turn: ElementCall) -> None:
 
 
 async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
-    """Remove implied collections from here upwards, as far as they are empty; `found`: the first, if it is known."""
+    """Remove empty implied collections from here upwards. `found`: the first, if known."""
     service = turn.service.keyed(RequestKey(""))
     while place.parts:
         if found is None:
@@ -229,7 +229,7 @@ async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: Fo
 
 
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
-    """Follow a name; with `parents`, make the collections above it that are missing first."""
+    """Follow a name; with `parents`, first make the missing collections above it."""
     (walked,) = await led(ports, turn, place, needed=DESCRIBED)
     while True:
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
@@ -237,7 +237,7 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
         above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-        # Nobody meant to own it: whoever may use the collection above may use what is only on the way to a name.
+        # Nobody asked for it by itself, so it gets owner and policy of the collection above.
         same = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
         sections = merged(same, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
         owner = above.object.value("entry", "owner")
@@ -253,28 +253,28 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
 
 
 def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
-    """The entry at the end of a walk, None where the name leads nowhere."""
+    """Return the entry at the end of a walk, None where the name leads nowhere."""
     return FoundEntry(place, walked.last) if walked.complete and is_visible(walked.last) else None
 
 
 def required(when: When, place: LogicalName, found: FoundEntry | None) -> None:
-    """Refuse a change of what is not as it is to be. Raises: PRECONDITION."""
+    """Refuse a change of an entry that does not meet a `When`. Raises: PRECONDITION."""
     if when != ANY:
         when.require(place, attributes_of(found.object) if found else None)
 
 
 def pinned(when: When, found: FoundEntry) -> Expect:
-    """The version that a `When` was judged on, so that the transact holds it."""
+    """Return the version that a `When` was judged on, so that the transact depends on it."""
     return versions(found) if when != ANY else ()
 
 
 def _pinned_beyond_guid(when: When, found: FoundEntry) -> Expect:
-    """As `pinned`, where the transact itself says which entry a name is to lead to: then any version of it will do."""
+    """As `pinned`, where the transact itself names the entry: a `When` of its GUID alone pins no version."""
     return pinned(replace(when, guid=Guid("")), found)
 
 
 def done(left: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:
-    """The answer to a change, with the attributes of the entry as it has left it, where they are known."""
+    """Return the answer to a change, with the attributes of the changed entry, if known."""
     return Done(attributes_of(left) if isinstance(left, StoredObject) else None, made=made, note=note)
 
 
@@ -283,7 +283,7 @@ def _joined(*expects: Expect) -> Expect:
 
 
 def _own_sections(change: Make) -> Sections:
-    """What the type of a new entry brings along. Raises: BAD_REQUEST."""
+    """Return the sections that the type of a new entry brings along. Raises: BAD_REQUEST."""
     setting = from_triples(setting_triples(change.setting))
     match change.type:
         case t if t == TYPE_COLLECTION:
@@ -304,7 +304,7 @@ def _own_sections(change: Make) -> Sections:
 
 
 def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ...]]:
-    """What is put and what is dropped. Raises: BAD_REQUEST, TOO_LARGE."""
+    """Return the triples to set and the properties to remove. Raises: BAD_REQUEST, TOO_LARGE."""
     put = list(setting_triples(change.setting))
     drop: list[tuple[str, str]] = []
     for section, values in (("metadata", change.user), ("policy", change.policy)):
@@ -323,7 +323,7 @@ def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ..
 
 
 def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[FoundEntry | None, FoundEntry]:
-    """What has the target's name, where a move may take it, and the collection. Raises: EXISTS, NOT_FOUND, ..."""
+    """Return the entry that a move replaces, if any, and the target's collection. Raises: EXISTS, NOT_FOUND, ..."""
     there = seen(change.target, walked)
     if there is None and change.over is Over.EXCHANGE:
         raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target), cause="an exchange is of two entries")

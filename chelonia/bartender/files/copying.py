@@ -1,4 +1,4 @@
-"""Copies by reference, for the port `Files`: who may give a file the bytes of another, and what goes along."""
+"""Copies by reference, for the port `Files`: their rights, and the metadata that go along."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chelonia.core.values import replace
 
 
 async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
-    """Give a file the bytes of another, if the caller may read that and write this. Both are as they were judged."""
+    """Give a file the bytes of another, if the caller may read that and write this, and both are as judged."""
     source, expect = await _readable(ports, turn, change)
     change = replace(change, user=source.section("metadata") if change.user is None else change.user)
     ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
@@ -33,7 +33,7 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
 
 
 async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[FoundEntry, tuple[tuple[Guid, int], ...]]:
-    """The source, and the versions that the decision rests on. Raises: NOT_FOUND, NOT_A_FILE, DENIED, PRECONDITION."""
+    """Return the source, and the versions decided on. Raises: NOT_FOUND, NOT_A_FILE, DENIED, PRECONDITION."""
     (walked,) = await ports.librarian.traverse(turn.service, (change.source,), (*DESCRIBED, Needed("metadata")))
     found = replaceable(change.source, existing(change.source, walked))
     change.of.require(change.source, attributes_of(found.object))

@@ -1,8 +1,8 @@
-"""Small bytes in messages of the port `Files`: written with the change that names them, whole files or pieces of larger
-ones, read with a look.
+"""Small bytes in messages of the port `Files`, written with the change that names them, or read with a look. They are
+whole files, or pieces of larger ones.
 
-A write is judged first, so that nobody stores what he may not name; then the bytes are stored, and the transact that
-names them rests on what was judged. A try that met a change stores nothing again.
+A write is judged first, so that nobody stores bytes that he may not name. Then the bytes are stored, and the transact
+that names them depends on the judged versions. A repeated try stores nothing again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inline) -> BeginPut:
-    """The upload that these bytes are. Raises: BAD_REQUEST, TOO_LARGE, CHECKSUM."""
+    """Return the upload of these bytes. Raises: BAD_REQUEST, TOO_LARGE, CHECKSUM."""
     size, place = len(inline.data), change.place
     writing.check_wanted(place, inline.wanted)
     if size > bounds.INLINE_BYTES_MAX:
@@ -79,7 +79,7 @@ def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inli
 
 
 def _measured(change: Write | Splice, inline: Inline) -> Checksums:
-    """SHA-256 and Adler-32 of the bytes, and MD5 where it was announced. Raises: CHECKSUM when they are others."""
+    """Return SHA-256 and Adler-32 of the bytes, and MD5 if it was announced. Raises: CHECKSUM when they differ."""
     told, data = inline.checksums, inline.data
     found = Checksums(
         hashlib.sha256(data).hexdigest(),
@@ -100,7 +100,7 @@ async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes)
 
 
 async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int) -> bytes | None:
-    """All bytes of a small file of one blob; None when they do not come along."""
+    """Return all bytes of a small file of one blob; None if they do not fit, or no Shepherd gives them."""
     if is_empty(found.object):
         return b""
     if found.section("content") or not found.section("blobs") or size > bounds.INLINE_BYTES_MAX:
@@ -112,7 +112,7 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
 
 
 async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
-    """The bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
+    """Return the bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
     first, *waiting = await ports.shepherds.nearest(call, locations, ports.fetching.leaving)
     told = await ports.fetching.ask(call, first.shepherd, first.reference, size)
     if isinstance(told, FetchOutcome) and told.data is not None:
@@ -131,7 +131,7 @@ async def _raced(
     waiting: list[Location],
     silent: asyncio.Future[FetchOutcome] | None,
 ) -> bytes | None:
-    """The bytes from whoever of those `waiting`, and of one that is `silent`, gives them first; None when none does."""
+    """Return the bytes that one of those `waiting`, or a `silent` one, gives first; None when none does."""
     more = 1
     async with Race[str, FetchOutcome](ports.clock) as race:
         if silent is not None:

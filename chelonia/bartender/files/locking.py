@@ -1,10 +1,10 @@
-"""Write locks of the port `Files`: which cover an entry, whether they let a change pass, who may take one.
+"""Write locks of the port `Files`: those that cover an entry, their effect on changes, and the right to take one.
 
-Only a change that says what it holds (`When.tokens`) looks at locks: they are an agreement among the clients of doors
-that know them. Such a change rests on the versions of all it looked at, so that a lock taken meanwhile is seen.
+Only a change that names its locks (`When.tokens`) looks at them: they are an agreement among the clients of doors that
+know them. Such a change depends on the versions of all entries it looked at, so that it notices a new lock.
 
-A lock keeps others out, so it takes the right to do what it keeps them from: `delete` on the entry, or for a lock of
-one file alone `modifyMetadata`. The owner of an entry and administrators may end any.
+A lock keeps others out, so taking one needs the right to what it prevents: `delete` on the entry. For a lock of one
+file alone `modifyMetadata` is enough. The owner of an entry and administrators may end any lock on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCKS: Filter = (Needed("locks"),)
 
 
 def locks_of(stored: StoredObject, now: Ms, root: LogicalName) -> tuple[Lock, ...]:
-    """The locks of an entry that are alive."""
+    """Return the locks of an entry that have not expired."""
     texts = sorted(stored.sections.get("locks", {}).items())
     return tuple(lock for token, text in texts if (lock := from_text(token, text, now, root)) is not None)
 
@@ -37,7 +37,7 @@ def locks_of(stored: StoredObject, now: Ms, root: LogicalName) -> tuple[Lock, ..
 async def above(
     ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal
 ) -> tuple[tuple[Lock, ...], Expect]:
-    """The locks of the collections above an entry, or above what would have the name; what they were read from."""
+    """Return the locks of the collections above an entry, or above a name without one, and their versions."""
     steps = walked.steps[:-1] if walked.complete else walked.steps
     stored = await ports.librarian.get(turn.service, tuple(step.guid for step in steps), _LOCKS)
     now = ports.clock.now_ms()
@@ -50,9 +50,9 @@ async def above(
 async def unlocked(
     ports: Ports, turn: ElementCall, when: When, place: LogicalName, walked: Traversal, *, names: bool
 ) -> Expect:
-    """Refuse to change what others have locked. `names`: the name itself comes or goes, so that the collection changes.
+    """Refuse a change of what others have locked. `names`: the name itself comes or goes, so the collection changes.
 
-    Returns: what this rests on. Raises: LOCKED.
+    Returns: the versions that this depends on. Raises: LOCKED.
     """
     if when.tokens is None:
         return ()
@@ -69,7 +69,7 @@ async def unlocked(
 async def changed(
     ports: Ports, turn: ElementCall, change: Set, found: FoundEntry, walked: Traversal
 ) -> tuple[list[Triple], list[tuple[str, str]], Expect]:
-    """What taking, refreshing and giving up locks puts and drops, and what that rests on.
+    """Return what taking, refreshing and releasing locks sets and removes, and the versions that it depends on.
 
     Raises: LOCKED (another's is in the way), PRECONDITION (there is no such lock), DENIED, BAD_REQUEST, TOO_LARGE.
     """
@@ -104,14 +104,14 @@ async def changed(
 
 
 def _may_take(judge: Judge, found: FoundEntry) -> Expect:
-    """Whether the caller may lock an entry; below one that is no collection there is nothing, however deep it goes."""
+    """Require the right to lock an entry. Only in a collection is there anything below, however deep the lock goes."""
     if found.type == TYPE_COLLECTION:
         return judge.require(Action.DELETE, found)
     return judge.require_one(((Action.DELETE, found), (Action.MODIFY_METADATA, found)))
 
 
 def _may_end(turn: ElementCall, judge: Judge, found: FoundEntry, lock: Lock, *, refreshes: bool) -> None:
-    """Raises: DENIED, unless the lock is the caller's, or he has the say over the entry and ends it."""
+    """Require the caller's own lock, or to end another's the owner of the entry or an administrator. Raises: DENIED."""
     dn = turn.user.dn
     if lock.owner == dn or (not refreshes and (found.owner == dn or turn.user.has(Role.ADMINISTRATOR))):
         return

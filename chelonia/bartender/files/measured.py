@@ -1,7 +1,7 @@
-"""All checksums that were measured of a file's bytes: they stand in the records beside its replicas, and are asked for.
+"""All checksums measured of a file's bytes, as the records beside its replicas have them.
 
-A file of several blobs has those that combine over its extents; none while an extent is only a piece of its blob, or
-bytes that nobody wrote lie between. What no Shepherd tells now is "": it is no failure.
+A file of several blobs has those that combine over its extents. It has none while an extent is only a piece of its
+blob, or unwritten bytes lie between. A checksum that no Shepherd has now is "", and no failure.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from chelonia.wire.crcs import combined
 
 COMBINING: Final = ("adler32", "crc32c", "crc64nvme")
 ROUNDS: Final = 3
-"""Shepherds that are asked about one blob, one after the other."""
+"""Shepherds tried for one blob, one after the other."""
 _ALIVE: Final = (ReplicaState.ALIVE.value,)
 _WHOLE: Final = BlobId("")
 
 
 async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded: Checksums) -> Checksums:
-    """What is known of a file's bytes. `recorded`: by the metadata."""
+    """Return the known checksums of a file's bytes. `recorded`: those in the metadata."""
     size = attributes_of(found.object).size
     if not found.section("content"):
         told = await _told(ports, turn, {_WHOLE: locations(found.object, _ALIVE)})
@@ -54,7 +54,7 @@ async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded
 async def _laid(
     ports: Ports, turn: ElementCall, found: FoundEntry, size: int
 ) -> tuple[list[Extent], dict[BlobId, list[Location]]]:
-    """The extents of a file, and where their blobs are; none of a file of very many, or of one that is changing."""
+    """Return the extents of a file and the locations of their blobs; none for very many, or while it changes."""
     extents, holders, at, etag = list[Extent](), dict[BlobId, list[Location]](), 0, attributes_of(found.object).etag
     while at < size:
         page = await ports.librarian.extents(turn.service, found.guid, at, size)
@@ -71,7 +71,7 @@ async def _laid(
 async def _told(
     ports: Ports, turn: ElementCall, holders: Mapping[BlobId, Sequence[Location]]
 ) -> dict[BlobId, MeasuredOutcome]:
-    """What Shepherds tell of blobs: of those that one does not tell another is asked."""
+    """Return Shepherds' answers about blobs. Where one has none, it tries the next."""
     told = dict[BlobId, MeasuredOutcome]()
     waiting = {blob: await ports.shepherds.nearest(turn.service, places) for blob, places in holders.items()}
     for _ in range(ROUNDS):
@@ -90,7 +90,7 @@ async def _told(
 async def _ask(
     ports: Ports, turn: ElementCall, shepherd: ServiceId, blobs: Sequence[tuple[BlobId, Location]]
 ) -> Iterable[tuple[BlobId, MeasuredOutcome]]:
-    """One Shepherd's answers; none when it does not answer, or is too old to be asked."""
+    """Return one Shepherd's answers; none when it does not answer, or its version is too old."""
     port, references = ports.shepherds.port(shepherd), tuple(location.reference for _, location in blobs)
     try:
         outcomes = await ports.shepherds.heard(shepherd, port.sums(turn.service, references))

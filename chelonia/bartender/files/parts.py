@@ -1,7 +1,7 @@
-"""Uploads in parts, for the port `Files`: who may open, fill, seal and give one up, and see what it has.
+"""Uploads in parts, for the port `Files`: the rights to open, fill, seal, drop and see one.
 
-An upload is its opener's: only he adds parts and seals. Rights to the name are decided when it is opened, and anew, on
-the state of that moment, when it is sealed; in between nothing of it has a name.
+An upload belongs to its opener: only he adds parts and seals. Rights to the name are decided when it is opened, and
+anew, on the state of that moment, when it is sealed. Before that, nothing of it has a name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
 
 
 async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
-    """Take a piece of the caller's as a part."""
+    """Make an arrived piece of the caller's a part."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
     piece = CommitFile(token.begin, token.begun, held)
     part = PutPart(change.upload, change.number, piece, change.checksum, change.etag)
@@ -55,7 +55,7 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 
 
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
-    """Make parts the content of the file, if the caller still may and what he rests on holds."""
+    """Make parts the content of the file, if the caller still may and his conditions hold."""
     write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
     ready, there = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
@@ -64,14 +64,14 @@ async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
 
 
 async def drop(ports: Ports, turn: ElementCall, change: Drop) -> Done:
-    """Give an upload up."""
+    """Drop an upload."""
     await _page(ports, turn, UploadParts(change.place, change.upload, limit=1), Action.REMOVE_ENTRY)
     await ports.librarian.drop_upload(turn.service, change.upload)
     return Done()
 
 
 async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
-    """A page of the open uploads of a collection."""
+    """Return a page of the open uploads of a collection."""
     _check_limit(ask.place, ask.limit)
     found = await _collection(ports, turn, ask.place)
     Judge(turn.user, "uploads").require(Action.READ, found)
@@ -79,13 +79,13 @@ async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
 
 
 async def listed(ports: Ports, turn: ElementCall, ask: UploadParts) -> PartPage:
-    """A page of the parts of an upload."""
+    """Return a page of the parts of an upload."""
     _check_limit(ask.place, min(ask.limit, ask.after))
     return await _page(ports, turn, ask, Action.READ)
 
 
 async def _page(ports: Ports, turn: ElementCall, ask: UploadParts, action: Action) -> PartPage:
-    """Parts, to the opener of an upload or who has this right to the collection that lists it."""
+    """Return parts to the opener of an upload, or a caller with this right to the collection that lists it."""
     page = await ports.librarian.parts(turn.service, ask.upload, ask.after, ask.limit)
     if page.place != ask.place:
         cause = "there is no such upload for this name"

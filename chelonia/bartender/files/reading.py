@@ -1,6 +1,6 @@
-"""Looking at entries and listing collections, for the port `Files`.
+"""Looks at entries and listings of collections, for the port `Files`.
 
-A look needs `read` on the entry, one before a write `delete` as well. A listing needs `read` on the collection; a
+A look needs `read` on the entry, one before a write `delete` as well. A listing needs `read` on the collection. A
 child that the caller may not read shows its type, size and times only, as in the Bartender's own `list`.
 """
 
@@ -41,7 +41,7 @@ from chelonia.core.values import replace
 
 @dataclass(frozen=True, slots=True)
 class _LookPlan:
-    """What of a look is asked for; a mark each, as telling them from a `Want` costs more than many of them."""
+    """The wants of a look, each a flag of its own: reading them from a `Want` costs more than many of them."""
 
     needed: Filter
     user: bool
@@ -63,7 +63,7 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
     except CheloniaError as error:
         if error.kind is not Kind.NOT_FOUND or error.subject == str(ask.place):
             raise
-    # The file has gone since, and its name may lead to another: that was there all the time.
+    # The file has gone since, and its name may lead to another, which existed all the time.
     return await _looked(ports, turn, ask, None)
 
 
@@ -101,7 +101,7 @@ async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal 
 
 
 async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[LogicalName, Traversal]:
-    """Where the names lead; what is read of them is all that any wants to know."""
+    """Walk the names together, reading all that any of the looks wants."""
     plans = [_asked(want) for want in dict.fromkeys([ask.want for ask in asks])]
     needed = tuple(dict.fromkeys([each for plan in plans for each in plan.needed]))
     service = next((call for plan in plans if (call := _reading(service, plan)).strong), service)
@@ -109,12 +109,12 @@ async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[Logi
 
 
 def _reading(service: Call, want: _LookPlan) -> Call:
-    """A ticket outlives the decision, so it is not given on a policy that has been revoked."""
+    """Return a strong call where the answer has a ticket or bytes, so that no revoked policy gives one."""
     return service.strongly() if want.sources or want.bytes else service
 
 
 async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listing) -> Listed:
-    """A page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
+    """Return a page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
     if ask.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause="limit is 0 or a number of entries")
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
@@ -141,8 +141,8 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
 
 
 async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:
-    """The quotas that count what the caller writes below an entry: of one that he may not read, or that is not there,
-    only his own."""
+    """Return the quotas that count the caller's bytes below an entry. If he may not read it, or it does not exist,
+    return only his own."""
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
     there = walked.complete and is_visible(walked.last)
     readable = there and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))
@@ -178,14 +178,14 @@ def _asked(want: Want) -> _LookPlan:
 
 
 async def _covering(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> tuple[Lock, ...]:
-    """All locks that cover an entry, its own first."""
+    """Return all locks that cover an entry, its own first."""
     inherited, _ = await above(ports, turn, place, walked)
     own = locks_of(walked.last, ports.clock.now_ms(), place)
     return (*own, *(lock for lock in inherited if lock.deep))
 
 
 async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> Looked:
-    """The extents of a file of several blobs in a span, and TURLs for each blob. Raises: NO_REPLICA, BAD_REQUEST."""
+    """Add the extents of a file of several blobs in a span, and TURLs of each blob. Raises: NO_REPLICA, BAD_REQUEST."""
     span, known = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
     if span.offset < 0 or span.length < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"{span} has no negative numbers")
@@ -197,7 +197,7 @@ async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> 
     if Want.SOURCES in ask.want:
         stored = [StoredObject(ObjectId(place.blob), 1, {"locations": place.locations}) for place in page.blobs]
         found = [FoundEntry(ask.place, each) for each in stored]
-        # What was cut off or written over is in its blob still, and no longer the file's.
+        # Bytes cut off or written over are still in their blob, but no longer the file's.
         spans = named_spans(page.extents)
         sources = await asyncio.gather(*(_sources(ports, turn, each, spans[BlobId(each.object.id)]) for each in found))
     blobs = {place.blob: turls for place, turls in zip(page.blobs, sources, strict=False)}
@@ -208,5 +208,5 @@ async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> 
 async def _sources(
     ports: Ports, turn: ElementCall, found: FoundEntry, spans: tuple[ByteRange, ...] = ()
 ) -> tuple[str, ...]:
-    """TURLs of whole replicas, nearest first, for `spans` of them or, empty, for all. Raises: NO_REPLICA."""
+    """Return TURLs of whole replicas, nearest first, for `spans` or, if empty, all bytes. Raises: NO_REPLICA."""
     return tuple([answer.turl for answer in await read_turls(ports, turn, found, spans)])

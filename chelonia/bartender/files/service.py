@@ -1,4 +1,4 @@
-"""`core.ports.files.Files` on a Librarian and Shepherds: each element judged, keyed and answered by itself (`bulk`)."""
+"""The service of `core.ports.files.Files`: `bulk` judges, keys and answers each element by itself."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 FEW: Final = 2
-"""Calls of so many elements go with others: those of more have company enough."""
+"""Most elements of a call that is served with others: a larger one is a batch of its own."""
 _SLOW: Final = Want.MEASURED
-"""What reads all bytes of a file holds nobody else up."""
+"""Wants that make a look slow: it is served alone, so that it delays no others."""
 
 
 @guarded(FILES)
 class FilesService:
-    """Implements `Files`. It keeps nothing but owners and policies, by what stands for them."""
+    """Implements `Files`. It keeps nothing but owners and policies, by their digests."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -102,8 +102,8 @@ class FilesService:
         return await self._answered(call, "place", partial(writing.place, self._ports), asks)
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        # Asked for again, in other company, a write has the key that it had; a removal would have another. The doors,
-        # who alone make calls that are the first under a key, ask for no removal again under it.
+        # A repeated write has the same key in other company, but a removal would have another. Only doors make calls
+        # that are the first under their key, and they repeat no removal under it.
         if call.is_first and call.read_after is None and (kind := _brief(changes)) is not None:
             answers = await self._changes[call.strong, kind].ask((call, changes))
         else:
@@ -127,7 +127,6 @@ class FilesService:
         return Space(sum(node.total_bytes for node in alive), free, quotas)
 
     async def _apply_or_undo(self, turn: ElementCall, change: Change) -> Done | Failure:
-        """Apply a change. Of one that is refused nothing stays."""
         try:
             return await self._apply(turn, change)
         except CheloniaError:
@@ -166,15 +165,13 @@ class FilesService:
                 return await changing.remove(self._ports, turn, change)
 
     async def _removed(self, turns: Sequence[ElementCall], changes: Sequence[Change]) -> Outcomes:
-        """Remove names and files together."""
         removals = [change for change in changes if isinstance(change, Remove)]
         assert len(removals) == len(changes), "nothing else joins"
         decide = _checked(partial(changing.doomed, self._ports))
         return await changing.remove_together(self._ports, turns, removals, decide)
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
-        """Where the names of changes lead, and what is above those that go. What is decided on it the transact rests
-        on."""
+        """Walk the names of changes, and the collections above those that go. The transacts depend on what it finds."""
         places = [change.place for change in changes if isinstance(change, Write | Splice | Make | Set | Remove)]
         places += [change.place.parent for change in changes if isinstance(change, Remove)]
         needed = changing.WRITTEN if any(isinstance(change, Set) for change in changes) else DESCRIBED
@@ -183,7 +180,7 @@ class FilesService:
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]
     ) -> tuple[Done | Failure, ...]:
-        """The answers with the attributes of what is there after them: one walk for those that have none yet."""
+        """Add the attributes of changed entries to answers without them, by one walk for all."""
         wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
         if not wanted:
             return tuple(answers)
@@ -201,7 +198,7 @@ class FilesService:
         return await answer_all(self._ports, call, _asking(name, act), asks)
 
     async def _one(self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], ask: R) -> A:
-        """The answer to one question. Raises: what it failed with."""
+        """Return the answer to one request. Raises: the error that it failed with."""
         (answer,) = await self._answered(call, name, act, (ask,))
         if isinstance(answer, Failure):
             raise answer.error(name)
@@ -209,13 +206,13 @@ class FilesService:
 
 
 def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOperation[R, A | Failure]:
-    """An operation that no request key belongs to: it changes nothing, or gives another link each time (`share`)."""
+    """Return an operation without a request key: it changes nothing, or gives another link each time (`share`)."""
     return BulkOperation(name, _checked(act), _failure, repr, keyed=False)
 
 
 def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:
-    """The same, once the names are such as the law allows (no parser has seen those that came in an encoding), and lie
-    where the caller's token reaches."""
+    """Return `act` behind checks that names obey the name law, for no parser has seen encoded ones, and lie within the
+    caller's scopes."""
 
     async def checked(turn: ElementCall, ask: R) -> A:
         op = type(ask).__name__.lower()
@@ -228,7 +225,6 @@ def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[Element
 
 
 def _names(ask: Any) -> tuple[LogicalName, ...]:
-    """The names that an element speaks of."""
     if isinstance(ask, Move):
         return ask.source, ask.target
     return (ask.place, ask.source) if isinstance(ask, Clone) else (ask.place,)
@@ -239,8 +235,8 @@ def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
 
 
 def _recalled(change: Change) -> Done | Failure:
-    """The answer to a change that had applied when it was asked for again: that it made something, where it could not
-    have applied else. What was opened and not heard of expires."""
+    """Return the answer to a repeated change that had applied. `made` where it could not have applied otherwise. An
+    opened upload whose answer was lost expires."""
     if isinstance(change, Open):
         return Failure(Kind.CONFLICT, str(change.place), "the upload was opened before; open another")
     if isinstance(change, Move):
@@ -250,21 +246,21 @@ def _recalled(change: Change) -> Done | Failure:
 
 
 def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
-    """Where the entry of a change is once it has applied, None where there is none, or it was described already."""
+    """Return the name of a changed entry; None where there is none, or the answer has its attributes."""
     if isinstance(answer, Failure) or answer.attributes or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
 
 
 def _subject(change: Change) -> str:
-    """What a change is told by; of bytes in it, how many."""
+    """Return the text that identifies a change. Of a `Write` with inline bytes it has only their number."""
     if isinstance(change, Write) and change.inline is not None:
         return f"{replace(change, inline=None)!r} {len(change.inline.data)}"
     return repr(change)
 
 
 def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:
-    """Of what kind changes are that are carried out at once, with others that have come; None: they are not."""
+    """Return the kind of a call small enough to be served with others; None: it is served alone."""
     if len(changes) > FEW:
         return None
     if all(isinstance(change, Remove) for change in changes):
@@ -278,5 +274,5 @@ def _joins(change: Change) -> bool:
 
 
 def _ordered(change: Change) -> LogicalName:
-    """The name whose relatives wait for this change; one that has two waits for all."""
+    """Return the name whose relatives wait for this change; one with two names waits for all."""
     return TOP if isinstance(change, Move | Clone) else change.place

@@ -1,8 +1,8 @@
-"""Giving tokens that stand for the caller, narrowed to one entry and some actions (`wire.shares`).
+"""Tokens that stand for the caller, narrowed to one entry and some actions (`wire.shares`).
 
-A token is given only for what its giver may do now, by his own name: groups that his certificate shows do not travel
-with it. What it is good for is decided at each use, on his rights of that moment. It is kept as an access key that
-signs nothing, so that its giver can take it back; those that programs ask for, for 3 hours or less, are not.
+A token needs rights that its giver has now by his own name: the groups in his certificate do not travel with it. Each
+use is decided on his rights of that moment. The token is kept as an access key that signs nothing, so that its giver
+can revoke it. A `capped` one for 3 hours or less, as programs request, is not kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from chelonia.wire.shares import ShareToken, issue, kept_of, mark_of
 
 ID_BYTES = 6
 UNKEPT_MS = 3 * 3_600 * 1000
-"""What a program asks for by a macaroon request for so long is not kept: gfal2 asks for some for each transfer, by
-itself for 3 hours to read and for a little over 2 to write, and 1 000 are kept for one DN."""
+"""Longest lifetime of a token from a macaroon request that is not kept: one DN has at most 1 000 kept ones. gfal2
+requests some for each transfer, by default for 3 hours to read and a little over 2 to write."""
 
 
 async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
-    """Give a token. Raises: DENIED, NOT_FOUND, BAD_REQUEST, NOT_SUPPORTED, TOO_LARGE."""
+    """Return a new token. Raises: DENIED, NOT_FOUND, BAD_REQUEST, NOT_SUPPORTED, TOO_LARGE."""
     lifetime_ms = _lifetime_ms(ports, ask)
     (walked,) = await ports.librarian.traverse(turn.service.strongly(), (ask.place,), RIGHTS)
     _check(turn, ask)
@@ -51,7 +51,7 @@ async def share(ports: Ports, turn: ElementCall, ask: Share) -> Shared:
     token = issue(
         ports.settings.token_key, ShareToken(link_id, user.dn, user.credential, scope, Ms(now_ms), expires_ms)
     )
-    if is_kept:  # without a request key: asked again, it is another link
+    if is_kept:  # without a request key: a repeated call makes another link
         link = AccessKey(link_id, user.dn, Ms(now_ms), expires_ms, str(scope), user.credential)
         kept = SealedKey(link, kept_of(token), mark_of(ports.settings.token_key))
         await ports.librarian.keep_access_key(turn.service.keyed(RequestKey("")), kept)
@@ -78,7 +78,7 @@ def _lifetime_ms(ports: Ports, ask: Share) -> int:
 
 
 def _check(turn: ElementCall, ask: Share) -> None:
-    """Raises: DENIED, BAD_REQUEST."""
+    """Refuse unknown actions, and callers who may give no token. Raises: DENIED, BAD_REQUEST."""
     user = turn.user
     unknown = set(ask.actions) - NARROWED
     if not ask.actions or unknown:

@@ -1,8 +1,8 @@
-"""Files told by the summaries beside their names: who may read them, decided without reading them.
+"""Rights to files of a listing, decided by the summaries beside their names, without reading the files.
 
-A summary names owner and policy by what stands for both. One file of each such kind is read the first time, and what
-stands for its rights is made again from what was read: so nothing is believed that the metadata do not say. What does
-not come out the same has just changed, and is read itself.
+A summary has a digest of owner and policy. The first time, one file of each digest is read, and its digest computed
+anew from owner and policy, so that only the metadata decide. A file whose digest is not found so has just changed, and
+is read itself.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from chelonia.core.ports.files import UNSET, Attributes, Named
 from chelonia.core.rights.policy import Action
 
 ToldLeaf = tuple[Leaf, Sequence[str]]
-"""A leaf that is an entry, and the words of its summary; none: the entry itself is told."""
+"""An entry of a page, and the words of its summary; without words, the leaf has the entry itself."""
 _READ: Final[Sequence[str]] = ()
 Rights = Mapping[str, tuple[Dn, Mapping[str, str]]]
-"""Owners and policies, by the words that files of them have in common; remembered, by what stands for them alone."""
+"""Owners and policies of a page by the common words of its files; those in memory by the digest alone."""
 RIGHTS_KEPT: Final = 4096
-"""Pairs of an owner and a policy that are remembered: a few kilobytes each at most, most far less."""
+"""Pairs of an owner and a policy that are kept in memory: a few kilobytes each at most, most far less."""
 
 
 @dataclass(slots=True)
 class RightsKnown:
-    """What is remembered of them, from one page to others."""
+    """Owners and policies kept from one page to the next, by their digests."""
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
     async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[ToldLeaf], Rights]:
-        """The leaves that are entries, and the rights of those of a summary; where these cannot be told it is read."""
+        """Return the entries among the leaves, and the rights of those with summaries. Unknown ones are read."""
         told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
                 for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
         commons = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
         by_common = {common: rights_in(common) for common in commons}
         one_of = {by_common[common]: guid for common, guid in commons.items()}  # of equal rights one will do
-        known = {name: self.by_name[name] for name in one_of if name in self.by_name}  # as others push out
+        known = {name: self.by_name[name] for name in one_of if name in self.by_name}  # before others replace them
         first = tuple([guid for name, guid in one_of.items() if name not in known])
         for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
             known |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
@@ -78,7 +78,7 @@ class RightsKnown:
 
 @dataclass(frozen=True, slots=True)
 class ReadableCollection:
-    """Decides for the files of one page; of those with equal rights once, unless the caller's token goes by names."""
+    """Decisions for the files of one page: one for all with equal rights, unless the caller's token goes by names."""
 
     walk: RecursiveWalk
     known: Rights
@@ -86,7 +86,7 @@ class ReadableCollection:
     numbers: dict[str, tuple[int, int, int, int, int]] = field(default_factory=dict)
 
     def named(self, path: str, words: Sequence[str]) -> Named:
-        """A file of the listing by the words of its summary, as the caller may know it."""
+        """Return a file of the listing by the words of its summary, as the caller may know it."""
         common = words[COMMON_WORD]
         numbers = self.numbers.get(common)
         if numbers is None:
@@ -108,7 +108,7 @@ class ReadableCollection:
 
 
 def public(known: Attributes) -> Attributes:
-    """What everybody is told who may list the collection."""
+    """Return the attributes that every caller may know who may list the collection."""
     return structs.replace(
         known, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
     )

@@ -1,7 +1,7 @@
-"""New bytes of the port `Files`: where they may go, and the one transact that gives them a name.
+"""New bytes of the port `Files`: places for them, and the one transact that gives them a name.
 
-`place` writes nothing. `write` decides everything anew on the state of that moment: whether it makes a file or swaps
-the bytes of the one that has the name by then, whatever was there when the bytes were sent.
+`place` writes nothing. `write` decides everything anew on the state of that moment. It makes a file, or swaps the bytes
+of the one that has the name by then, whatever was there when the bytes were sent.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from chelonia.core.values import replace
 
 
 async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
-    """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST;
-    NOT_FOUND for a part of what is no upload; PRECONDITION."""
+    """Choose Shepherds for new bytes. Raises: DENIED, NO_PARENT, NOT_A_FILE, NO_SHEPHERD, NO_SPACE, BAD_REQUEST,
+    PRECONDITION; NOT_FOUND for a part with an invalid upload id."""
     check_wanted(ask.place, ask.wanted, ask.size)
     if ask.part != NO_PART:
         parse_upload(ask.part.upload)
@@ -64,7 +64,7 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
 
 
 async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Reserving) -> Placed:
-    """A TURL whose last byte makes the file. Raises: as `place`; PRECONDITION, LOCKED; BAD_REQUEST for what is none."""
+    """Return a TURL whose last byte makes the file. Raises: as `place`; LOCKED. BAD_REQUEST also for a piece."""
     if ask.piece or ask.parents:
         cause = "a name is reserved for the whole of a file, in a collection that is there"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
@@ -79,14 +79,14 @@ async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Re
 
 
 def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:
-    """Raises: BAD_REQUEST unless so many copies of so many bytes can be asked for."""
+    """Refuse an invalid number of copies or bytes. Raises: BAD_REQUEST."""
     if not 1 <= wanted <= bounds.REPLICAS_WANTED_MAX or size < -1:
         cause = f"1 to {bounds.REPLICAS_WANTED_MAX} copies, and a size (-1: not known) are needed"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
 async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> Guid:
-    """Whether the caller may give this name bytes, as things stand. Returns: the file that has the name, or "".
+    """Require the right to give this name bytes, as things stand. Returns: the file that has the name, or "".
 
     Raises: DENIED, NO_PARENT, NOT_A_FILE, PRECONDITION.
     """
@@ -106,7 +106,7 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
 
 
 async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
-    """Give durable bytes their name, if the caller still may and what he rests on still holds."""
+    """Give durable bytes their name, if the caller still may and his conditions still hold."""
     token, held = arrived_bytes(ports, turn, change, change.content, piece=False)
     begin = token.begin
     ready, there = await ready_to_write(ports, turn, change, begin)
@@ -130,7 +130,7 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
-    """Lay extents over a file, or make one of them, if the caller may and what he rests on holds."""
+    """Lay extents over a file, or make a new one of them, if the caller may and his conditions hold."""
     content = change.content
     arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
@@ -143,7 +143,7 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
 async def lay(
     ports: Ports, turn: ElementCall, change: Splice, ready: BeginPut, pieces: tuple[CommitFile, ...]
 ) -> Guid | StoredObject:
-    """Have extents laid over the file that `ready` says. Returns: the file after it."""
+    """Have extents laid over the file that `ready` names. Returns: the file after it."""
     content = change.content
     order = SpliceOrder(ready, pieces, content.extents, content.size, content.whole, described=True, mark=content.mark)
     try:
@@ -156,14 +156,14 @@ async def lay(
 async def overtaken(
     ports: Ports, turn: ElementCall, change: Write | Splice | Clone, error: CheloniaError
 ) -> CheloniaError:
-    """What a failure to commit means. Where somebody made the file since it was looked for, or took it away, all is
-    decided anew."""
+    """Return the meaning of a failure to commit. If another caller has made or removed the file since the walk, it is
+    CONFLICT, so that all is decided anew."""
     if error.kind is Kind.NOT_FOUND:
         return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause=error.cause)
     if error.kind is not Kind.EXISTS:
         return error
     (walked,) = await ports.librarian.traverse(turn.service, (change.place,), DESCRIBED)
-    if seen(change.place, walked) is None:  # an upload of somebody else holds the name
+    if seen(change.place, walked) is None:  # another's pending upload holds the name
         return error
     return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause="somebody else made it at the same time")
 
@@ -171,7 +171,7 @@ async def overtaken(
 def arrived_bytes(
     ports: Ports, turn: ElementCall, change: Write | Splice | Part, arrived: Arrived, *, piece: bool
 ) -> tuple[PutToken, tuple[Receipt, ...]]:
-    """The upload behind a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
+    """Return the upload of a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
     token = decode(arrived.put, ports.settings.token_key)
     held = checked_receipts(ports, turn, token, arrived.receipts)
     if token.begin.ln != change.place:
@@ -192,7 +192,7 @@ def arrived_bytes(
 async def ready_to_write(
     ports: Ports, turn: ElementCall, change: Write | Splice | Clone, begin: BeginPut
 ) -> tuple[BeginPut, FoundEntry | None]:
-    """What is asked of the Librarian, if the caller may; and the file that is there."""
+    """Return the request to the Librarian, if the caller may write, and the file that is there."""
     own = from_triples(setting_triples(change.setting))
     rules = None if isinstance(change, Splice) else change.policy
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
@@ -218,7 +218,7 @@ async def ready_to_write(
 def _judged(
     turn: ElementCall, change: Write | Splice | Clone, *, walked_parent: FoundEntry | None, there: FoundEntry | None
 ) -> tuple[Sections, Expect, Guid]:
-    """Whether the caller may. Returns: what a new file inherits; versions decided on; the collection of a new file."""
+    """Require the right to write. Returns: sections that a new file inherits, versions decided on, its collection."""
     judge = Judge(turn.user, "write")
     if there is not None:
         replaceable(change.place, there)
@@ -229,18 +229,18 @@ def _judged(
 
 
 def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> FoundEntry:
-    """A new file as its collection would have it."""
+    """Return a new file as it would be with the policy of its collection."""
     entry = {"type": TYPE_FILE, "owner": turn.user.dn}
     return FoundEntry(place, StoredObject(ObjectId(""), 0, {"entry": entry, **inherited}))
 
 
 def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) -> Expect:
-    """Whether the caller may give a file these rules. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
+    """Require the right to give a file these rules. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
     accepted(rule_triples(rules), TYPE_FILE, "write.metadata")
     before, after = found.section("policy"), with_rules(found.section("policy"), rules)
     check_rules({"policy": after})
-    # Nobody's rights grow by rules that change nothing, or leave grants out that a new file would have: rclone says
-    # `private` of all that it sends, with keys that change no rights too.
+    # No rights grow by rules that change nothing, or that omit grants which a new file would have. rclone sends
+    # `private` with every upload, also with keys that may not change rights.
     is_new, left_out = not found.object.exists, before.keys() - after.keys()
     fewer = is_new and after.items() <= before.items() and not any("-" in before[who] for who in left_out)
     may = fewer or after == before
@@ -249,14 +249,14 @@ def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) ->
 
 
 def replaceable(place: LogicalName, there: FoundEntry) -> FoundEntry:
-    """What is there, if it is a file. Raises: NOT_A_FILE."""
+    """Return the entry there, if it is a file. Raises: NOT_A_FILE."""
     if there.type != TYPE_FILE:
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {there.type} of this name")
     return there
 
 
 def record_type(sums: Checksums) -> str:
-    """The type of the file's checksum of record: a declared one, else SHA-256."""
+    """Return the type of the file's checksum of record: a declared one, else SHA-256."""
     if sums.sha256 or not (sums.md5 or sums.adler32):
         return "sha256"
     return "md5" if sums.md5 else "adler32"
