@@ -31,7 +31,6 @@ class Fleet:
         self._root: _Domain | None = None  # most fleets are out of date before anything is chosen
 
     def _tree(self) -> _Domain:
-        """Return the tree, built at the first choice."""
         if self._root is None:
             self._root = _Domain(0, None)
             for node in self._nodes:
@@ -152,7 +151,6 @@ class _Taken:
         self.bar(leaf)
 
     def bar(self, leaf: _ShepherdLeaf) -> None:
-        """Exclude `leaf` from the draws."""
         for domain, at in leaf.way:
             gone = self._gone.setdefault(domain, {})
             gone[at] = gone.get(at, 0) + leaf.weight

@@ -316,8 +316,8 @@ NOTHING_ARRIVED: Final = Arrived("", ())
 @dataclass(frozen=True, slots=True)
 class Inline:
     """All bytes of a file, or of a piece, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores
-    them before it answers. `wanted`, `checksums`: as in `Placing`; by `checksums.sha256` it also recognises a repeated
-    call."""
+    them before it answers. `wanted`, `checksums`: as in `Placing`. A repeated `Splice` is also recognised by its
+    `checksums`, a repeated `Write` only by the number of bytes."""
 
     data: bytes = field(repr=False)
     wanted: int = 3

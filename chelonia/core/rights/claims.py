@@ -91,7 +91,6 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
 
 
 def _check_scopes(scopes: Scopes, organisation: Organisation) -> None:
-    """Assert the limits of every token, whatever its issuer claims."""
     base = parse_ln(organisation.base_path).parts
     assert scopes, "a call without scopes is narrowed to nothing and may do all"
     assert all(scope.path[: len(base)] == base for scope in scopes), "nothing is reached but what is its issuer's"
@@ -151,7 +150,6 @@ def _words(claims: Mapping[str, Any]) -> list[str]:
 
 
 def _scopes(words: list[str], organisation: Organisation, known: Mapping[str, tuple[Action, ...]]) -> Scopes:
-    """Return the scopes of storage, in the order of the token."""
     base = parse_ln(organisation.base_path).parts
     found = []
     for word in words:

@@ -71,7 +71,6 @@ class Gathering(Generic[Q, A]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a batch beside those at work, unless there are `at_once`."""
         if self._at_work < self._limits.at_once:
             self._at_work += 1
             task = asyncio.create_task(self._until_none_waits())
