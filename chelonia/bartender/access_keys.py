@@ -1,7 +1,7 @@
 """The service of `core.ports.access_keys.AccessKeys`: rights to make, see and revoke keys, and seals of their secrets.
 
 A secret is sealed with AES-256-GCM under a key derived from `token_key`, bound to all that its key may do. `find`
-gives a door the secret that must have signed a request.
+gives a door the secret with which a request must be signed.
 """
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ def _grow(seen: _Branch, path: tuple[str, ...]) -> None:
 
 
 def element_key(call: Call, op: str, index: int, subject: str) -> RequestKey:
-    """The request key of one element: the user's, bound to his DN, the operation and its subject.
+    """Return the request key of one element: the user's, bound to his DN, the operation and its subject.
 
     Services share one DN towards the store; without this, one user's key could answer another's request.
     """

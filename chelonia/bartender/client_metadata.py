@@ -102,7 +102,7 @@ def check_value(triple: Triple) -> None:
 
 
 def is_settable(section: str, prop: str, entry_type: str) -> bool:
-    """Whether users may write this property of an existing entry (states have rules of their own)."""
+    """Whether users may write this property of an entry of this type (states have rules of their own)."""
     if section in ("metadata", "policy"):
         return bool(prop)
     if section == DEFAULT_POLICY_SECTION:
@@ -179,7 +179,7 @@ def _is_kept(triple: Triple, entry_type: str, phase: str) -> bool:
     if entry_type == TYPE_FILE and triple.section == "states" and triple.property in FILE_FACTS:
         return False  # read by `file_facts`
     if entry_type == TYPE_COLLECTION and key == ("states", "closed") and triple.value == "no":
-        return False  # what a new collection has anyway; old clients send it
+        return False  # old clients send it, and a new collection has it anyway
     if not is_settable(triple.section, triple.property, entry_type):
         subject = f"{triple.section}/{triple.property}"[:80]
         cause = (

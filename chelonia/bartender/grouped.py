@@ -1,7 +1,7 @@
 """Reads of small blobs from Shepherds: the requests to one Shepherd in one turn of the event loop share one message.
 
-Each request has its own answer; if the call fails, each has that failure as its answer. A Shepherd that is silent for
-`hedge_ms` answers with a promise, so that the caller can try another beside it: one timer for all. A caller that stops
+Each request has its own answer; if the call fails, each has that failure as its answer. After `hedge_ms` of silence,
+one timer for all, each gets a promise instead, so that its caller can try another Shepherd beside. A caller that stops
 waiting cancels the promise: the call goes on for the others, and the Shepherd is noted to be silent.
 The call has no request key, as each of its requests would have its own; its request id is that of the first.
 """

@@ -2,8 +2,8 @@
 
 stat needs `read` on the entry and shows it whole; list needs `read` on the collection. A child that the caller may not
 read shows its type, size and times only, and is not entered. Listings come in byte order of the stored keys (`name/`
-for collections), so a recursive walk is in order of path and can go on after any. `after` is the path of the last entry
-shown. The names inside children are never part of a listing.
+for collections). This makes a recursive walk one in order of path, which can go on after any: `after` is the path of
+the last entry shown. The names inside children are never part of a listing.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ SOAP_LARGE_BODIES_MAX: Final = 32
 SOAP_LARGE_BODIES_PER_OWNER_MAX: Final = 2
 """Of these, those of one user, or of a stranger's address: one on its way while another is answered."""
 SOAP_LARGE_SHOW_MS: Final = 1_000
-"""Time that a large message has to arrive before it may be dropped as the slowest to make room for another."""
+"""Time for which a large message arrives before it may be dropped, as the slowest, to make room for another."""
 SOAP_DECODED_AT_ONCE_BYTES: Final = 1024 * 1024
 """A larger SOAP message is decoded in a thread: 8 MiB cost half a second, longer than the A-Hash's lease."""
 SOAP_STRANGER_PAUSE_MS: Final = 2
@@ -335,8 +335,8 @@ LOSS_NAMES_BYTES_MAX: Final = 256 * 1024
 COPIES_IN_FLIGHT_PER_NODE_MAX: Final = 16
 """Concurrent repair copies that one Shepherd sends, and as many that it takes, whatever administrators set."""
 COPY_BYTES_PER_S_MIN: Final = 320_000
-"""Least rate that a Shepherd may be configured to send and to take repair copies at. So many at once need half of it
-for none to count as standing still (`claim_bytes_per_s_min` of the Librarians, 10 kB/s each)."""
+"""Least rate that a Shepherd may be configured to send and to take repair copies at: twice what so many at once need.
+Slower than `claim_bytes_per_s_min` of the Librarians, 10 kB/s, a copy counts as standing still."""
 ARRIVING_MAX: Final = 100
 """Arriving copies that one heartbeat names: more than a Shepherd takes at once."""
 HEAL_QUEUE_MAX: Final = 5_000

@@ -237,7 +237,7 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
         above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-        # Nobody asked for it by itself, so it gets owner and policy of the collection above.
+        # Nobody meant to own it: those who may use the collection above may use one that is only part of a name.
         same = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
         sections = merged(same, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
         owner = above.object.value("entry", "owner")

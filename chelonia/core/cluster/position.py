@@ -1,6 +1,6 @@
 """Positions of answers in the history of the metadata, and the newest position that a process has seen.
 
-A position is a token. A read that carries it sees at least the state of that position. Callers so see their own writes
+A position is a token: a read that carries it sees at least the state of that position. So callers see their own writes
 and never go back, whichever replica answers. It proves nothing and grants nothing.
 Invariants: positions of different clusters are never compared; only answers raise a horizon, never a caller's claim. An
 absurd token harms nobody but its bearer.

@@ -63,8 +63,8 @@ def parse_mark(mark: str) -> tuple[str, UploadId]:
 
 
 def part_etag(sums: Checksums) -> str:
-    """Return the etag of a part whose sender gives none, 32 hexadecimal digits: its MD5 if the Shepherd has it, else
-    half of its SHA-256."""
+    """Return the etag of a part whose sender gives none, 32 hexadecimal digits. It is the MD5 if the Shepherd has it,
+    else the first half of the SHA-256."""
     return sums.md5 or sums.sha256[:32]  # MD5 costs more than all other checksums
 
 

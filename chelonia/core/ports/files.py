@@ -369,7 +369,7 @@ class Content(msgspec.Struct, frozen=True):
 class Make(msgspec.Struct, frozen=True):
     """A new entry without bytes: a collection, a symlink or mount point (`target`), a special file.
 
-    `parents`: make the missing collections above it; they stay when the entry itself is refused. They are
+    `parents`: make the missing collections above it; if the entry itself is refused, they are removed again. They are
     implied: `Removing.KEY` lets one go with the last entry in it.
     """
 

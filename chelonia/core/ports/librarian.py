@@ -148,7 +148,7 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     - `next_report_ms`: when to report again; -1 requests a reconciliation, as in the original
     - `before_boot`, `before_number`: answers to the first report of a boot, also a repeated one. They name the last
       report of the same store applied before it that was not a first one; 0 when none is known.
-      To a report of an older boot they answer the newest boot that has reported, and 0
+      To a report of an older boot they are the newest boot that has reported, and 0
     - `obeyed`: the sequence of the newest order to erase that the Shepherd has confirmed
     """
 

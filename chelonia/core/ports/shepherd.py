@@ -1,4 +1,4 @@
-"""The Shepherd port: one storage node's control operations, its data plane, and the ports that it uses itself.
+"""The Shepherd port: one storage node's control operations, its data plane, and the ports that it needs itself.
 
 `get put stat delete toggleReport` are the original's operations; `copy` orders a push to another Shepherd, `scrub`
 an immediate check. Bytes move only under tickets that this Shepherd itself signed (`wire.tickets`).

@@ -1,8 +1,8 @@
 """The rights that the claims of a verified token grant: the WLCG profile (`wlcg.ver`) and SciTokens. Pure.
 
 A token stands for a subject of its issuer (`sub`), in groups of the issuer's own organisation. It is narrowed to the
-paths that its scopes name below the issuer's base path. Never guesses: a claim that cannot be read refuses the token,
-and a token without a scope of storage opens nothing. Never checks signatures.
+paths that its scopes name below the issuer's base path; one of groups alone, of WLCG, reaches all of it. Never guesses:
+a claim that cannot be read refuses the token, and any other token without a scope of storage. Never checks signatures.
 Source: WLCG Common JWT Profiles 1.x, SciTokens claims and scopes 2.0, RFC 7519.
 """
 

@@ -21,7 +21,7 @@ class Lock(msgspec.Struct, frozen=True):
 
     Args:
         token: the URI that its owner shows with each change.
-        owner: the DN that took it; decided by the caller of the request, never by this field.
+        owner: the DN that took it: the caller's, whatever a request has here.
         deep: it covers all below a collection, also names that are yet to come.
         note: the owner's description of himself (the XML inside `DAV:owner`).
         lasts_ms: requested or remaining time; 0: the lock is released.

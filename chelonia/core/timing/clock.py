@@ -36,10 +36,10 @@ class Clock(Protocol):
     """Time as a service sees it."""
 
     def now_ms(self) -> Ms:
-        """Wall-clock milliseconds since the Unix epoch: for records and tickets. May step."""
+        """Return wall-clock milliseconds since the Unix epoch: for records and tickets. May step."""
 
     def monotonic_ms(self) -> Ms:
-        """Milliseconds that never go back: for leases, intervals and deadlines within this process."""
+        """Return milliseconds that never go back: for leases, intervals and deadlines within this process."""
 
     async def sleep(self, duration_ms: int) -> None:
         """Return after `duration_ms` milliseconds."""

@@ -42,7 +42,7 @@ class Turns(Generic[T]):
     _busy: int = 0
 
     def came(self, caller: str, ticket: T) -> TurnOutcome:
-        """Admit a call, or let it wait; `left` returns the ticket of one that waits."""
+        """Admit a call, let it wait, or refuse it. `left` returns the ticket of one that waits."""
         if self._busy < self.places:
             self._begin(caller)
             return TurnOutcome.GOES
