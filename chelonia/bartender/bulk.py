@@ -143,8 +143,7 @@ class ElementCall:
 
 
 Outcomes = dict[int, CheloniaError | None]
-"""Results of elements tried together, by their index in the step: None for one that applied. Missing ones are served
-singly."""
+"""Results of elements tried together, by their index in the step, None if applied. Missing ones are served singly."""
 
 
 @dataclass(frozen=True, slots=True)

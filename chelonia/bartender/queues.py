@@ -75,8 +75,7 @@ class Places:
         self._turns: Turns[asyncio.Future[None]] = Turns(places, waiting_max)
 
     def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[bool]:
-        """Hold a place for one element, once its caller's turn comes. Raises: BUSY when too many of his wait, or this
-        one waits for too long."""
+        """Hold a place for one element, once its caller's turn comes. Raises: BUSY: too many wait, or one too long."""
         return _ElementPlace(partial(self._enter, call, limits, clock), self._leave)
 
     async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:

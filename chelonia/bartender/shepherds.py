@@ -312,8 +312,7 @@ class Shepherds:
         return answer
 
     async def heard(self, shepherd: ServiceId, asking: Coroutine[Any, Any, T]) -> T:
-        """Return one Shepherd's answer within the timeout, in a task that does nothing else. Raises: its error,
-        NETWORK, TIMEOUT."""
+        """Return a Shepherd's answer in time, in a task that does nothing else. Raises: its error, NETWORK, TIMEOUT."""
         return await self._heard(shepherd, ended_within(self._clock, self._settings.shepherd_timeout_ms, asking))
 
     async def _heard(self, shepherd: ServiceId, answering: Coroutine[Any, Any, T]) -> T:

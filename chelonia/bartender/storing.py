@@ -30,8 +30,7 @@ from chelonia.core.values import replace
 
 @dataclass(slots=True, eq=False)
 class _BlobOnItsWay:
-    """A blob in storage, and the future of its receipts. `until_ms`: it is durable, and answered at that time; -1: it
-    is not durable yet."""
+    """A blob in storage, and the future of its receipts. `until_ms`: time of its answer, -1 until it is durable."""
 
     blob: SmallBlob
     waiting: asyncio.Future[tuple[Receipt, ...]]

@@ -1,8 +1,7 @@
 """Transfers: putFile, getFile, addReplica, and the parts that all uploads have in common.
 
 An upload for which too few Shepherds have room is refused before anything is written, so no name is left behind.
-putFile reserves a *pending* name that nobody sees and that expires with its tickets. It releases the name at once when
-no Shepherd gives any.
+putFile reserves a *pending* name that nobody sees and that expires with its tickets, or at once if it gets none.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ UPLOAD_USER_METADATA_MAX: Final = 500
 UPLOAD_OPEN_MS: Final = 7 * 24 * 3_600_000
 """Time that an upload in parts may stay open: an abandoned one is removed after a week."""
 INLINE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one file that travel in the message about it. Beyond it, a connection of their own costs less than a copy
-in each queue."""
+"""Bytes of one file in the message about it. Beyond it, their own connection costs less than a copy in each queue."""
 INLINE_CALL_BYTES_MAX: Final = 1024 * 1024
 """Bytes of files in one answer to a user, as many as a call of his may bring; he reads the rest from its sources."""
 STORED_CALL_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -257,8 +256,7 @@ ROUND_TRIP_MS: Final = 100
 ROUND_TRIP_MS_MAX: Final = 1000
 """Largest that a group may configure: no two places on earth are farther apart, and a dead master is missed later."""
 LEASE_STRETCH_MAX: Final = 4
-"""Longest lease, in usual leases, while processes wait for a processor again and again. A dead master is then missed
-so much later."""
+"""Longest lease, in usual ones, while processes wait for a processor again and again. It delays the next election."""
 LATENESSES_KEPT: Final = 64
 """Latest delays that decide how long a lease is: one a lease."""
 ELECTION_REST_MS_MAX: Final = 800
@@ -301,8 +299,7 @@ KEPT_AT_DOORS_BYTES_MAX: Final = 64 * CHUNK_BYTES
 WRONG_REPLICAS_KEPT: Final = 1000
 """Replicas that gave wrong bytes, which a node tries last."""
 COPY_ANSWER_MS: Final = 365 * 24 * 3_600_000
-"""Wait for the answer of a Shepherd that makes copies, in effect for ever: its caller watches that it lives, and a
-claim ends."""
+"""Wait for a Shepherd that makes copies, in effect for ever: its caller watches that it lives, and a claim ends."""
 DISK_STILL_MS: Final = 20_000
 """Longest call to a disk before it counts as not answering: twice a crowded disk's sync of a large file. The kernel
 gives up a command later, after 30 s."""

@@ -45,12 +45,10 @@ class Call(msgspec.Struct, frozen=True):  # made for each call: a struct takes a
         carrier: the mover of the bytes: the node of a door that carries them itself, or `ANONYMOUS` for any holder of
             the ticket. Never from a message.
         scopes: the part of the caller's rights that a token leaves; empty: all of them. Never from a message.
-        credential: serial number and issuer of the caller's certificate, for the tokens that he gives; never from a
-            message.
+        credential: serial number and issuer of the caller's certificate, for tokens he gives. Never from a message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
         until_ms: end of the credential that `via` names, 0 if it has none. A ticket for any holder ends then too.
-        unsure: the caller may be a service, but the registry cannot be read now. A refusal for want of a role would
-            look final to it.
+        unsure: it may be a service, but the registry cannot be read now: a refusal for want of a role would look final.
     """
 
     dn: Dn = ANONYMOUS

@@ -111,7 +111,7 @@ def _may_take(judge: Judge, found: FoundEntry) -> Expect:
 
 
 def _may_end(turn: ElementCall, judge: Judge, found: FoundEntry, lock: Lock, *, refreshes: bool) -> None:
-    """Require the caller's own lock, or to end another's the owner of the entry or an administrator. Raises: DENIED."""
+    """Refuse another's lock, unless the owner of the entry or an administrator ends it. Raises: DENIED."""
     dn = turn.user.dn
     if lock.owner == dn or (not refreshes and (found.owner == dn or turn.user.has(Role.ADMINISTRATOR))):
         return

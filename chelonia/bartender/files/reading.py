@@ -141,8 +141,7 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
 
 
 async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:
-    """Return the quotas that count the caller's bytes below an entry. If he may not read it, or it does not exist,
-    return only his own."""
+    """Return the quotas that count the caller's bytes below an entry; only his own if he cannot read it."""
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
     there = walked.complete and is_visible(walked.last)
     readable = there and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))

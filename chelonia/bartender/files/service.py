@@ -211,8 +211,7 @@ def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOpe
 
 
 def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:
-    """Return `act` behind checks that names obey the name law, for no parser has seen encoded ones, and lie within the
-    caller's scopes."""
+    """Return `act` behind checks that names are lawful, as encoded ones are unparsed, and in the caller's scopes."""
 
     async def checked(turn: ElementCall, ask: R) -> A:
         op = type(ask).__name__.lower()

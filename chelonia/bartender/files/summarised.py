@@ -1,8 +1,8 @@
 """Rights to files of a listing, decided by the summaries beside their names, without reading the files.
 
 A summary has a digest of owner and policy. The first time, one file of each digest is read, and its digest computed
-anew from owner and policy, so that only the metadata decide. A file whose digest is not found so has just changed, and
-is read itself.
+anew from owner and policy, so that only the metadata decide. If that does not yield the digest of a summary, its file
+has just changed, and is read itself.
 """
 
 from __future__ import annotations

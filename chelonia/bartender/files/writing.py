@@ -64,7 +64,7 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
 
 
 async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Reserving) -> Placed:
-    """Return a TURL whose last byte makes the file. Raises: as `place`; LOCKED. BAD_REQUEST also for a piece."""
+    """Return a TURL whose last byte makes the file. Raises: as `place`, LOCKED, BAD_REQUEST for a piece or parents."""
     if ask.piece or ask.parents:
         cause = "a name is reserved for the whole of a file, in a collection that is there"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)

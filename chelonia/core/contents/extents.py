@@ -50,8 +50,7 @@ class Extent(msgspec.Struct, frozen=True, order=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The replicas of one blob as readers see them: location -> state. `sums`: checksums kept for readers,
-    name -> hex."""
+    """The replicas of one blob as readers see them: location -> state. `sums`: checksums for readers, name -> hex."""
 
     blob: BlobId
     locations: Mapping[str, str]

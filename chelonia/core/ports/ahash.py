@@ -119,8 +119,7 @@ class TransactOutcome(msgspec.Struct, frozen=True):
 
 
 class Linked(msgspec.Struct, frozen=True):
-    """The objects that an object names: each value of its narrow `section` behind `prefix` is an id; `needed` filters
-    them."""
+    """Objects that an object names: values of its narrow `section`, behind `prefix`, are ids. `needed` filters them."""
 
     section: str
     prefix: str

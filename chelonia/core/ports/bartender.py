@@ -79,8 +79,7 @@ class ListOutcome(msgspec.Struct, frozen=True):
 
 
 class UndeleteRequest(msgspec.Struct, frozen=True):
-    """undelete: the name that a deleted file had (of several the last deleted), or `<GUID>`; `target_ln` "": the name
-    it had."""
+    """undelete: a deleted file's former name (of several the last deleted), or `<GUID>`. `target_ln` "": that name."""
 
     request_id: str
     ln: str

@@ -18,14 +18,12 @@ class Bytes(Protocol):
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = PATIENT) -> Arrived:
         """Send a body of `size` bytes (-1: unknown) to its place, until enough copies are on stable storage.
 
-        Args: `start`: how often the body was sent before, where it can be sent again. The wait for a silent Shepherd
-            grows with it.
+        Args: `start`: how often a repeatable body was sent before. The wait for a silent Shepherd grows with it.
         Raises: errors of `body`, NO_SPACE, CHECKSUM, NETWORK, TIMEOUT: then no name means these bytes.
         """
 
     def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `spans`, one after another, from any source that answers. Where one breaks off, another
-        goes on.
+        """Yield the bytes of `spans`, in order, from any source that answers. Where one breaks off, another goes on.
 
         Raises: NO_REPLICA, NETWORK, TIMEOUT, INCOMPLETE when none has the rest.
         """

@@ -533,8 +533,7 @@ class Over(enum.Enum):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A new name for an entry; `keep`: one more name (a hard link). `when`: on the source. `parents`: of the
-    target, as in `Make`."""
+    """A new name for an entry; `keep`: a further one (a hard link). `when`: on the source. `parents`: of the target."""
 
     source: LogicalName
     target: LogicalName

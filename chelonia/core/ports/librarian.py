@@ -517,12 +517,10 @@ class Librarian(Protocol):
         """Apply a Shepherd's report about its own replicas, once and in order."""
 
     async def make_entry(self, call: Call, request: MakeEntry) -> Guid | StoredObject:
-        """Make a named entry. Returns: its GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION,
-        CONFLICT."""
+        """Make an entry. Returns: GUID, or as `change_entry`. Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, CONFLICT."""
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
-        """Begin an upload, in place of the same owner's pending one. Raises: EXISTS (another's pending name, too),
-        NO_PARENT, CONFLICT."""
+        """Begin an upload, in place of its owner's pending one. Raises: EXISTS (also pending), NO_PARENT, CONFLICT."""
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
         """Turn a pending upload into a file (Shepherds call this). Raises: NOT_FOUND, EXPIRED, CHECKSUM, CONFLICT."""

@@ -492,8 +492,7 @@ class Scanned(msgspec.Struct, frozen=True):
 
     Args:
         prefix: the first characters of their references.
-        known: replicas with record and bytes, neither read nor measured, and their notes, in no order. The caller may
-            keep the dictionary.
+        known: notes of replicas with record and bytes, neither read nor measured; in no order. The caller may keep it.
         uncommitted: those of `known` whose blob no transact has named.
         read: all others, in order of reference.
     """
@@ -540,8 +539,7 @@ class BlobStore(Protocol):
         """Write the store's identity durably."""
 
     async def probe(self) -> None:
-        """Write to the medium itself, not to a cache. Raises: UNAVAILABLE, READ_ONLY when it fails, but not when it is
-        full."""
+        """Write to the medium itself, not to a cache. Raises: UNAVAILABLE, READ_ONLY; a full one does not fail."""
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
         """Open a writer; with `resume` continue an upload that `suspend` kept (offset 0 when there is none)."""
@@ -557,8 +555,7 @@ class BlobStore(Protocol):
         NOT_ALIVE when some are missing or unreadable; errors of `check`."""
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """Return all `size` bytes of a replica if that needs no wait for the medium. None: `read` it, or it is not
-        there."""
+        """Return all `size` bytes of a replica if that needs no wait for the medium. None: `read` it, or it is gone."""
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         """Read the record of a replica again; None when it is missing or damaged."""
@@ -567,8 +564,7 @@ class BlobStore(Protocol):
         """Return the CRC of each block of a replica (`crcs.BlockCrcs`) from its record; b"" where it has none."""
 
     async def spoil(self, reference: ReferenceId) -> bool:
-        """Change one byte in the middle of a replica, durably and without a trace: for drills. Returns False when it
-        has none."""
+        """Change one byte in the middle of a replica, durably and without a trace, for drills. False: it has none."""
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
         """Cut a longer replica off, durably, after its first `size` bytes."""
@@ -590,8 +586,7 @@ class BlobStore(Protocol):
         """Set bytes and record aside, out of reach of readers, for a person to look at."""
 
     async def discard(self, reference: ReferenceId) -> bool:
-        """Remove a replica durably from quarantine only: one that was brought back meanwhile stays. False when it
-        was not there."""
+        """Remove a replica durably from quarantine only: one brought back meanwhile stays. False: it was not there."""
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring a replica back from quarantine, as committed: the namespace names it. None when it is not there."""
@@ -608,8 +603,7 @@ class BlobStore(Protocol):
         may be of replicas that are gone."""
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        """Store notes on replicas, b"" to remove one. They are not durable at once, but a note of `MARK` is, with all
-        notes before it."""
+        """Store notes on replicas, b"" to remove one. Only a note of `MARK`, with all before it, is durable at once."""
 
     async def note_anew(self, pages: AsyncIterable[Mapping[ReferenceId, bytes]]) -> None:
         """Replace all notes by these, best in order of reference: after a crash, by all of them or by none."""

@@ -55,8 +55,7 @@ class Organisation(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The bearer of a token: his name at the issuer, his groups, the scopes he is narrowed to (at least one), and the
-    token's end."""
+    """The bearer of a token: his name at the issuer, groups, at least one scope that narrows him, and its end."""
 
     subject: str
     groups: tuple[str, ...]
