@@ -1,8 +1,7 @@
 """One replica of a replicated A-Hash in a node: its engine, its links over mutual TLS, its gauges.
 
-Everything is bound here to the world and nothing decided: who is master is the protocol's (`chelonia/ahash`).
-An empty directory joins the group and is filled by its master; only a store that was made for it (`found_store`), or
-one that has been an A-Hash alone, begins a group.
+It binds and never decides: the protocol of `chelonia/ahash` elects the master, which fills an empty directory that
+joins. Only a store from `found_store`, or of an A-Hash that ran alone, begins a group.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ REPLACE = "Replace this replica: stop it, move its directory away, start it on a
 REFILL = "The next start begins with an empty store, and the others fill it: look at its disk"
 RESTORE = "Put a backup in its place (cheloniad restore-ahash), and look at the disk"
 HANGS_MS = 60_000
-"""A commit that the disk has not taken for so long hangs: the kernel gives a command up after 30 s."""
+"""A commit that takes longer than this hangs: the kernel gives up a disk's command after 30 s."""
 LOOK_MS = 1_000
 LAST_WORDS_S = 1.0
-"""For so long the log may take to say why the process ends: its file may be on the disk that hangs."""
+"""Time for the log to say why the process ends: its file may be on the disk that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSurroundings:
-    """What a replica needs of its node. `scrub`: of its pages."""
+    """The parts of its node that a replica needs. `scrub`: of its pages."""
 
     dn: Dn
     tls: TlsStore
@@ -71,7 +70,7 @@ class ReplicaSurroundings:
 
 @dataclass(frozen=True, slots=True)
 class HostedReplica:
-    """A started replica. `run` it; `close` at the end. `jobs` go on by themselves."""
+    """A started replica. The caller runs `run`, and `close` at the end; `jobs` run by themselves."""
 
     ahash: ReplicatedAHash
     run: Callable[[], Coroutine[Any, Any, None]]
@@ -117,8 +116,8 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
 
 
 def disk_watch(committing_ms: Callable[[], int]) -> Job:
-    """The job that ends the process of a master whose disk hangs. It goes on telling that it lives, so the others would
-    follow it for as long, and no change would be answered."""
+    """Return the job that ends the process of a master whose disk hangs."""
+    # Such a master still sends heartbeats: the others would follow it, and no change would be answered.
 
     async def look() -> Next:
         if (still_ms := committing_ms()) >= HANGS_MS:
@@ -132,7 +131,7 @@ def disk_watch(committing_ms: Callable[[], int]) -> Job:
 
 
 def leave(why: str) -> NoReturn:
-    """End the process without an order: it would wait for what does not return."""
+    """Log the reason and end the process at once: an orderly end would wait for what does not return."""
     threading.Timer(LAST_WORDS_S, os._exit, (1,)).start()
     _LOG.error("%s", why)
     os._exit(1)
@@ -141,7 +140,7 @@ def leave(why: str) -> NoReturn:
 async def open_watched(
     directory: Path, settings: BdbSettings, identity: ReplicaIdentity, *, others: bool
 ) -> tuple[ThreadExecutor, ReplicatedStore]:
-    """Open a replica's store, with what ends the process where a search in it goes round. Raises: as `open_replica`."""
+    """Open a replica's store; a search in it that goes round ends the process. Raises: as `open_replica`."""
     executor = ThreadExecutor(goes_round=end(REFILL if others else RESTORE))
 
     def opened(goes_on: Callable[[], None]) -> ReplicatedStore:
@@ -155,9 +154,9 @@ async def open_watched(
 
 
 async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> None:
-    """Let end what an earlier process granted for longer than this one would be bound by it. Raises: OSError.
+    """Wait out a lease of an earlier process that is longer than this one's. Raises: OSError.
 
-    A process that starts is bound for one lease of its own, as it does not remember what it granted.
+    A process that starts remembers no grants, so it is bound for one lease of its own.
     """
     before = await asyncio.to_thread(read_lease, path)
     if before is None:
@@ -169,7 +168,7 @@ async def outlive_grants(path: Path, pace: ProtocolPeriods, clock: Clock) -> Non
 
 
 def end(cure: str) -> Callable[[str], NoReturn]:
-    """What ends a process in whose store a search goes round."""
+    """Return a function that ends the process, for a search in its store that goes round."""
 
     def ended(thread: str) -> NoReturn:
         leave(
@@ -181,19 +180,19 @@ def end(cure: str) -> Callable[[str], NoReturn]:
 
 
 def settings_of(section: AHashSection) -> AHashSettings:
-    """The A-Hash's settings."""
+    """Return the A-Hash's settings."""
     return AHashSettings(backup_dir=section.backup_dir, **section.tuning)
 
 
 def store_settings(section: AHashSection) -> BdbSettings:
-    """The store's settings. Raises: BAD_CONFIG where this host cannot have them."""
+    """Return the store's settings. Raises: BAD_CONFIG when this host has too little memory for them."""
     for problem in cache_problems(section):
         raise problem
     return BdbSettings(cache_bytes=settings_of(section).cache_bytes)
 
 
 def page_scrub(section: AHashSection, clock: Clock) -> PageScrub:
-    """The scrub of the files of an A-Hash's store; to be run, unless it is not on."""
+    """Return the scrub of the files of an A-Hash's store; the caller runs it if it is on."""
     settings = settings_of(section)
     pace = ScrubPace(settings.page_scrub_interval_ms, settings.page_scrub_bytes_per_s_max)
     directory = Path(section.data_dir)
@@ -201,7 +200,7 @@ def page_scrub(section: AHashSection, clock: Clock) -> PageScrub:
 
 
 def configured(section: AHashSection) -> Membership:
-    """The group as the configuration describes it: it counts until the store holds a record. The first one founds."""
+    """Return the group as configured, valid until the store holds a record. Only the lowest id has a vote."""
     first = min(entry.id for entry in section.replicas)
     entries = sorted(section.replicas, key=lambda entry: entry.id)
     members = tuple(Member(e.id, Dn(e.dn), f"{e.host}:{e.port}", e.id == first) for e in entries)
@@ -209,7 +208,7 @@ def configured(section: AHashSection) -> Membership:
 
 
 def trust_of(tls: TlsStore, issuers: Collection[str] = ()) -> LinkTrust:
-    """What links need of TLS; `issuers`: the CAs whose certificates members have (empty: any)."""
+    """Return the TLS of links; `issuers`: the CAs whose certificates members have (empty: any)."""
 
     def identify(connection: ssl.SSLObject) -> Dn:
         identity = tls.identify(connection)
@@ -233,7 +232,7 @@ def found_store(directory: Path, cluster: str) -> None:
 
 
 def founded_only(directory: Path) -> str:
-    """The cluster of a store that was founded and never used since; empty for anything else, which is not opened.
+    """Return the cluster of a store that was founded and never used since; empty for anything else.
 
     Raises: UNAVAILABLE when a process has it open; INTERNAL when it is damaged.
     """
@@ -250,10 +249,10 @@ def founded_only(directory: Path) -> str:
 
 
 def leave_group(directory: Path) -> None:
-    """Make sure that a directory may be opened by an A-Hash alone.
+    """Make sure that an A-Hash alone may open a directory. Raises: BAD_CONFIG for a replica's of a group.
 
-    One of a group must not: the others may be alive, and go on without what is written here. Marked as `restored` it
-    begins a new generation, which belongs to no group. Raises: BAD_CONFIG.
+    The group's other replicas may live, and would miss what is written here. A directory marked `restored` begins a
+    new generation, which belongs to no group.
     """
     if not (directory / "replica").exists():
         return
@@ -295,7 +294,7 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
 
 
 def unready(status: AHashStatus) -> None:
-    """Raises: UNAVAILABLE when requests would only be held here, for want of a master."""
+    """Check that this replica knows a master. Raises: UNAVAILABLE when requests would only be held here."""
     if not any(view.role == "master" for view in status.replicas):
         away = ", ".join(str(view.replica) for view in status.replicas if view.role == "away") or "none"
         cause = f"replica {status.replica} knows of no master; it does not see: {away}"

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import uvloop
 
-# First: whoever else loads aiohttp has it read the system's CAs, and keep 1.6 MiB of them.
+# First: loaded by any other module, aiohttp reads the system's CAs and keeps 1.6 MiB of them.
 from chelonia.hosting.net.quick_bodies import trim_heaps
 
 # isort: split
@@ -38,14 +38,14 @@ OK, FAILED, USAGE = 0, 1, 2
 STDERR: Final = 2
 
 SWITCH_S: Final = 0.0005
-"""How long a thread may run Python before another gets its turn. The event loop and the A-Hash's threads hand every
-request to each other: at the usual 5 ms a read waited that long for a busy loop, twice."""
+"""Longest turn of a thread in Python while another waits. Each request passes between the event loop and the A-Hash's
+threads: at the usual 5 ms, a read waited twice for a busy loop."""
 COLLECT_AFTER: Final = 10_000
-"""After so many objects that have not gone again the collector looks for garbage, where an A-Hash is served. At the
-usual 700 it looked 30 times in 1000 writes of 64 at once, and all that it found was what they were made of."""
+"""New objects that live, after which the garbage collector runs, where an A-Hash is served. At the usual 700 it ran 30
+times in 1000 writes of 64 at once, and met only the objects of those writes."""
 
 FILES_FEW: Final = 4096
-"""Open files with which a node has trouble: a listener alone may have 2000 connections."""
+"""Fewer open files than this are too few for a node: one listener may have 2000 connections."""
 _TAKEN: Final = (
     ". `ss -tanp` shows who has it: another daemon, or an outgoing connection, as Linux gives those ports of the same "
     "range. Reserve Chelonia's with net.ipv4.ip_local_reserved_ports (docs/operate/first-cluster.md, Ports)"
@@ -61,7 +61,7 @@ _LOW: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     options = parser_of(runs=list(words[:1]) == ["run"]).parse_args(words)
     try:
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _cure(error: OSError) -> str:
-    """What to do about an error of the system, to be put behind what it says; one without a file is of a socket."""
+    """Return advice to append to a system error's message; an error without a file is a socket's."""
     if error.errno == errno.EADDRINUSE:
         return _TAKEN
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -88,7 +88,7 @@ def _cure(error: OSError) -> str:
 
 
 def parser_of(*, runs: bool = False) -> argparse.ArgumentParser:
-    """The command line. `runs`: without what sets hosts up, which a node would carry all its life and never use."""
+    """Return the command line's parser. `runs`: without the set-up commands, whose modules a node never uses."""
     parser = argparse.ArgumentParser(prog="cheloniad", description="The Chelonia daemon.")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -155,8 +155,8 @@ def _add_dev(verbs: Any, whole_number: Callable[[int, int], Callable[[str], int]
 def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     _check_account(config)
-    faulthandler.enable(STDERR, all_threads=True)  # what a library aborts or crashes says where that was
-    os.umask(0o077)  # replicas, metadata and the audit log are nobody else's to read
+    faulthandler.enable(STDERR, all_threads=True)  # a library that aborts or crashes leaves a trace
+    os.umask(0o077)  # no other account may read replicas, metadata and the audit log
     configure(config.log, config.node.name)
     _allow_many_files()
     sys.setswitchinterval(SWITCH_S)
@@ -172,7 +172,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_account(config: NodeConfig) -> None:
-    """Root would leave files in its directories that the node's own account cannot read. Raises: BAD_CONFIG."""
+    """Refuse root where another account runs the node and could not read root's files. Raises: BAD_CONFIG."""
     for section in (config.ahash, config.shepherd):
         lock = Path(section.data_dir) / "lock" if section is not None else Path("/")
         if os.geteuid() == 0 and lock.exists() and (owner := lock.stat()).st_uid != 0:
@@ -184,15 +184,14 @@ def _check_account(config: NodeConfig) -> None:
 
 
 def settle() -> None:
-    """The start is over. The garbage collector begins its work and never looks at what the start has made: that stays.
-    What the start has freed, 1 MiB, goes back to the system."""
+    """End the start: enable the garbage collector, exempt the objects made so far, return freed memory (1 MiB)."""
     gc.freeze()
     gc.enable()
     trim_heaps()
 
 
 def _allow_many_files() -> None:
-    """Use as many file descriptors as the administrator allows: connections and replicas need them."""
+    """Raise the limit of open files as far as the administrator allows: connections and replicas need them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it, and what there is may be enough
@@ -211,7 +210,7 @@ def _dev(options: argparse.Namespace) -> int:
     cluster = DevCluster(
         DevOptions(options.dir, options.shepherds, restart, options.port_base, options.replicas, keep_ms, as_files)
     )
-    # The standard loop has no threads, which no fork would survive; nothing here needs speed.
+    # The standard loop: it has no threads, which a fork would lose, and nothing here needs speed.
     return asyncio.run(cluster.run(lambda config: main(["run", "--config", str(config)])))
 
 
@@ -222,7 +221,7 @@ def _loop(work: Coroutine[Any, Any, int]) -> int:
 
 
 def note_trouble(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not hand to anybody; a connection that broke is no fault of this node."""
+    """Log an error that the event loop could hand to no caller; a broken connection is no fault of this node."""
     if of_a_broken_connection(context):
         log = logging.getLogger("chelonia.http")
         log.info("connection broke: %s (%r)", context.get("message"), context.get("exception"))

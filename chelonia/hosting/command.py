@@ -1,4 +1,4 @@
-"""The entry of the `cheloniad` command: a sentence in place of a traceback where only the client is installed."""
+"""The entry of the `cheloniad` command: where only the client is installed, it prints a sentence, not a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from chelonia.hosting.standard_files import open_standard_files
 
 OURS: Final = ("chelonia", "chelonia_clients")
-"""What is not installed by any extra: where it is missing, something else is wrong."""
+"""Packages that no extra installs: where one is missing, something else is wrong."""
 NEEDED: Final = (
     "cheloniad runs the nodes of a cluster, and its libraries are not installed here ({}). "
     "In a checkout: pip install '.[server]' (it needs a C compiler and libdb5.3-dev). "
@@ -18,10 +18,10 @@ NEEDED: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `cheloniad`; returns the exit code."""
+    """Run `cheloniad`; return the exit code."""
     open_standard_files()
     try:
-        from chelonia.hosting import cheloniad  # here: it may not be there whole
+        from chelonia.hosting import cheloniad  # here: its libraries may be missing
 
         return cheloniad.main(argv)
     except ModuleNotFoundError as error:

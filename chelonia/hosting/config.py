@@ -1,9 +1,9 @@
-"""The configuration of a node: TOML to frozen dataclasses, refused as a whole when any of it cannot be meant.
+"""The configuration of a node: TOML to frozen dataclasses, refused as a whole when any of it is wrong.
 
-Units stand in the names. Unknown keys are refused with the nearest known one. Secrets are never in the file, only
-paths to files that others cannot read. A section that is present makes the node host that service. Every key, unit and
-default is explained in `conf/` (a test compares). `tuning` holds settings of a service by the names of its own
-settings dataclass; what hosting derives (identities, keys) cannot be set there.
+Units stand in the names. Unknown keys are refused with the nearest known one. The file never holds secrets, only paths
+of files that others cannot read. A section that is present makes the node host that service. `conf/` explains every
+key, unit and default (a test compares). `tuning` names a service's settings as its own settings dataclass does, but
+never what hosting derives (identities, keys).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.shepherd.settings import ShepherdSettings
 
 SERVES = ("ahash", "librarian", "bartender", "shepherd", "turl", "metrics", "files", "s3")
-"""What a listener may serve. `turl` is a Shepherd's data plane, `files` and `s3` are doors to the namespace; `metrics`
+"""Services of a listener. `turl` is a Shepherd's data plane; `files` and `s3` are doors to the namespace. `metrics`
 adds /metrics; health is always there."""
 DOORS = ("files", "s3")
-"""Of these, those that have every path of their listener."""
+"""Those that take every path of their listener."""
 SHARED = frozenset(("bartender", *DOORS))
-"""Of these, those that several processes may serve at one port: all of them show the same."""
+"""Those that several processes may serve at one port: all of them show the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSection:
-    """The process. `name` shows in logs; `stop_deadline_ms` is what running requests get after SIGTERM."""
+    """The process. `name` shows in logs; `stop_deadline_ms`: time for running requests after SIGTERM."""
 
     name: str
     stop_deadline_ms: int = 60_000
@@ -59,8 +59,8 @@ class NodeSection:
 
 @dataclass(frozen=True, slots=True)
 class TlsSection:
-    """Certificate, key and trust of the node: PEM files, and a directory as `/etc/grid-security/certificates`;
-    `voms_dir`: `.lsc` files of who signs VOMS attributes, in a directory for each organisation."""
+    """Certificate, key and trust of the node: PEM files, and a directory as `/etc/grid-security/certificates`.
+    `voms_dir`: a directory for each organisation, whose `.lsc` files name the signers of VOMS attributes."""
 
     cert: str = "/etc/grid-security/hostcert.pem"
     key: str = "/etc/grid-security/hostkey.pem"
@@ -92,9 +92,9 @@ class TrustedService:
 
 @dataclass(frozen=True, slots=True)
 class TrustSection:
-    """Who counts as what before the registry can be asked. Everybody else is registered and approved there.
+    """Identities with a role before the registry can be read. All others are registered and approved there.
 
-    `issuers`: the CAs whose certificates may act as administrators and services, approved ones too (empty: any).
+    `issuers`: the only CAs whose certificates may act as administrators and services, approved ones too (empty: any).
     """
 
     administrators: tuple[str, ...] = ()
@@ -104,8 +104,8 @@ class TrustSection:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEntry:
-    """One replica of an A-Hash group: `id` a number that is the same everywhere and never used again; `host` and `port`
-    where the others reach it, `dn` of its certificate."""
+    """One replica of an A-Hash group. `id`: a number, the same everywhere and never used again. `host`, `port`: where
+    the others reach it. `dn`: of its certificate."""
 
     id: int
     host: str
@@ -118,8 +118,8 @@ class AHashSection:
     """The A-Hash: `id` its URL, `data_dir` its Berkeley DB environment (one process only).
 
     `backup_dir`: an existing directory for the backups that `chelonia admin ahash backup` makes (empty: it makes none).
-    As one of a group: `replica_id` which of `replicas` this is (0: alone), `replica_listen` the address on which it
-    waits for the others, at the port of its own entry.
+    In a group, `replica_id` names its own entry in `replicas` (0: alone). On `replica_listen`, an address, and that
+    entry's port it listens for the others.
     """
 
     id: str
@@ -133,8 +133,8 @@ class AHashSection:
 
 @dataclass(frozen=True, slots=True)
 class LibrarianSection:
-    """The Librarian: `id` its URL; `ahash` URLs, empty when the A-Hash is in this process; `record_key_file`: where the
-    cluster's record key is kept for a rebuild, empty: nowhere."""
+    """The Librarian. `id`: its URL. `ahash`: URLs, empty when the A-Hash is in this process. `record_key_file` keeps
+    the cluster's record key for a rebuild (empty: nowhere)."""
 
     id: str
     ahash: tuple[str, ...] = ()
@@ -149,10 +149,10 @@ class BartenderSection:
     - `id` its URL
     - `librarians` URLs, empty when one is in this process
     - `token_key_file`: at least 16 secret bytes, the same on every Bartender
-    - `issuers`: whose tokens the plain door takes
-
-    Of the S3 door: `s3_root` the collection whose collections are buckets; `s3_domain` whose subdomains name buckets
-    (empty: none do); `s3_copies` of a new object.
+    - `issuers`: of the tokens that the plain door takes
+    - `s3_root`: the collection whose collections are buckets
+    - `s3_domain`: its subdomains name buckets (empty: none do)
+    - `s3_copies`: of a new object
     """
 
     id: str
@@ -167,8 +167,8 @@ class BartenderSection:
 
 @dataclass(frozen=True, slots=True)
 class ShepherdSection:
-    """The Shepherd: `id` its URL; `data_url` what TURLs start with; `librarians` URLs of all Librarians (empty when one
-    is in this process)."""
+    """The Shepherd. `id`: its URL. `data_url`: the start of its TURLs. `librarians`: URLs of all Librarians (empty when
+    one is in this process)."""
 
     id: str
     data_url: str
@@ -179,7 +179,7 @@ class ShepherdSection:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """A whole configuration. A service section that is None is not hosted here."""
+    """A whole configuration. The node does not host a service whose section is None."""
 
     node: NodeSection
     listen: tuple[ListenSection, ...]
@@ -201,7 +201,7 @@ TUNING: dict[type[Any], tuple[type[Any], frozenset[str]]] = {
     BartenderSection: (BartenderSettings, frozenset({"dn", "service_id", "token_key"})),
     ShepherdSection: (ShepherdSettings, frozenset({"service_id", "base_url", "dn", "version"})),
 }
-"""For each section the settings its `tuning` may name, and those that hosting derives."""
+"""For each section the settings of its service, and those of them that `tuning` may not name: hosting derives them."""
 
 
 def load_config(path: Path) -> NodeConfig:
@@ -223,10 +223,9 @@ def parse_config(table: Mapping[str, Any]) -> NodeConfig:
 def problems_of(
     path: Path, look: Callable[[NodeConfig], Iterable[CheloniaError]] = lambda _: ()
 ) -> tuple[CheloniaError, ...]:
-    """Everything that is wrong with a configuration file, in the order of its keys.
+    """Return everything that is wrong with a configuration file, in the order of its keys; empty when all is well.
 
-    Keys that contradict each other, and what `look` finds on this host, are looked at only when every key can be read.
-    Empty when all is well.
+    Contradictions between keys count once every key can be read; `look`, for this host, runs once there are none.
     """
     try:
         config, problems = _read_config(_read_table(path))
@@ -245,7 +244,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
 
 
 def _read_config(table: Mapping[str, Any]) -> tuple[NodeConfig | None, list[CheloniaError]]:
-    """The configuration, or None and what is wrong with it."""
+    """Return the configuration, or None and its problems."""
     reader = _ConfigReader()
     config: NodeConfig | None = reader.section(NodeConfig, table, "")
     problems = reader.problems if config is None else list(_contradictions(config))
@@ -258,7 +257,7 @@ def _in_file(problem: CheloniaError, path: Path) -> CheloniaError:
 
 
 def trusted(config: NodeConfig) -> tuple[ServiceRecord, ...]:
-    """The identities that the configuration itself approves."""
+    """Return the identities that the configuration itself approves."""
     services = [
         ServiceRecord(Role(entry.role), Dn(entry.dn), ServiceId(entry.id), True) for entry in config.trust.services
     ]
@@ -267,7 +266,7 @@ def trusted(config: NodeConfig) -> tuple[ServiceRecord, ...]:
 
 
 def files_url(bartender: str, listeners: Sequence[ListenSection]) -> str:
-    """Where this node's own plain door is, by the host of its Bartender's URL; "" when it has none."""
+    """Return the URL of this node's plain door, with the host of its Bartender's URL; "" when it has none."""
     ports = [listener.port for listener in listeners if "files" in listener.serves]
     host = urlsplit(bartender).hostname or ""
     return f"https://{f'[{host}]' if ':' in host else host}:{ports[0]}/" if ports and host else ""
@@ -283,7 +282,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def render_config(config: NodeConfig, *, brief: bool = False) -> str:
-    """The configuration as TOML, every key with the value in force; `brief`: without what is as by default."""
+    """Return the configuration as TOML, every key with the value in force; `brief`: without default values."""
     lines: list[str] = []
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
@@ -296,13 +295,13 @@ def render_config(config: NodeConfig, *, brief: bool = False) -> str:
 
 
 def settings_keys(section: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The keys that `tuning` of a section may name."""
+    """Return the keys that `tuning` of a section may name."""
     settings, derived = TUNING[section]
     return {item.name: item for item in dataclasses.fields(settings) if item.name not in derived}
 
 
 def default_of(item: dataclasses.Field[Any]) -> Any:
-    """A field's default; `dataclasses.MISSING` when it must be given."""
+    """Return a field's default; `dataclasses.MISSING` when it must be given."""
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory()
     return item.default
@@ -340,7 +339,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
-    """The URLs of services that a configuration names, each with its key."""
+    """Return the URLs of services that a configuration names, each behind its key."""
     yield from ((f"trust.services[{index}].id", entry.id) for index, entry in enumerate(config.trust.services))
     for name in ("ahash", "librarian", "bartender", "shepherd"):
         section = getattr(config, name)
@@ -376,7 +375,6 @@ def _trust_problems(trust: TrustSection) -> Iterator[CheloniaError]:
 
 
 def _replica_problems(section: AHashSection, listeners: Sequence[ListenSection]) -> Iterator[CheloniaError]:
-    """What cannot be meant in the description of a group."""
     if not section.replica_id:
         if section.replicas:
             yield bad("ahash.replica_id", "ahash.replicas names a group: say which of them this is")
@@ -508,7 +506,7 @@ def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
-    """What this host says to the page cache that is configured, if one is."""
+    """Return the problem of a configured page cache that is too large for this host, if it is."""
     most = memory_bytes() // 4 * 3
     if section.tuning.get("cache_bytes", 0) > most:
         cause = f"three quarters of this host's memory are {most} ({most >> 20} MiB), and no page cache is larger"
@@ -516,7 +514,7 @@ def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
 
 
 def memory_bytes() -> int:
-    """Of this host."""
+    """Return the size of this host's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -524,12 +522,12 @@ def memory_bytes() -> int:
 
 
 def bad(key: str, cause: str) -> CheloniaError:
-    """A problem of one key."""
+    """Return a problem of one key."""
     return CheloniaError(Kind.BAD_CONFIG, "", key, cause)
 
 
 class _ConfigReader:
-    """Builds dataclasses from TOML tables and goes on after what is wrong, so that all of it is told at once."""
+    """Builds dataclasses from TOML tables and goes on after a problem, to report all of them at once."""
 
     def __init__(self) -> None:
         self.problems: list[CheloniaError] = []
@@ -538,7 +536,7 @@ class _ConfigReader:
         self.problems.append(bad(key, cause))
 
     def section(self, kind: type[Any], table: Any, path: str) -> Any:
-        """The dataclass `kind` of a table; None when anything in it, or before it, is wrong."""
+        """Return the dataclass `kind` of a table; None when anything in it, or before it, is wrong."""
         if not isinstance(table, dict):
             return self._refuse(path, "a table [...] is wanted here")
         items = {item.name: item for item in dataclasses.fields(kind)}
@@ -620,7 +618,7 @@ def _render_table(head: str, value: Any, brief: bool) -> list[str]:
 
 
 def render_key(name: str, value: Any, *, brief: bool) -> list[str]:
-    """A key on one line, or, for people to read, a list of tables with a line for each."""
+    """Return a key's lines: one, or with `brief` a line for each table of a list."""
     if brief and isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         return [f"{name} = [", *(f"  {_toml(part)}," for part in value), "]"]
     return [f"{name} = {_toml(value)}"]

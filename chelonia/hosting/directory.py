@@ -10,7 +10,7 @@ from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_shepherd
 
 STUBS_MAX: Final = 4096
-"""Stubs remembered; they are small, and the connections under them are pooled elsewhere."""
+"""Stubs kept; they are small, and their connections are pooled elsewhere."""
 
 
 class ShepherdDirectory:

@@ -1,7 +1,7 @@
-"""How late this process runs: what healing yields to. Measured, not decided, here.
+"""Measures how late this process runs, which healing yields to; it decides nothing.
 
-A timer that should ring now rings when everything before it in the event loop has been done, and when the machine has
-given the process its turn: what a user's request waits as well, at each of its steps.
+A timer fires once the event loop has done all before it and the machine gives the process its turn. Each step of a
+user's request waits as long.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import asyncio
 from typing import Final
 
 SAMPLE_S: Final = 0.02
-"""Pause between two samples: some fifty a second cost nothing."""
+"""Pause between two samples: fifty a second cost next to nothing."""
 WEIGHT: Final = 0.1
-"""Of the newest sample in the average: what counts is about the last quarter of a second."""
+"""Share of the newest sample in the average, which covers about the last quarter of a second."""
 
 
 class Strain:
-    """Call it for the milliseconds by which timers lately were late, on average; `run` keeps it measuring."""
+    """The average lateness of recent timers. A call returns it in milliseconds; `run` measures."""
 
     def __init__(self) -> None:
         self._late_ms = 0.0
 
     def __call__(self) -> float:
-        """Milliseconds."""
+        """Return milliseconds."""
         return self._late_ms
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
 """Logs: one line per event, `key=value` or JSON, to stderr; the audit log and the access log to files of their own.
 
-A last line of defence stands here: whatever a message says, the value of a `ticket=` parameter is never written.
+As a last line of defence, no line has the value of a `ticket=` parameter, whatever a message says.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ log = logging.getLogger("chelonia.log")
 AUDIT_LOGGER = "chelonia.audit"
 ACCESS_LOGGER = "chelonia.http.access"
 _UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What could begin a line of its own, drive a terminal, or not be written at all."""
+"""Characters that could begin a line of their own, drive a terminal, or not be written at all."""
 _OF_THE_GONE: Final = ("SSL connection is closed", "socket.send() raised exception.")
-"""What event loops say of each write beyond the fifth to a peer that has gone, of which uvloop tells nobody while bytes
-for it wait. It is no fault of this node, and whoever goes could fill the log."""
+"""Messages of event loops about each write beyond the fifth to a peer that has gone. uvloop reports such a peer to
+nobody while bytes for it wait. It is no fault of this node, and peers could fill the log so."""
 _TICKET = re.compile(r"(ticket=)[^&\s\"'>]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How to log.
+    """Settings of logs.
 
     Args:
         level: DEBUG, INFO, WARNING or ERROR.
         format: `text` (key=value) or `json`.
-        audit_file: where decisions about users are logged; empty: with the rest.
-        access_file: where each HTTP request has a line; empty: with the rest, if `level` is DEBUG.
+        audit_file: for decisions about users; empty: with the rest.
+        access_file: for a line of each HTTP request; empty: with the rest, if `level` is DEBUG.
     """
 
     level: str = "INFO"
@@ -49,7 +49,7 @@ class LogSettings:
 
 
 def configure(settings: LogSettings, node: str, root: logging.Logger | None = None) -> None:
-    """Send this process's logs where `settings` say. `root`: another logger than the root of all (tests)."""
+    """Send this process's logs where `settings` say. `root`: a logger in place of the root logger (tests)."""
     formatter: logging.Formatter = JsonLines(node) if settings.format == "json" else TextLines(node)
     root = root or logging.getLogger()
     for old in list(root.handlers):
@@ -58,7 +58,7 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     stream.setFormatter(formatter)
     root.addHandler(stream)
     root.setLevel(settings.level)
-    # No line tells them, and finding them costs as much as writing it (Python's logging documentation, Optimization).
+    # No line has them, and finding them costs as much as writing it (Python's logging documentation, Optimization).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     logging.setLogRecordFactory(LineRecord)
@@ -72,7 +72,7 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
             apart.removeHandler(old)
         apart.propagate = not path
         if path:
-            # Reopened when rotated away by others: WatchedFileHandler looks before each line.
+            # WatchedFileHandler looks before each line and reopens a file that others rotated away.
             file = LinesTogether(Path(path), encoding="utf-8")
             file.setFormatter(formatter)
             apart.addHandler(file)
@@ -90,7 +90,7 @@ _NOWHERE: Final = {
 
 
 class LineRecord(logging.LogRecord):
-    """What lines tell of an event. Where in the code it was made takes as long to find out as all else."""
+    """The parts of an event that lines show. Its place in the code would take as long to find as all else."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class LineRecord(logging.LogRecord):
 
 
 class LinesTogether(logging.handlers.WatchedFileHandler):
-    """Writes the lines of one turn of the event loop at once, at its end; without one, each."""
+    """Writes the lines of one turn of the event loop together, at its end; without a loop, each at once."""
 
     def __init__(self, path: Path, encoding: str) -> None:
         super().__init__(path, encoding=encoding, errors="backslashreplace")
         self._waiting: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or have it written."""
+        """Write a line now, or at the end of the event loop's turn."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -130,7 +130,7 @@ class LinesTogether(logging.handlers.WatchedFileHandler):
         try:
             self._waiting.append(self.format(record))
         except Exception:
-            self.handleError(record)  # as of any handler: who logs is not troubled
+            self.handleError(record)  # as any handler does: the caller that logs gets no error
             return
         if len(self._waiting) == 1:
             loop.call_soon(self.flush)
@@ -166,7 +166,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(TextLines):
-    """The same as one JSON object a line."""
+    """The same as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -182,12 +182,12 @@ class JsonLines(TextLines):
 
 
 def redact(text: str) -> str:
-    """`text` without the values of ticket parameters."""
+    """Return `text` without the values of ticket parameters."""
     return _TICKET.sub(r"\1...", text) if "icket=" in text or "ICKET=" in text else text
 
 
 def one_line(text: str) -> str:
-    """`text` with control characters and line ends written as escapes: what strangers say forges no line."""
+    """Return `text` with control characters and line ends as escapes, so that strangers forge no line."""
     return text if text.isprintable() else _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -1,4 +1,4 @@
-"""The manual page of `cheloniad`, made from its command line. As a program: writes it to a file (docs/man)."""
+"""The manual page of `cheloniad`, made from its command line. As a program, it writes the page to a file (docs/man)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = """/etc/chelonia/*.toml: a configuration for each node. print-config sho
 
 
 def page() -> str:
-    """The page in roff, section 8."""
+    """Return the page in roff, section 8."""
     lines = [
         '.TH CHELONIAD 8 "" "chelonia" "System Administration"',
         ".SH NAME",
@@ -66,7 +66,7 @@ def _sentence(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as roff takes it to the letter."""
+    """Return text escaped for roff."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return r"\&" + escaped if escaped.startswith((".", "'")) else escaped
 

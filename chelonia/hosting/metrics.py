@@ -1,7 +1,7 @@
-"""What a daemon counts, for Prometheus: base units, few labels, one registry per node.
+"""The metrics of a daemon, for Prometheus: base units, few labels, one registry per node.
 
-Counters are fed as things happen. Gauges are read from the services when somebody asks for `/metrics`, so that an
-unwatched node does no work for them; one that cannot be read is left out of that answer.
+Counters rise as things happen. A request for `/metrics` reads the gauges from the services, so an unwatched node does
+no work for them. A gauge that cannot be read keeps its last value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Counts = Mapping[tuple[str, ...], float]
 
 @dataclass(slots=True)
 class _Served:
-    """One operation: how often with which outcome, how many within each of `_SECONDS` (and later), how long in all."""
+    """One operation: its count by outcome, its count within each of `_SECONDS` (and later), its time in all."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     within: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
@@ -48,13 +48,13 @@ class _Served:
 
 
 class _Operations(Collector):
-    """What every operation passes, so it only adds: the library's own counters cost a tenth of a read."""
+    """Counts of operations. It only adds: the library's own counters cost a tenth of a read."""
 
     def __init__(self) -> None:
         self._served: dict[tuple[str, str], _Served] = {}
 
     def count(self, service: str, operation: str, kind: str, took_s: float) -> None:
-        """Count one operation; `kind` empty: it succeeded. On the event loop only."""
+        """Count one operation, on the event loop only; `kind` empty: it succeeded."""
         served = self._served.get((service, operation))
         if served is None:
             served = self._served[service, operation] = _Served()
@@ -63,7 +63,7 @@ class _Operations(Collector):
         served.took_s += took_s
 
     def collect(self) -> Iterator[Metric]:
-        """As the library's counter and histogram."""
+        """Return the library's counter and histogram."""
         requests = CounterMetricFamily(
             "chelonia_requests", "Operations served, by outcome (ok or the kind of error).",
             labels=("service", "operation", "outcome"),
@@ -82,7 +82,7 @@ class _Operations(Collector):
 
 
 class _ReadCounter(Collector):
-    """A counter that somebody else keeps: `read` says how much by the values of `labels`."""
+    """A counter kept elsewhere: `read` returns its counts by the values of `labels`."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
         self._family = name, text, labels
@@ -97,7 +97,7 @@ class _ReadCounter(Collector):
 
 
 class Metrics:
-    """The metrics of one node. `limits`: what its services count when a bound is reached."""
+    """The metrics of one node. `limits`: its services' counts of reached bounds."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -112,7 +112,7 @@ class Metrics:
         r.register(operations)
         self.operation = operations.count
         """Counts one operation."""
-        # Told from the start: nothing moved is not the same as nothing known.
+        # Shown from the start: nothing moved is not the same as nothing known.
         self._bytes: dict[tuple[str, ...], float] = {("in",): 0, ("out",): 0}
         self.keep("data_bytes", "File bytes moved, by direction.", ("direction",), lambda: self._bytes)
         self._http: dict[tuple[str, ...], float] = {}
@@ -124,15 +124,15 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
 
     def keep(self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Counts]) -> None:
-        """Have a counter read from who keeps it; `name` without the prefix `chelonia_`."""
+        """Show a counter kept elsewhere, as `read` returns it; `name` without the prefix `chelonia_`."""
         self.registry.register(_ReadCounter(f"chelonia_{name}", text, labels, read))
 
     def cut(self, count: int) -> None:
-        """Count connections that the guard has cut."""
+        """Count connections that the guard cut."""
         self._cut[()] += count
 
     def count(self, limits: LimitCounts) -> None:
-        """Show what a service counts by itself; its names are its own."""
+        """Show a service's own counts of reached bounds; no other service uses its names."""
         self._counted.append(limits)
 
     def _limits_reached(self) -> Counts:
@@ -151,7 +151,7 @@ class Metrics:
         self._gauge(name, text).set(value)
 
     def gauges(self, name: str, text: str, label: str, values: Mapping[Any, float]) -> None:
-        """As `gauge`, for each value of a label; what is not told any more has no figure."""
+        """Set a gauge for each value of a label; values that are not given any more vanish."""
         gauge = self._gauge(name, text, label)
         gauge.clear()
         for which, value in sorted(values.items()):
@@ -163,7 +163,7 @@ class Metrics:
         return self._gauges[name]
 
     def healing(self, status: HealStatus) -> None:
-        """Set how far healing is. A class of exposed files that has emptied shows 0, not its last number."""
+        """Set the gauges of healing. A class of exposed files that has emptied shows 0, not its last number."""
         told = {found.live: found.blobs for found in status.exposed}
         self._lives.update(told)
         text = "Files with fewer verified copies than wanted, by copies left."
@@ -185,7 +185,7 @@ class Metrics:
             self.gauge(f"heal_{name}", text, value)
 
     def drill(self, drill: Drill) -> None:
-        """Set whether a drill runs, how many there were, and whether the last one went well."""
+        """Set the gauges of drills: whether one runs, how many there were, how the last one went."""
         for name, text, value in (
             ("running", "Whether a drill runs: what is missing meanwhile is meant to be.", drill.running),
             ("number", "Drills so far.", drill.number),
@@ -196,11 +196,11 @@ class Metrics:
             self.gauge(f"drill_{name}", text, value)
 
     def read_with(self, reader: Reader) -> None:
-        """Have `reader` called before each exposition."""
+        """Call `reader` before each exposition."""
         self._readers.append(reader)
 
     async def expose(self) -> bytes:
-        """The exposition text, gauges fresh."""
+        """Return the exposition text, with fresh gauges."""
         for reader in self._readers:
             try:
                 await reader()
@@ -210,5 +210,5 @@ class Metrics:
 
 
 def _lasted_s(drill: Drill, until_ms: int) -> float:
-    """Seconds from a drill's beginning, -1 for what has not been."""
+    """Return seconds from a drill's beginning; -1 when `until_ms` has not come (0)."""
     return (until_ms - drill.began_ms) / 1000 if until_ms else -1.0

@@ -1,7 +1,7 @@
-"""How a Librarian reaches the rest of its cluster: other Librarians, the doors of Shepherds, and who hangs up on it.
+"""A Librarian's links to its cluster: other Librarians, the ports of Shepherds, and the end of their connections.
 
-A door is knocked at by a bare TCP connection: the kernel answers for a process that lives, frozen or busy as it may be,
-and refuses for one that is gone. Everything else, silence above all, says nothing.
+A bare TCP connection probes a Shepherd. The kernel accepts it for a process that lives, even frozen or busy, and
+refuses it for one that is gone. Everything else, silence above all, says nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_librarian
 
 KNOCK_S: Final = 1.0
-"""How long a door is knocked at: an address that does not answer at once is not certainly empty."""
+"""Longest probe: an address that does not answer at once may still be in use."""
 KNOCKS_MAX: Final = 64
-"""Doors knocked at together: a rack that fails closes many connections at once."""
+"""Probes at once: a rack that fails closes many connections together."""
 ASK_MS: Final = 2_000
-"""How long another Librarian's answer is read for; who asks gives up sooner."""
+"""Longest wait for another Librarian's answer; callers give up sooner."""
 
 
 class HttpNeighbours:
@@ -40,7 +40,7 @@ class HttpNeighbours:
         return self._stubs[service]
 
     async def refused(self, service: ServiceId) -> bool:
-        """Whether nobody listens at a service's address: at any of them, if its name has several."""
+        """Return whether every address of a service refuses connections."""
         async with self._knocks:
             try:
                 async with asyncio.timeout(KNOCK_S):
@@ -51,7 +51,7 @@ class HttpNeighbours:
 
 
 async def _addresses(service: ServiceId) -> list[tuple[socket.AddressFamily, Any]]:
-    """The addresses that a service id names. Raises: ValueError when it is no URL, OSError when nobody knows it."""
+    """Return the addresses that a service id names. Raises: ValueError for no URL, OSError for an unknown host."""
     parts = urlsplit(service)
     if not parts.hostname:
         raise ValueError("no host is named")
@@ -60,7 +60,7 @@ async def _addresses(service: ServiceId) -> list[tuple[socket.AddressFamily, Any
 
 
 async def _refuses(family: socket.AddressFamily, address: Any) -> bool:
-    """Whether an address refuses a connection. Raises: OSError when it does something else than to refuse or accept."""
+    """Return whether an address refuses a connection. Raises: OSError when it neither refuses nor accepts."""
     with socket.socket(family, socket.SOCK_STREAM) as knock:
         knock.setblocking(False)
         try:
@@ -71,8 +71,7 @@ async def _refuses(family: socket.AddressFamily, address: Any) -> bool:
 
 
 def heartbeats_end(told: Callable[[ServiceId], None]) -> Callable[[HttpRequest, str, Sequence[Any]], None]:
-    """What a Librarian's door does after each operation: when a connection closes that a Shepherd's heartbeats came
-    over, `told` hears of it."""
+    """Return a Librarian door's hook after operations, which announces the end of a connection of heartbeats."""
 
     def done(request: HttpRequest, operation: str, arguments: Sequence[Any]) -> None:
         if operation == "heartbeat":

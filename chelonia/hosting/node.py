@@ -1,8 +1,8 @@
 """One process that hosts any subset of the four services, bound together and to the world.
 
-`chelonia/hosting/services` binds one service each: services in this process call each other directly, others through
-stubs. `run` keeps the node up until SIGTERM, a panic of the store or the end of a background task; SIGHUP reads
-certificates again. Stopping: listeners first (what has begun is finished), then background work, then stores.
+Each module of `chelonia/hosting/services` binds one service. Services of this process call each other directly, others
+through stubs. `run` returns after SIGTERM, a panic of the store or the end of a background task; SIGHUP reloads
+certificates. A node stops its listeners first (they finish what has begun), then background work, then stores.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = logging.getLogger("chelonia.node")
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 GUARDED: Final = {"turl", *DOORS}
-"""What listeners serve whose connections are cut when this process stands still."""
+"""Services whose clients' connections the guard cuts when this process stands still."""
 SERVICES: Final = ("ahash", "librarian", "bartender", "shepherd")
-"""In the order in which they begin: each may use those before it."""
+"""The services in their order of start: each may use those before it."""
 GOODBYE_MS: Final = 1_000
-"""What telling the Librarians that a Shepherd ends may take."""
+"""Time to notify the Librarians that a Shepherd ends."""
 STORES_CLOSE_MS: Final = 20_000
-"""What background work and stores get to end, each, before the process ends anyway."""
+"""Time for background work to end, and for each store, before the process ends anyway."""
 
 
 async def _starting(request: HttpRequest) -> HttpResponse:
-    """The door of a service that is not there yet."""
+    """Answer for a service that has not started yet."""
     return error_answer(CheloniaError(Kind.UNAVAILABLE, "start", request.path, STARTING))
 
 
@@ -56,12 +56,12 @@ class Node:
         self._node = HostingNode(config)
         self._servers: list[HttpServer] = []
         self._open: dict[ListenSection, tuple[dict[str, Door], dict[str, Offered]]] = {}
-        """What each open listener serves."""
+        """The doors and ports of each open listener."""
         self._process = self._node.ids.uuid()
-        self._version = version("chelonia")  # of what is loaded: an upgrade may install another meanwhile
+        self._version = version("chelonia")  # now, as loaded: an upgrade may install another meanwhile
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
-        """Serve until told to stop; returns the exit code. Raises: CheloniaError when it cannot start."""
+        """Serve until a signal or a failure; return the exit code. Raises: CheloniaError when it cannot start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._node.stop.set)
@@ -96,7 +96,7 @@ class Node:
         await self._host()
 
     async def _listen(self, section: ListenSection) -> None:
-        """Open a listener; one that is open serves from now on what is hosted since."""
+        """Open a listener; an open one takes up the services that started since."""
         node = self._node
         doors, offered = self._open.setdefault(section, ({}, {}))
         opens = not doors
@@ -137,11 +137,12 @@ class Node:
         return NodeJobs(self._node.config.node.name, self._process, self._node.job_views(), self._version)
 
     async def _host(self) -> None:
-        """Start the services and open their listeners. What is not hosted is not imported: a Shepherd's process does
-        not hold the others. The A-Hash's listener opens before a Librarian is waited for: it tells why that waits."""
+        """Start the services and open their listeners; import none that is not hosted.
+
+        The A-Hash's listener opens before the Librarian, which may wait: health then answers why."""
         node, listeners = self._node, self._node.config.listen
         sections = {name: section for name in SERVICES if (section := getattr(self._node.config, name)) is not None}
-        # All before any begins: an import holds the event loop up, and who follows a master must not be late.
+        # All before any begins: an import blocks the event loop, and a master's follower must not be late.
         services = {name: import_module(f"chelonia.hosting.services.{name}") for name in sections}
         for name, section in sections.items():
             if not node.stop.is_set():
@@ -156,7 +157,7 @@ class Node:
             await self._listen(listener)
 
     def _limits(self, section: ListenSection) -> HttpLimits:
-        """S3 clients show no certificate; one of them holds as many connections as a user elsewhere."""
+        """Return a listener's limits. S3 clients show no certificate, so an address gets the connections of a DN."""
         limits = self._node.config.limits
         if "s3" not in section.serves:
             return limits
@@ -167,14 +168,14 @@ class Node:
         self._node.metrics.gauges("certificate_days_left", "Days until the first expires.", "what", days)
 
     async def _watch_certificates(self) -> None:
-        """Take up certificates and CRLs that were replaced on disk without a SIGHUP."""
+        """Reload certificates and CRLs that were replaced on disk without a SIGHUP."""
         try:
             await asyncio.to_thread(self._node.tls.reload_if_changed)
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
     async def _say_goodbye(self) -> None:
-        """Tell the cluster that this node ends, before it refuses anybody."""
+        """Notify the cluster that this node ends, before it refuses calls."""
         try:
             async with asyncio.timeout(GOODBYE_MS / 1000):
                 await asyncio.gather(*(leave() for leave in self._node.farewells))

@@ -1,7 +1,7 @@
-"""The file that outlives every A-Hash: the cluster's record key, kept beside a Librarian's own key.
+"""The file of the cluster's record key, beside a Librarian's own key: it outlives every A-Hash.
 
-With it a rebuild can tell the cluster's own snapshots and records from forged ones; without it everything it finds is
-somebody's word. Written once, when a Librarian first learns the key from the A-Hash; never overwritten.
+With the key a rebuild tells the cluster's own snapshots and records from forged ones; without it, it verifies nothing.
+The file is written once, when a Librarian first reads the key from the A-Hash, and never overwritten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chelonia.hosting.config import read_secret
 
 
 def load_record_key(path: str) -> str:
-    """The key (hex), "" when no file is configured or it is not there yet. Raises: BAD_CONFIG when it is no key."""
+    """Return the key (hex), "" without a file or a configured path. Raises: BAD_CONFIG when it is no key."""
     if not path or not Path(path).exists():
         return ""
     key = read_secret(Path(path)).decode("ascii", "replace")
@@ -29,7 +29,7 @@ def load_record_key(path: str) -> str:
 
 
 def save_record_key(path: str, key: str) -> None:
-    """Write the key for the first time. Raises: BAD_CONFIG when the file cannot be written."""
+    """Write the key unless the file exists. Raises: BAD_CONFIG when it cannot be written."""
     if not path or Path(path).exists():
         return
     partial = Path(f"{path}.new")

@@ -1,8 +1,8 @@
 """Signs receipts with the host's key and checks those of other Shepherds.
 
 RSA keys sign with PSS and SHA-256, elliptic curves with ECDSA and SHA-256, Ed25519 by itself. Signatures travel as
-base64 text, keys as PEM. Whether a key is a Shepherd's is not decided here: the Librarian compares it with what that
-Shepherd announced on its authenticated connection.
+base64 text, keys as PEM. It never decides whether a key is a Shepherd's: the Librarian compares it with the key that
+this Shepherd announced on its authenticated connection.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from chelonia.core.errors import CheloniaError, Kind
 
 KEYS_MAX: Final = 1024
-"""Parsed keys remembered: about one per Shepherd."""
+"""Parsed keys kept: about one per Shepherd."""
 KEY_TEXT_MAX: Final = 8192
 VERIFIED_MAX: Final = 256
-"""Signatures remembered as right: receipts that share one come together."""
+"""Valid signatures kept: receipts that share one come together."""
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -44,12 +44,12 @@ class HostSigner:
         return base64.b64encode(_sign(self._key, message)).decode("ascii")
 
     def verify_key(self) -> str:
-        """The public key in PEM."""
+        """Return the public key in PEM."""
         return self._pem
 
 
 class KeyVerifier:
-    """A `Verifier` of signatures; remembers parsed keys, and the last signatures that were right."""
+    """A `Verifier` of signatures that keeps parsed keys and the last valid signatures."""
 
     def __init__(self) -> None:
         self._right: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
@@ -89,7 +89,7 @@ def _public_key(pem: str) -> object:
 
 
 def load_signer(key_file: Path) -> HostSigner:
-    """Make a signer from a PEM key file. Raises: BAD_CONFIG when it cannot be read or is of a kind we cannot use."""
+    """Return a signer of a PEM key file. Raises: BAD_CONFIG for one that cannot be read, or a key of another kind."""
     try:
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:

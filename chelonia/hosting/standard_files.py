@@ -1,7 +1,6 @@
-"""Standard files that a process was started without (`>&-`): each becomes one that refuses what is done with it.
+"""Standard files that a process was started without (`>&-`): each becomes a file that refuses use.
 
-Otherwise the next file or socket that is opened takes the number: answers go into it, and the event loop aborts the
-process when it closes it.
+Otherwise the next file or socket takes the number: output goes into it, and the event loop aborts when it closes it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Final
 _REFUSING: Final = (
     ("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_RDWR),
 )  # fmt: skip
-"""Each in the order of its number; nobody is told of what standard error was closed for, so that one takes all."""
+"""Mode and flags of each, in the order of their numbers. Standard error takes all: nobody would see its refusal."""
 
 
 def open_standard_files() -> None:
-    """Open those that are closed. To be called before anything else is opened."""
+    """Open the standard files that are closed. Call this before anything else is opened."""
     for name, mode, flags in _REFUSING:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, flags)

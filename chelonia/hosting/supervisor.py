@@ -1,8 +1,7 @@
-"""Keeps a few child processes alive: forks them, forks them again when they died, stops them in order.
+"""Keeps a few child processes alive: forks them, forks them again when they died, stops them.
 
-Children are forks without exec: what the supervisor has imported they share with it, in memory and in time. Threads do
-not come along, and no child goes back into what its supervisor was doing. Children die with their supervisor
-(PR_SET_PDEATHSIG), so nothing is left behind whatever happens to it.
+Children are forks without exec, which saves the memory and time of the supervisor's imports. Threads do not come along,
+and no child returns into its supervisor's code. Children die with their supervisor (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ PR_SET_NAME: Final = 15
 BACKOFF_MS: Final = 200
 BACKOFF_MAX_MS: Final = 5_000
 STEADY_MS: Final = 10_000
-"""A child that has lived so long starts again without a pause when it dies."""
+"""A child that lived this long starts again without a pause."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Of which a supervisor may have handlers, that a child must not have."""
+"""Signals whose handlers a child must not inherit."""
 LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A child: what runs in it and returns its exit code, and where its output goes (appended)."""
+    """A child: `main` runs in it and returns its exit code; its output is appended to `log_file`."""
 
     name: str
     main: Callable[[], int]
@@ -49,7 +48,7 @@ class ChildProcess:
     """One supervised process."""
 
     def __init__(self, program: Program, *, restart: bool, changed: Callable[[], None]) -> None:
-        """Take the program; `changed` is called whenever the pid changes."""
+        """Take the program; the child calls `changed` whenever its pid changes."""
         self.program = program
         self.pid = 0
         self._restart = restart
@@ -63,7 +62,7 @@ class ChildProcess:
         return not self._ended.is_set()
 
     async def run(self) -> None:
-        """Start the process and keep it alive; returns when it ended and is not to be started again."""
+        """Start the process and keep it alive; return when it has ended and shall not start again."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(BACKOFF_MS, BACKOFF_MAX_MS)
         while not self._told_to_stop():
@@ -84,7 +83,7 @@ class ChildProcess:
         return self._stopping
 
     async def _once(self) -> int:
-        """Fork, and wait for the end. Returns: the exit code, or minus the signal that ended it."""
+        """Fork and wait for the end; return the exit code, or minus the signal that ended the child."""
         self.pid = _fork(self.program)
         self._ended.clear()
         self._changed()
@@ -98,7 +97,7 @@ class ChildProcess:
         return _exit_code(self.pid)
 
     async def stop(self, deadline_ms: int) -> None:
-        """SIGTERM, and SIGKILL when it has not ended within `deadline_ms`."""
+        """Send SIGTERM, and SIGKILL to a process that has not ended within `deadline_ms`."""
         self._stopping = True
         if not self.alive:
             return
@@ -121,16 +120,15 @@ async def stop_all(children: Sequence[ChildProcess], deadline_ms: int) -> None:
 
 
 def _exit_code(pid: int) -> int:
-    """Of a child that has ended."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _fork(program: Program) -> int:
-    """Begin a child. Returns: its pid."""
+    """Fork a child and return its pid."""
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # one that comes at once meets no handler of the parent's
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has no handler of the parent's
     pid = os.fork()
     if not pid:
         _be_child(program, parent)
@@ -141,7 +139,7 @@ def _fork(program: Program) -> int:
 def _be_child(program: Program, parent: int) -> NoReturn:
     code = 1
     try:
-        gc.freeze()  # what is shared with the parent is not looked through
+        gc.freeze()  # the collector never looks through memory shared with the parent
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         LIBC.prctl(PR_SET_NAME, program.name.encode())
         if os.getppid() != parent:
@@ -159,7 +157,7 @@ def _be_child(program: Program, parent: int) -> NoReturn:
 
 
 def _let_go(log_file: Path) -> None:
-    """Leave the parent its files, connections and signals."""
+    """Give up the parent's files, connections and signal handlers."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

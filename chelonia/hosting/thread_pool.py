@@ -20,5 +20,5 @@ class ThreadWorker:
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn)
 
     def close(self) -> None:
-        """Finish what runs and stop the threads."""
+        """Finish running functions, drop waiting ones, stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Tells systemd that this process still turns, so that one that is frozen is killed and started again.
+"""Notifies systemd that this process still runs, so that systemd kills a frozen one and starts it again.
 
-`WatchdogSec=` of the unit says how soon, from the first sign on: a start may take longer. Until then a Shepherd's
-clients are cut off by its guard (`connection_guard.py`). Without `NOTIFY_SOCKET` in the environment nothing is sent.
+`WatchdogSec=` of the unit says how soon, from the first sign on: a start may take longer. Until then the guard of a
+Shepherd (`connection_guard.py`) cuts off its clients. Without `NOTIFY_SOCKET` in the environment nothing is sent.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 SIGNS: Final = 3
-"""Signs of life in the time after which systemd would act: one may come late."""
+"""Signs of life within `WatchdogSec=`: one may come late."""
 UNWATCHED_S: Final = 10.0
-"""Between two signs where no watchdog waits: `Type=notify` waits for one that arrives."""
+"""Pause between two signs without a watchdog: `Type=notify` waits for the first that arrives."""
 
 
 def pause_s(environ: Mapping[str, str], pid: int) -> float:
-    """Seconds between two signs of life, 0 when nobody waits for ours."""
+    """Return the seconds between two signs of life; 0 when no watchdog waits for this process."""
     wanted, addressee = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not wanted.isdigit() or not environ.get("NOTIFY_SOCKET") or addressee not in ("", str(pid)):
         return 0.0
@@ -31,7 +31,7 @@ def pause_s(environ: Mapping[str, str], pid: int) -> float:
 
 @asynccontextmanager
 async def watched(environ: Mapping[str, str] | None = None) -> AsyncIterator[None]:
-    """Give signs of life while the body runs."""
+    """Send signs of life to systemd while the body runs."""
     around = os.environ if environ is None else environ
     address = around.get("NOTIFY_SOCKET", "")
     if not address:
