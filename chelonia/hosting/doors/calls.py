@@ -1,4 +1,4 @@
-"""Makes the `Call` that every port method takes first: identity, roles, ids, and how fresh to read."""
+"""Makes the `Call` that every port method takes first: identity, roles, ids, freshness of reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chelonia.wire.web.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SER
 
 
 async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
-    """The context of `request`, roles from the registry. Raises: BAD_REQUEST for a malformed key or position."""
+    """Return the context of `request`, roles from the registry. Raises: BAD_REQUEST for a malformed key or position."""
     after = request.headers.get(READ_AFTER_HEADER, "")
     key = request.headers.get(REQUEST_KEY_HEADER, "")
     grant = await registry.grant(request.peer.dn, request.headers.get(SERVICE_HEADER, ""), request.peer.issuer)
@@ -21,7 +21,7 @@ async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
 
 
 def caller(who: Peer, grant: RoleGrant, ids: tuple[str, str], after: Position | None, *, strong: bool) -> Call:
-    """The context of what a peer asks. `ids`: of the request, and its key. Raises: BAD_REQUEST for a malformed key."""
+    """Return the context of a call. `ids`: of the request, and its key. Raises: BAD_REQUEST for a malformed key."""
     request_id, key = ids
     return Call(
         dn=who.dn,

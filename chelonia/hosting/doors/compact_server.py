@@ -1,9 +1,8 @@
 """Serves the compact encoding (`wire.compact`) on connections that agreed on it: many calls at once on each.
 
-The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. Who somebody is, is known
-before anything is read of him: services, users and strangers have each their own `CallLimits`. Frames, calls in flight
-and unread answers are bounded for each connection: beyond them it is not read from, so that whoever floods waits for
-himself.
+The listener, its TLS and its certificates are those of HTTP; ALPN tells the two apart. The server identifies a peer
+before it reads from it: services, users and strangers each have their own `CallLimits`. Frames, calls in flight and
+unread answers are bounded for each connection. Beyond a bound the server stops reading, so a flood waits for itself.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from chelonia.wire import compact
 log = logging.getLogger("chelonia.compact")
 
 IDENTITY_MS: Final = 1_000
-"""How long an open connection's identity counts before expiry and revocation are looked at again."""
+"""Time for which a connection's identity counts before expiry and revocation are checked again."""
 
 IDLE_MS: Final = 600_000
-"""How long a connection may say nothing, with no call in flight: a host that lost its power never closes one."""
+"""Longest silence of a connection with no call in flight: a host that lost its power never closes one."""
 ANSWERS_AT_ONCE: Final = 32
-"""Answers in one write: fewer wake the other end more often than what it gains by beginning sooner."""
+"""Answers in one write: with fewer, the peer wakes up too often for what it gains by an earlier start."""
 STARTING: Final = "it is starting: it waits for what it needs; `chelonia admin ahash status` tells of the A-Hash"
 LOOK_MS: Final = 5_000
-"""How often a connection is looked at for what it fails to do."""
+"""Pause between two looks at a connection for slow frames and idleness."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How many bytes one call may have, and how many calls of one connection may be in flight. A longer one is refused
-    in words up to `passed_max` bytes, which are read past; beyond, the connection is cut."""
+    """Limits of a call's bytes, and of calls in flight on one connection. A longer call of up to `passed_max` bytes is
+    skipped and gets a refusal; beyond, the connection is cut."""
 
     bytes_max: int
     calls_max: int
@@ -63,16 +62,16 @@ USERS: Final = CallLimits(bounds.COMPACT_USER_BYTES_MAX, bounds.COMPACT_USER_CAL
 STRANGERS: Final = CallLimits(bounds.COMPACT_STRANGER_BYTES_MAX, bounds.COMPACT_USER_CALLS_MAX)
 
 Observe = Callable[[str, str, str, float], None]
-"""Told after each call: service, method, kind of the failure ("" for none), seconds."""
+"""Called after each call, with service, method, kind of the failure ("" for none), seconds."""
 
 
 AtOnce = Callable[[Call, str, tuple[Any, ...]], Any]
-"""Answers a call by the name of its method if nothing has to be waited for; None, or an error: the method is asked."""
+"""Answers a call, by the name of its method, if that needs no wait; None, or an error: the method itself must run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offered:
-    """One service offered: its port, and its methods as they are written; `brief` ones are tried `at_once`."""
+    """One service offered: its port, and its methods in the compact encoding; `brief` ones are tried `at_once`."""
 
     port: object
     methods: Mapping[str, compact.Method]
@@ -83,18 +82,17 @@ class Offered:
 def offer(
     table: PortTable, port: object, brief: frozenset[str] = frozenset(), at_once: AtOnce | None = None
 ) -> dict[str, Offered]:
-    """What to offer of one service, by name; `at_once`: of a port that answers methods that are `brief` so."""
+    """Return the offer of one service, by its name; `at_once` answers its `brief` methods without a wait."""
     return {table.name: Offered(port, compact.methods(table), brief, at_once or _never)}
 
 
 def _never(call: Call, method: str, arguments: tuple[Any, ...]) -> None:
-    """No port is asked at once."""
+    """Leave the call to its method."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactParts:
-    """What a node gives: who holds which role, the newest position that answers may tell, who counts calls, and who is
-    told of limits that are met."""
+    """Parts of the node: roles, the newest position that answers may carry, the observer of calls, counts of limits."""
 
     registry: RoleRegistry
     horizon: Horizon
@@ -103,7 +101,7 @@ class CompactParts:
 
 
 class CompactDoor:
-    """What connections speak to: the services offered, those that will be, and who may call."""
+    """Answers calls to the services `offered`, and refuses those to `awaited` ones, which have not started yet."""
 
     def __init__(
         self, offered: Mapping[str, Offered], parts: CompactParts, awaited: frozenset[str] = frozenset()
@@ -114,7 +112,7 @@ class CompactDoor:
         self.notes = parts.notes
 
     def answer_at_once(self, who: Peer, asked: compact.IncomingCall) -> bytes | None:
-        """`answer` for a brief call, if nothing has to be waited for or explained; None: that is to be asked."""
+        """Return the answer of a brief call that succeeds without a wait; None: `answer` must serve the call."""
         offered = self._offered.get(asked.service)
         if offered is None or asked.method not in offered.brief:
             return None
@@ -134,7 +132,7 @@ class CompactDoor:
         return frame
 
     async def answer(self, who: Peer, asked: compact.IncomingCall) -> bytes:
-        """Carry out one call; returns the frame of its answer, whatever came of it."""
+        """Carry out one call; return the frame of its answer or failure."""
         started, kind, method = time.perf_counter(), "", None
         try:
             grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
@@ -143,7 +141,7 @@ class CompactDoor:
             port, method = self._find(asked)
             CAUSE.set(method.name)
             call = _call(who, asked, grant)
-            admit(call, method.row)  # the port asks the same, after the arguments are decoded
+            admit(call, method.row)  # before the arguments are decoded; the port checks the same after
             result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
             return compact.encode_result(asked.number, method.packed_result(result), self._parts.horizon.newest)
         except CheloniaError as error:
@@ -161,7 +159,7 @@ class CompactDoor:
             self._parts.observe(*names, kind, time.perf_counter() - started)
 
     async def room(self, who: Peer) -> CallLimits:
-        """What a peer may send."""
+        """Return the limits of a peer's calls."""
         if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
             return SERVICES
         if who.dn == ANONYMOUS:
@@ -173,7 +171,7 @@ class CompactDoor:
         return asked.service in self._offered and asked.method in self._offered[asked.service].methods
 
     def _find(self, asked: compact.IncomingCall) -> tuple[object, compact.Method]:
-        """The port and the method that are asked. Raises: NOT_SUPPORTED, UNAVAILABLE."""
+        """Return the port and the method of a call. Raises: NOT_SUPPORTED, UNAVAILABLE."""
         offered = self._offered.get(asked.service)
         if offered is None and asked.service in self._awaited:
             raise CheloniaError(Kind.UNAVAILABLE, "compact", asked.service, STARTING)
@@ -185,8 +183,8 @@ class CompactDoor:
 
 
 class CompactConnection(asyncio.Protocol):
-    """One connection. `identify` says who is at the other end, and raises when that no longer holds; `lost` is told
-    once when the connection has ended."""
+    """One connection. `identify` returns the peer's identity, and raises when it no longer holds. `lost` is called
+    once, when the connection has ended."""
 
     def __init__(
         self,
@@ -198,11 +196,11 @@ class CompactConnection(asyncio.Protocol):
         self._identify = identify
         self._lost = lost
         self.silent = True
-        """Whether nothing was asked yet."""
+        """Whether no call has come yet."""
         self.owner = ""
-        """Whose share of connections it is of."""
+        """The owner in whose share of connections it counts."""
         self.at_work: Callable[[bool], None] = lambda on: None
-        """Told when calls begin to be in flight, and when none is any more."""
+        """Called when calls begin to be in flight, and when none is any more."""
         self._room = STRANGERS
         self._splitter = compact.Splitter(STRANGERS.bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -216,20 +214,20 @@ class CompactConnection(asyncio.Protocol):
         self._goes_on = False
         self._who = Peer()
         self._known_s = -1.0
-        """When it was last looked who is at the other end; before that nothing is read."""
+        """When the peer was last identified; nothing is read before."""
         self._finishing = False
         self._heard_s = self._begun_s = time.monotonic()
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Look who it is, then read."""
+        """Identify the peer, then read."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
         self._look_again()
         self._start(self._welcome(self._transport))
         self._mind_pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits for the answers: what only reads ends here, a change is finished, for its effects."""
+        """End calls that only read, as nobody waits for their answers; finish changes, for their effects."""
         del exc
         if self._reading:
             self._door.notes.met("readers_gone", self._who.dn, f"{len(self._reading)} reads were ended")
@@ -243,7 +241,7 @@ class CompactConnection(asyncio.Protocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Start the calls that have arrived whole."""
+        """Begin the calls that have arrived whole."""
         self._heard_s = time.monotonic()
         arrived = self._arrived
         goes_on = len(arrived)
@@ -265,9 +263,9 @@ class CompactConnection(asyncio.Protocol):
             self._begin_arrived()
 
     def _begin_arrived(self) -> None:
-        """Begin calls until there is a write full of answers, and go on in the next turn of the event loop: who asked
-        reads the first answers while the others are made, and no connection has the loop to itself. One read brings
-        thousands of small calls: those beyond the room wait until others are answered."""
+        """Begin calls until one write is full of answers; go on in the next turn of the event loop."""
+        # So the peer reads the first answers while others are made, and no connection holds up the loop. One read may
+        # bring thousands of small calls: those beyond the room wait until others are answered.
         arrived, self._receiving = self._arrived, True
         try:
             while arrived and len(self._out) < ANSWERS_AT_ONCE and len(self._working) < self._room.calls_max:
@@ -282,13 +280,13 @@ class CompactConnection(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin more of what has arrived, in the next turn of the event loop."""
+        """Begin more of the arrived calls, in the next turn of the event loop."""
         if self._arrived and not self._goes_on and len(self._working) < self._room.calls_max:
             self._goes_on = True
             asyncio.get_running_loop().call_soon(self._begin_arrived)
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: nor are more calls read."""
+        """Read no more calls while the peer does not read its answers."""
         self._unread = True
         self._mind_pace()
 
@@ -310,7 +308,7 @@ class CompactConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _look_again(self) -> None:
-        """Cut a connection that does not finish a frame, or says nothing, for too long."""
+        """Cut a connection that does not finish a frame in time, or is silent for too long."""
         now_s = time.monotonic()
         slow = self._splitter.amid and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
         idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
@@ -342,7 +340,7 @@ class CompactConnection(asyncio.Protocol):
         return task
 
     async def _meet(self, transport: asyncio.Transport) -> CheloniaError | None:
-        """Look who is at the other end, and how much he may say. Returns: why he is nobody, or nobody any more."""
+        """Identify the peer and set its limits. Returns: the error, if its identity does not hold (any more)."""
         now_s = time.monotonic()
         try:
             identity = self._identify(transport.get_extra_info("ssl_object"))
@@ -371,7 +369,7 @@ class CompactConnection(asyncio.Protocol):
             self._send(await self._door.answer(self._who, asked))
 
     def _refuse(self, why: CheloniaError, number: int) -> None:
-        """Say why before the connection ends; calls that had begun are answered, if they do not take long."""
+        """Send the reason, then end the connection; calls in flight have `LOOK_MS` to be answered."""
         if self._transport is not None and not self._transport.is_closing():
             log.info("connection refused who=%r reason=%s", self._who.dn, why)
             self._send(compact.encode_failure(number, why, None))
@@ -390,7 +388,7 @@ class CompactConnection(asyncio.Protocol):
         self._close_when_done()
 
     def _send(self, frame: bytes) -> None:
-        """Queue an answer; those that are ready together leave in one write."""
+        """Queue an answer; answers that are ready together leave in one write."""
         self._out.append(frame)
         if self._receiving:
             return
@@ -439,5 +437,5 @@ def _names(asked: compact.IncomingCall) -> tuple[str, str, str]:
 
 
 def _call(who: Peer, asked: compact.IncomingCall, grant: RoleGrant) -> Call:
-    """The context of a call. Raises: BAD_REQUEST for a malformed key."""
+    """Return the context of a call. Raises: BAD_REQUEST for a malformed key."""
     return caller(who, grant, (asked.request_id[:64], asked.request_key), asked.read_after, strong=asked.strong)

@@ -1,14 +1,15 @@
-"""A small process beside one that serves users, which cuts their connections when that one stands still.
+"""The guard: a small process beside a node, which cuts users' connections when the node stands still.
 
-A frozen process holds its connections, its kernel acknowledges for it, and nobody outside can cut them. This process
-has a duplicate of each, from the node (`guarded.py`), and hears its event loop turn. When it turns no more
-(`core.timing.freezes`) all are shut down, so that a client fails at once and can ask elsewhere; what listens is shut
-down too, so that the kernel refuses new ones. It kills nothing, and when the node goes on it finds these connections
-closed, as if the clients had gone, and listens again. It ends with the node. It imports little on purpose.
+A frozen process holds its connections, its kernel acknowledges for it, and nobody outside can cut them. The guard has
+a duplicate of each, from the node (`guarded.py`). When signs of life stop (`core.timing.freezes`) it shuts all down, so
+that clients fail at once and can ask elsewhere. Listening sockets go too, so that the kernel refuses new connections.
+The guard kills nothing: a node that goes on finds its clients gone, and listens again. The guard ends with its node.
 
-Messages on the socket that is its standard input (SOCK_SEQPACKET), the number as 8 bytes, big-endian:
-`b` and the time in ms after which silence is standing still: the loop turns; `h`, with a file descriptor: hold this
-connection under that number; `f`: forget it. Back go 8 bytes: how many were cut. Any message is a sign of life.
+Messages come on standard input (SOCK_SEQPACKET): a letter and a number of 8 bytes, big-endian. Each is a sign of life.
+- `b`: the event loop turns; the number is the silence in ms that counts as standing still
+- `h`, with a file descriptor: hold this connection under the number; `f`: forget it
+
+The guard sends back 8 bytes: the number of connections that it has cut.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ LOGGER = "chelonia.guard"
 BEAT, HOLD, FORGET = b"b", b"h", b"f"
 MESSAGE_BYTES = 9
 INT_BYTES = 4
-"""Of a file descriptor beside a message."""
+"""Size of a file descriptor beside a message."""
 CPUCLOCK_SCHED = 2
 """Low bits of a process's CPU clock: nanoseconds that it ran, all threads (linux/posix-timers.h)."""
 TURN_MESSAGES = 1024
-"""Taken in at most before it is looked how late it is."""
+"""Messages taken in before the guard reads the clock."""
 DRAIN_BYTES = 1 << 20
-"""Thrown away at once."""
+"""Bytes discarded in one call."""
 DRAIN_BYTES_MAX = 1 << 30
-"""Thrown away at most: more than a kernel keeps for a connection (net.ipv4.tcp_rmem)."""
+"""Bytes discarded at most: more than a kernel keeps for a connection (net.ipv4.tcp_rmem)."""
 
 
 def message(kind: bytes, number: int) -> bytes:
-    """A message to the guard."""
+    """Return a message to the guard."""
     return kind + number.to_bytes(8, "big")
 
 
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
-    """A line as `logging_setup` makes them, which would be too much to import."""
+    """Return a line as `logging_setup` formats it; that module is too large to import here."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_ms // 1000)) + f".{at_ms % 1000:03d}Z"
     if as_json:
         import json
@@ -68,7 +69,7 @@ def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
 
 
 class Guard:
-    """Holds what it is given and cuts it when the other end of `channel`, the process `watched`, says nothing for too
+    """Holds connections, and cuts them when the process `watched`, at the other end of `channel`, is silent for too
     long and does not work either."""
 
     def __init__(self, channel: _socket.socket, say: Callable[[str], None], watched: int) -> None:
@@ -94,7 +95,7 @@ class Guard:
             os.close(self._held.popitem()[1])
 
     def _take(self) -> bool:
-        """Take in what has come; returns whether the other end is still there."""
+        """Take in the messages that have come; return whether the other end is still there."""
         for _ in range(TURN_MESSAGES):
             try:
                 data, beside, _flags, _from = self._channel.recvmsg(MESSAGE_BYTES, _socket.CMSG_SPACE(INT_BYTES))
@@ -124,7 +125,7 @@ class Guard:
             connection = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, fileno=self._held.popitem()[1])
             try:
                 if connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
-                    # Once, so that it can listen again; it may be closed, as the node goes on by now.
+                    # Not both ways, so that it can listen again; the node may go on by now and have closed it.
                     _attempt(connection.shutdown, _socket.SHUT_RD)
                 else:
                     cut(connection)
@@ -133,14 +134,13 @@ class Guard:
                 connection.close()
         if count:
             self._say(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
-            # Maybe nobody is to be told: the node has ended, or has not listened for very long.
+            # The send may fail: the node has ended, or has read nothing for very long.
             _attempt(self._channel.send, count.to_bytes(8, "big"))
 
 
 def worked_ns(pid: int) -> int | None:
-    """CPU time that a process has used, or the time of now while it waits for a CPU that others have: either differs
-    from look to look unless the process stands still. 0 when it has ended; None when a signal has stopped it. In
-    nanoseconds; source: proc_pid_stat(5)."""
+    """Return a process's CPU time, or the time of now while it runs or waits for a CPU, in nanoseconds. Two looks
+    differ unless the process stands still. 0: it has ended; None: a signal has stopped it. Source: proc_pid_stat(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             state = stat.read().rpartition(b") ")[2][:1]
@@ -152,11 +152,11 @@ def worked_ns(pid: int) -> int | None:
 
 
 def cut(connection: _socket.socket) -> None:
-    """End a TCP connection both ways, though others have it open.
+    """End a TCP connection both ways, though other processes have it open.
 
-    Who reads gets what is on its way, and the end. Who sends would not see it while it waits for room, so what it has
-    sent is thrown away: the end then tells of the room, and what is sent into it is answered with a reset. What had
-    come before the end, after that, is thrown away too: who has the connection open reads nothing with a gap in it.
+    A client that reads gets what is on its way, then the end. One that waits for room to send would not see the end, so
+    the guard discards what it has sent. The end then announces room, and a reset answers what it sends into that. A
+    second drain discards what arrived before the end, so that no process reads bytes with a gap.
     """
     for end in (_socket.SHUT_RD, _socket.SHUT_WR):
         _attempt(connection.shutdown, end)
@@ -166,7 +166,7 @@ def cut(connection: _socket.socket) -> None:
 
 
 def _attempt(call: Callable[..., Any], *words: object) -> Any:
-    """What a call on a socket gives; None when there is no more, or who was at the other end has gone."""
+    """Return the result of a call on a socket; None when it fails: nothing is there, or the peer has gone."""
     try:
         return call(*words)
     except OSError:

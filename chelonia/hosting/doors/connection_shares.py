@@ -1,10 +1,10 @@
-"""Which connection of a listener goes when there are too many: decided here, carried out by the HTTP server.
+"""Decides which connection of a listener ends when there are too many; the HTTP server carries it out.
 
-A stranger (no certificate) counts for his address, a user for his DN; each has a share, and whoever exceeds it loses
-his own oldest idle connection. When the listener is full, the oldest idle stranger goes, then the oldest idle user.
-A reserve is left to approved services and administrators, who have no share. Idle: no request is being answered.
-Never looks at a clock or a socket; never cuts a connection that is at work: then the new one is refused.
-Invariant: no owner holds more than his share, and all of them together no more than the listener's.
+A stranger (no certificate) counts for its address, a user for its DN. An owner that exceeds its share loses its own
+oldest idle connection. On a full listener the oldest idle stranger goes; if none is idle, the oldest idle user, though
+never for a stranger. A reserve is left to approved services and administrators, who have no share. Idle: no request is
+being answered. It never looks at a clock or a socket, and never cuts a connection at work: it refuses the new one.
+Invariant: no owner holds more than its share, and all together no more than the listener's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 from chelonia.core.ids import ANONYMOUS, Dn
 
 NETWORK_BITS: Final = 64
-"""Of an IPv6 address, what one subscriber holds at least: he may choose the rest for each connection."""
+"""Prefix of an IPv6 address that counts: a subscriber has at least a /64, and may choose the rest freely."""
 
 
 class Rank(enum.IntEnum):
-    """Who goes first when there are too many."""
+    """Ranks of owners: connections of the lowest go first."""
 
     STRANGER = 0
     USER = 1
@@ -31,7 +31,7 @@ class Rank(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many connections: of the listener, of these only for known services, of an address, of a DN."""
+    """Numbers of connections: of the listener, of these only for known services, of an address, of a DN."""
 
     total: int
     reserve: int
@@ -41,7 +41,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionDecision:
-    """What becomes of a new connection: taken, in place of `cut` if that is given; else `refused`. `limit` says why."""
+    """The decision on a new connection: `taken`, in place of `cut` if given, or refused. `limit`: the bound it met."""
 
     taken: bool = True
     cut: Hashable | None = None
@@ -53,7 +53,7 @@ TAKEN: Final = ConnectionDecision()
 
 @dataclass(slots=True)
 class _OwnerShare:
-    """One address or DN: how many connections, and which of them are idle, the oldest first."""
+    """One address or DN: its number of connections, and the idle ones, oldest first."""
 
     rank: Rank
     open: int = 0
@@ -74,7 +74,7 @@ class ConnectionTable:
         return len(self._owner_of)
 
     def came(self, connection: Hashable, owner: str, rank: Rank) -> ConnectionDecision:
-        """Judge a new connection. Unless refused it is counted, idle; whoever was `cut` is no longer."""
+        """Judge a new connection. Unless refused it counts, as idle; one that is `cut` counts no more."""
         assert connection not in self._owner_of, "a connection comes once"
         own = self._owners.get(owner) or _OwnerShare(rank)
         verdict = self._judge(own, rank)
@@ -98,20 +98,20 @@ class ConnectionTable:
         return _instead(self._idle[Rank.STRANGER] or (self._idle[Rank.USER] if rank else {}), "connections")
 
     def busy(self, connection: Hashable) -> None:
-        """A request of it is being answered: it is not cut."""
+        """Count a connection as at work: it is not cut."""
         owner = self._owners.get(self._owner_of.get(connection, ""))
         if owner is not None:
             owner.idle.pop(connection, None)
             self._idle[owner.rank].pop(connection, None)
 
     def idle(self, connection: Hashable) -> None:
-        """It is being answered no more."""
+        """Count a connection as idle, the newest of them."""
         owner = self._owners.get(self._owner_of.get(connection, ""))
         if owner is not None:
             owner.idle[connection] = self._idle[owner.rank][connection] = None
 
     def gone(self, connection: Hashable) -> None:
-        """It has ended, or was cut."""
+        """Forget a connection that has ended, or was cut."""
         self.busy(connection)
         name = self._owner_of.pop(connection, None)
         if name is not None:
@@ -127,7 +127,7 @@ def _instead(idle: dict[Hashable, None], limit: str) -> ConnectionDecision:
 
 
 def owner_of(dn: Dn, address: str) -> str:
-    """Whose share a connection counts in: the DN's, or the address's (of IPv6 its network's)."""
+    """Return the owner of a connection: its DN, without one its address (of IPv6 the network)."""
     if dn != ANONYMOUS:
         return dn
     try:

@@ -1,9 +1,10 @@
 """The data door: PUT, GET and HEAD on TURLs, streamed both ways with back-pressure.
 
-Tickets are judged by the Shepherd; this door speaks HTTP. A PUT answers 201 with `Chelonia-Receipts` when the upload is
-complete, 308 with `Chelonia-Offset` when bytes are kept and more is to come (`Content-Range`). HEAD on a PUT ticket
-tells `Chelonia-Offset`: where to continue, -1 when it is complete. GET knows Range (one or several), If-Range, ETag; a
-ticket for a single use is good for one whole body, so ranges do not apply to it.
+It speaks HTTP and never judges a ticket: the Shepherd does.
+- PUT: 201 with `Chelonia-Receipts` when the upload is complete, 308 with `Chelonia-Offset` when more is to come
+  (`Content-Range`)
+- HEAD on a PUT ticket: `Chelonia-Offset`, where to continue; -1 when it is complete
+- GET: Range (one or several), If-Range, ETag; a single-use ticket gives one whole body, and ignores Range
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BINARY: Final = "application/octet-stream"
 
 NS_PER_MS: Final = 1_000_000
 TOGETHER_BYTES: Final = 64 * 1024
-"""Small parts of a body leave together."""
+"""Small parts of a body leave together, at this size at the latest."""
 
 
 class DataDoor:
@@ -111,9 +112,9 @@ class DataDoor:
         try:
             answer = self._content(request, download, await _describe(request, download))
             assert isinstance(answer.body, AsyncGenerator), "what can be read has a body that is read"
-            await anext(answer.body)  # has the first of it: what cannot be read is refused, and not cut off
+            await anext(answer.body)  # reads the first bytes: a failure then refuses, and cuts no answer off
             return answer
-        except BaseException as error:  # who goes away while the record is read leaves no used ticket behind
+        except BaseException as error:  # a client that goes away meanwhile leaves no used ticket behind
             await download.reader.close(complete=False)
             if isinstance(error, CheloniaError) and error.kind is Kind.BAD_RANGE:
                 refusal = error_answer(error)
@@ -180,8 +181,8 @@ class DataDoor:
 
 
 async def _sent(download: Download, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """A body, behind a piece of nothing once its first bytes are there. From then on it releases its replica when it is
-    closed; what was not sent to its end gives a single-use ticket back."""
+    """Yield an empty piece once the first bytes are read, then the body. Closed after that, it releases its replica,
+    and gives a single-use ticket back if the body was not sent whole."""
     first, complete = await anext(chunks, b""), False
     try:
         yield b""

@@ -1,4 +1,4 @@
-"""What a door writes down of a call that failed: a line in the log, and refusals in the audit log too."""
+"""Logs the failed calls of doors: a line in the log, and for refusals one in the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
 
 def note_fault(service: str, operation: str, request_id: str, who: Peer, error: CheloniaError) -> None:
-    """Write down that `operation` of `service` was answered with `error`."""
+    """Log that `operation` of `service` was answered with `error`."""
     fields = (service, operation, request_id, who.dn, str(error))
     log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
     if error.kind in _REFUSALS:

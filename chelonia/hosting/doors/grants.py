@@ -1,12 +1,12 @@
-"""Who is what: turns the DN of a connection into the roles of a call.
+"""Turns the DN of a connection into the roles of a call.
 
-Two sources: identities named in the node's configuration (always known, so that a cluster can start and an
-administrator can get in), and the cluster's registry of approved services, read every few seconds and, at a bounded
-pace, when an unknown DN calls. A service that the registry calls withdrawn or forgotten is not known by configuration
-either. Fail-closed: when the registry has not been reachable for `keep_ms`, only the configured identities have roles,
-and nobody can say whether others do. What a caller says of itself never grants
-anything; where one DN serves several services (one host certificate, two Shepherds), the header `Chelonia-Service`
-chooses among its registered ids.
+Roles have two sources:
+- the node's configuration, always known, so that a cluster can start and an administrator can get in
+- the cluster's registry of approved services, read every few seconds and, at a bounded pace, for an unknown DN
+
+A service that the registry calls withdrawn or forgotten has no role by configuration either. Fail-closed: after
+`keep_ms` without the registry only the configured identities have roles. A caller's own word never grants anything.
+Where one DN serves several services (two Shepherds of a host), the header `Chelonia-Service` chooses among its ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
 
 @dataclass(frozen=True, slots=True)
 class RoleGrant:
-    """What a DN may act as here. `unsure`: nothing, as far as is known: the registry could not be read."""
+    """The roles of a DN here. `unsure`: none are known, as the registry could not be read."""
 
     roles: tuple[Role, ...] = ()
     service_id: ServiceId = ServiceId("")
@@ -43,12 +43,11 @@ class RoleGrant:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPace:
-    """How often the registry is read.
+    """Pauses between reads of the registry.
 
-    - `refresh_ms` between two reads, and between two because of the same unknown caller
-    - `miss_ms` at least between two because of any unknown callers, and after one that found nobody, then longer,
-      `AWAY_TIMES` as long at most (after one that was refused: `refresh_ms`)
-    - `keep_ms` for how long what was read last counts when the registry is away
+    - `refresh_ms`: between two reads, also after a refused one, and between two for the same unknown caller
+    - `miss_ms`: at least, between two for any unknown callers; the first after a failure, growing `AWAY_TIMES` at most
+    - `keep_ms`: time for which the last read counts while the registry is away
     """
 
     refresh_ms: int = 5_000
@@ -57,10 +56,10 @@ class RegistryPace:
 
 
 AWAY_TIMES: Final = 4
-"""All nodes ask a registry that is away, and whoever is to bring it back has to answer each of them."""
+"""All nodes ask a registry that is away, and the nodes that bring it back have to answer each of them."""
 NOTHING, UNSURE = RoleGrant(), RoleGrant(unsure=True)
 STRANGERS_MAX = 10_000
-"""Callers remembered as not registered: users, mostly."""
+"""Callers kept as not registered: users, mostly."""
 
 
 class RoleRegistry:
@@ -94,9 +93,9 @@ class RoleRegistry:
         self._grants: dict[Dn, RoleGrant] = {}
 
     async def grant(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant:
-        """The roles of `dn`, whose certificate is of `issuer`; `service` chooses among the ids registered for it.
+        """Return the roles of `dn`, whose certificate is of `issuer`; `service` chooses among its registered ids.
 
-        Raises: UNTRUSTED when it has roles, and another CA than those that may vouch for roles issued its certificate.
+        Raises: UNTRUSTED when it has roles, but `issuer` may not vouch for roles.
         """
         known = self.known(dn, service, issuer)
         if known is not None:
@@ -109,7 +108,7 @@ class RoleRegistry:
         return self.known(dn, service, issuer) or (UNSURE if unread else NOTHING)
 
     def known(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant | None:
-        """`grant`, as far as nobody has to be asked; None: the registry might know more by now."""
+        """Return `grant` without a read of the registry; None: the registry might know more by now."""
         if issuer and self._issuers and issuer not in self._issuers and dn in self._records:
             cause = f"this name has roles here, and its certificate is of {issuer}, which [trust] issuers does not name"
             raise CheloniaError(Kind.UNTRUSTED, "identify", dn, cause)
@@ -122,17 +121,17 @@ class RoleRegistry:
         return NOTHING if dn == ANONYMOUS else grant
 
     def registered(self, role: Role) -> tuple[ServiceId, ...]:
-        """The services of a role, as the registry said when it was last read, however long ago."""
+        """Return the services of a role, as configured and as in the last read of the registry, however old."""
         every = (record for record in (*self._named, *self._last_read) if record.role is role)
         return tuple(dict.fromkeys(record.service_id for record in every if record.service_id))
 
     def has_role(self, identity: Identity) -> bool:
-        """Whether a peer is known at once to have a role here. Raises: UNTRUSTED, as `grant`."""
+        """Return whether a peer is already known to have a role here. Raises: UNTRUSTED, as `grant`."""
         grant = self.known(identity.dn, issuer=identity.issuer)
         return grant is not None and bool(grant.roles)
 
     def _worth_reading(self, dn: Dn) -> bool:
-        """Whether an unknown caller might be known after another read; nobody waits for a registry that is away."""
+        """Return whether a read might find an unknown caller; no caller waits for a registry that is away."""
         if self._source is None or not self._reachable:
             return False
         if self._reading is not None and not self._reading.done():
@@ -148,8 +147,7 @@ class RoleRegistry:
         self._strangers[dn] = self._clock.monotonic_ms()
 
     async def refresh(self) -> bool:
-        """Read the registry now; returns whether it could be read. One read serves all who wait for it; who gives up
-        waiting does not end it."""
+        """Read the registry now; return whether that worked. Callers share one read, which none ends by giving up."""
         if self._source is None:
             return False
         if self._reading is None or self._reading.done():
@@ -183,7 +181,7 @@ class RoleRegistry:
         return True
 
     async def step(self) -> Next:
-        """Keep it fresh: a job's step."""
+        """Read the registry: a job's step."""
         read = await self.refresh()
         self._forget_old()
         if read or self._waiting:
@@ -207,7 +205,8 @@ def _by_dn(records: Iterable[ServiceRecord]) -> dict[Dn, tuple[ServiceRecord, ..
 
 
 def _choose(records: tuple[ServiceRecord, ...], service: str) -> RoleGrant:
-    """Roles of all records; the id asked for, else a Shepherd's (only those speak of themselves), else the first."""
+    """Grant all records' roles, and the id asked for, else a Shepherd's (those report on themselves), else the
+    first."""
     roles = tuple(role for role in Role if any(record.role == role for record in records))
     ids = [record.service_id for record in records if record.service_id]
     shepherds = [record.service_id for record in records if record.role == Role.SHEPHERD]

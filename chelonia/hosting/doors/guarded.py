@@ -1,8 +1,8 @@
 """The node's side of the guard that cuts clients' connections when this process stands still (`connection_guard.py`).
 
-It keeps a duplicate of each connection, so that a number always means the same one, a guard that died is told anew, and
-a connection that has ended here ends for the client whatever the guard does. Nothing here waits for the guard: what its
-queue does not take is told with the next sign of life, and without a guard all goes on as without one.
+It keeps a duplicate of each connection: a number always means the same one, and a new guard gets them all. A connection
+that ends here ends for the client, whatever the guard does. It never waits for the guard: messages that its queue does
+not take go with the next sign of life. Without a guard the node serves on.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ log = logging.getLogger("chelonia.guard")
 START: Final = (
     "import sys; sys.path.append(sys.argv[1]); from chelonia.hosting.doors.connection_guard import main; main()"
 )
-"""What the process runs, without the packages that are installed beside Chelonia."""
+"""The guard's program, which runs without the packages that are installed beside Chelonia."""
 PAUSE_MS: Final = 500
 PAUSE_MAX_MS: Final = 60_000
 STEADY_MS: Final = 10_000
-"""A guard that has lived so long is started again after the shortest pause."""
+"""A guard that lived this long is started again after the shortest pause."""
 DEAF_SIGNS: Final = 2 * SIGNS
 """Signs of life in a row that a guard's queue did not take, after which another guard takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardParts:
-    """`limit_ms`: after how long without a turn of the event loop connections are cut, asked at each sign of life;
-    `cut`: told how many were; `node`, `log_format`: how the guard's lines in the log look."""
+    """Parts of a guard. `limit_ms`: longest silence of the event loop, read at each sign of life. `cut`: called with
+    the number of cut connections. `node`, `log_format`: of the guard's log lines."""
 
     limit_ms: Callable[[], int]
     cut: Callable[[int], None] = lambda number: None
@@ -64,7 +64,7 @@ class Guarded:
         self.pid = 0
 
     def hold(self, known: socket.socket | None) -> int:
-        """Have a connection guarded, or what listens for them; returns its number, 0 when it cannot be."""
+        """Guard a connection, or a listening socket; return its number, 0 when it cannot be guarded."""
         if known is None:
             return 0
         try:
@@ -79,7 +79,7 @@ class Guarded:
         return number
 
     def release(self, number: int, *, end: bool = True) -> None:
-        """The connection has been closed here: it ends, if told so, and is guarded no more. 0 is none."""
+        """Guard a connection no more, as this process has closed it; with `end` it ends for the client. 0 is none."""
         own = self._open.pop(number, None)
         if own is None:
             return
@@ -94,13 +94,13 @@ class Guarded:
         own.close()
 
     def served(self, now_ms: int) -> None:
-        """Something was served: the loop does not stand still, however many it serves in one turn."""
+        """Note that something was served: the loop is alive, however many requests one turn serves."""
         if self._channel is not None and now_ms - self._served_ms >= sign_ms(self._parts.limit_ms()):
             self._served_ms = now_ms
             self._sign()
 
     async def run(self) -> None:
-        """Keep a guard until cancelled; one that ends is started again, less and less often when it does so soon."""
+        """Keep a guard until cancelled. One that ends is started again, less and less often when it ends soon."""
         loop = asyncio.get_running_loop()
         backoff, said = Backoff(PAUSE_MS, PAUSE_MAX_MS), ""
         while True:
@@ -122,7 +122,7 @@ class Guarded:
             await asyncio.sleep(pause_ms / 1000)
 
     async def _once(self) -> str:
-        """Run one guard to its end; returns why there is none."""
+        """Run one guard to its end; return the reason of that."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         root = str(Path(__file__).parents[3])
@@ -160,13 +160,13 @@ class Guarded:
             ended.cancel()
 
     def _sign(self) -> None:
-        """Say that the event loop turns, and what could not be said before."""
+        """Send a sign of life, and messages that the guard's queue did not take before."""
         sent = self._send(message(BEAT, self._parts.limit_ms()))
         self._deaf = 0 if sent else self._deaf + 1
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the guard which connections there are, as far as its queue takes it."""
+        """Send the guard new and ended connections, as far as its queue takes them."""
         if self._channel is None:
             self._due.clear()
             return
@@ -184,7 +184,7 @@ class Guarded:
             del self._due[number]
 
     def _send(self, data: bytes, *descriptors: int) -> bool:
-        """Send without waiting; returns whether it was taken. A guard that has gone is noticed by `run`."""
+        """Send without waiting; return whether the queue took it. `run` notices a guard that has gone."""
         assert self._channel is not None
         try:
             if descriptors:

@@ -1,10 +1,10 @@
 """The one HTTP server: every listener of every daemon is one of these.
 
-It owns what a hostile or broken client could abuse: header and body sizes, slow bodies, slow readers, idle and too
-many connections. It knows nothing of routes: a `Door` turns a Request into an Answer. ARC's clients send absolute-form
-targets only; both forms are served. On stopping it takes no new work, finishes every request that has begun (so that
-no acknowledged write is lost) and closes each connection after its last answer.
-Invariants: a request has exactly one answer, or its connection is cut so that nobody takes a part for the whole.
+It bounds what a hostile or broken client could abuse: header and body sizes, slow bodies, slow readers, idle and too
+many connections. It knows no routes: a `Door` turns an `HttpRequest` into an `HttpResponse`. It serves absolute-form
+targets too, as ARC's clients send no other. A stopping server takes no new work and finishes every request that has
+begun, so that no acknowledged write is lost. It closes each connection after its last answer.
+Invariant: a request has exactly one answer, or its connection is cut so that nobody takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ log = logging.getLogger("chelonia.http.server")
 
 
 _OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED, Kind.NOT_SUPPORTED)
-"""What another connection may be rid of: a client that has a new certificate shows it on the next one."""
+"""Errors that another connection may avoid: a client that has a new certificate shows it on the next one."""
 _BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
-"""What a body ends with that does not come whole."""
+"""Errors that end a body which does not come whole."""
 Identify = Callable[[TlsObject | None], Identity]
-"""Tells who is at the other end of a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
+"""Returns the peer's identity on a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[HttpRequest, HttpResponse, int, int], None]
-"""Told after each request: the request, its answer, bytes sent (-1: the client went away), milliseconds taken."""
+"""Called after each request, with it, its answer, bytes sent (-1: the client went away), milliseconds taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a client may take up. Defaults from `core.bounds`; tests make them small."""
+    """Limits of clients. Defaults from `core.bounds`; tests make them small."""
 
     header_bytes_max: int = bounds.HTTP_HEADER_BYTES_MAX
     body_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
@@ -72,21 +72,21 @@ class HttpLimits:
     keepalive_ms: int = 75_000
     handshake_ms: int = 10_000
     linger_ms: int = 3_000
-    """How long the rest of a refused body is read and dropped, so that the sender gets to see the refusal."""
+    """Time for which the rest of a refused body is read and dropped, so that its sender sees the refusal."""
     identity_ms: int = 1_000
-    """How long an open connection's identity counts before expiry and revocation are looked at again."""
+    """Time for which a connection's identity counts before expiry and revocation are checked again."""
 
     @property
     def shares(self) -> Shares:
-        """Who may hold how many connections; a small listener keeps at most half for known services."""
+        """Return the shares of connections; a small listener reserves at most half for known services."""
         reserve = min(self.connections_reserved, self.connections_max // 2)
         return Shares(self.connections_max, reserve, self.connections_per_address_max, self.connections_per_dn_max)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """Where to listen. `port` 0 lets the system choose. `tls` None is plaintext (tests only). `shared`: other processes
-    of this account listen there too, and the kernel gives each some of the connections."""
+    """The address of a listener. `port` 0: the system chooses. `tls` None: plaintext (tests only). `shared`: other
+    processes of this account listen there too, and the kernel gives each some of the connections."""
 
     host: str
     port: int
@@ -97,18 +97,18 @@ class ListenSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """What a server is given by its node."""
+    """Parts of the node for a server."""
 
     clock: Clock
     ids: Ids
     identify: Identify
     observe: Observe = lambda request, answer, sent, ms: None
     compact: CompactDoor | None = None
-    """What connections that agree on the compact encoding speak to; the listener's TLS has to offer it."""
+    """The door of connections that agree on the compact encoding; the listener's TLS has to offer it."""
     guarded: Guarded | None = None
-    """Has connections cut, and new ones refused, when this process stands still."""
+    """Cuts connections, and refuses new ones, when this process stands still."""
     known: Callable[[Identity], bool] = lambda identity: False
-    """Whether a peer is an approved service or an administrator, as far as is known at once."""
+    """Whether a peer is already known as an approved service or an administrator."""
     notes: LimitCounts = field(default_factory=LimitCounts)
 
 
@@ -180,7 +180,7 @@ class HttpServer:
             )
             for compact_connection in self.compact_connections:
                 compact_connection.cut()
-        # The last answer is still on its way out of the transport.
+        # The last answer may still be in the transport.
         await self._acceptor.shutdown(1.0)
 
     # --- one request ---
@@ -202,9 +202,9 @@ class HttpServer:
         return response
 
     async def _leave_out(self, raw: BaseRequest) -> None:
-        """Read the rest of a body that was refused, so that its sender gets to see the answer: a piece at a time, and
-        all connections in turn. Nothing of it is read in full speed: 8 MB would hold the event loop for 50 ms. Who
-        expects 100 Continue is waited for as well: some send without it, and a reset would take the answer away."""
+        """Read and drop the rest of a refused body, so that its sender sees the answer."""
+        # By pieces, connections in turn: 8 MB at full speed would hold the event loop for 50 ms. This waits for clients
+        # that expect 100 Continue as well: some send without it, and a reset would take the answer away.
         owner, come = owner_of(ANONYMOUS, raw.remote or ""), 0
         try:
             async with asyncio.timeout(self._limits.linger_ms / 1000):
@@ -221,7 +221,7 @@ class HttpServer:
             log.debug("a refused body ended before its end error=%s", error)
 
     def _mind_idle(self) -> None:
-        """Idle is when no request is being answered; a compact connection has ended when it is finished."""
+        """Set `_idle` while no request is being answered and no compact connection is open."""
         if self._active or self.compact_connections:
             self._idle.clear()
         else:
@@ -238,7 +238,7 @@ class HttpServer:
         return _Greeter(http, lambda transport: self._agreed(door, transport))
 
     def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
-        """A new connection in the compact encoding."""
+        """Return a new connection in the compact encoding."""
         assert self._acceptor is not None
         connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
@@ -348,7 +348,7 @@ class HttpServer:
         except ConnectionError:
             raise
         except Exception as error:
-            # Part of an answer is out: only cutting the connection tells the client that it is not whole.
+            # Part of an answer is out: only a cut connection shows the client that it is not whole.
             level = logging.INFO if isinstance(error, CheloniaError) else logging.ERROR
             told = request.request_id, request.path, raw.writer.output_size, error
             log.log(level, "answer cut off request=%s path=%r sent=%d: %r", *told)
@@ -379,7 +379,7 @@ class HttpServer:
             await self._drain(raw)
 
     async def _drain(self, raw: BaseRequest) -> None:
-        """Wait until the client has taken enough; cut it off when it takes nothing for `send_idle_ms`."""
+        """Wait until the client has taken enough. Raises: TIMEOUT when it takes nothing for `send_idle_ms`."""
         if not raw.protocol.writing_paused:
             return
         waiting = asyncio.ensure_future(raw.writer.drain())
@@ -399,13 +399,13 @@ class HttpServer:
 
 
 class _OfKnownLength(StreamResponse):
-    """Its head leaves with the first of its body, in one TLS record: a second write costs as much again."""
+    """An answer whose head leaves with the first of its body, in one TLS record: a second write costs as much again."""
 
     _send_headers_immediately = False
 
 
 class _Greeter(asyncio.BufferedProtocol):
-    """Meets a new connection, and leaves it to whatever was agreed on in the TLS handshake."""
+    """Gives a new connection to the protocol that the TLS handshake has agreed on."""
 
     def __init__(self, http: Buffered, agreed: Callable[[asyncio.BaseTransport], asyncio.Protocol]) -> None:
         self._http = http
@@ -421,7 +421,7 @@ class _Greeter(asyncio.BufferedProtocol):
 
 
 class _Newcomers:
-    """Looks who has come, cuts who has to go for him, and has all guarded."""
+    """Identifies new connections, cuts the ones that have to go for them, and has all guarded."""
 
     def __init__(self, parts: ServerParts, limits: HttpLimits) -> None:
         self.table = ConnectionTable(limits.shares)
@@ -430,10 +430,10 @@ class _Newcomers:
         self._parts = parts
         self._first_request_ms = limits.first_request_ms
         self._guarded: dict[_Connection, int] = {}
-        """All that are open, with their numbers there."""
+        """All open connections, with their numbers at the guard."""
 
     def take(self, connection: _Connection, transport: asyncio.BaseTransport) -> bool:
-        """Whether a new connection is taken; unless it is a known service's, it ends when nothing is asked in time."""
+        """Return whether a new connection is taken. Unless a known service's, it ends if no request comes in time."""
         guarded = self._parts.guarded
         self._guarded[connection] = guarded.hold(transport.get_extra_info("socket")) if guarded is not None else 0
         if self.stopping:
@@ -463,7 +463,7 @@ class _Newcomers:
             self._parts.guarded.release(number)
 
     def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, Rank]:
-        """DN and rank of the other end; whoever is not to be trusted is told so at his request."""
+        """Return DN and rank of the peer; an untrusted one gets its refusal as the answer to its request."""
         try:
             identity = self._parts.identify(transport.get_extra_info("ssl_object"))
             rank = Rank.STRANGER if identity.anonymous else Rank.KNOWN if self._parts.known(identity) else Rank.USER
@@ -482,7 +482,7 @@ class _Acceptor(Server):
         self._buffer = bytearray(SLICE_BYTES)
 
     def protocol(self) -> Buffered:
-        """What the event loop speaks to on a new connection."""
+        """Return the event loop's protocol for a new connection."""
         return Buffered(self(), self._buffer, bounds.UNASKED_BYTES)
 
     def __call__(self) -> RequestHandler:
@@ -512,14 +512,14 @@ class _HttpConnection(RequestHandler):
         super().__init__(manager, **options)
         self._head_bytes = 0
         self.closing: dict[Hashable, Callable[[], None]] = {}
-        """Who is told of its end."""
+        """Functions to call at its end."""
         self.owner = ""
-        """Whose share of connections it is of."""
+        """The owner in whose share of connections it counts."""
         self.peer: Peer | None = None
         self.peer_ms = 0
-        """Who is at the other end, and when that was looked at."""
+        """When the peer was last identified."""
         self.refused = False
-        """Whether nothing is read of it. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
+        """Whether its bytes are dropped. (Asyncio's own loop may begin to read a transport that was paused at once.)"""
 
     @property
     def silent(self) -> bool:
@@ -527,14 +527,14 @@ class _HttpConnection(RequestHandler):
         return bool(self._request_count == 0)
 
     def cut(self) -> None:
-        """End it at once: who is cut need not agree to it."""
+        """End the connection at once, without the peer's consent."""
         transport = self.transport
         if transport is not None:
             transport.abort()  # first: a TLS transport that is closed reads on for 30 s
         self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """A body that has come whole is the door's all the same: some clients do not wait for the answer."""
+        """Leave a body that has come whole to the door: some clients do not wait for the answer."""
         if self._current_request is not None:
             body = self._current_request.content
             if not body.is_eof():
@@ -545,7 +545,7 @@ class _HttpConnection(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; cut off a client whose header fields do not end in time."""
+        """Take bytes; cut off a client whose header fields do not end within `max_field_size` bytes."""
         if self.refused:
             return
         before = self._request_count
@@ -567,7 +567,7 @@ class _HttpConnection(RequestHandler):
             self._manager.newcomers.notes.met("bytes of a request's head", self.owner, "the request was refused")
 
     def when_closed(self, key: Hashable, told: Callable[[], None]) -> None:
-        """As `WhenClosed`; at once where it has ended before."""
+        """Register a function for the end, as `WhenClosed`; call it at once if the connection has ended."""
         self.closing[key] = told
         if self.transport is None:
             told()
@@ -575,7 +575,7 @@ class _HttpConnection(RequestHandler):
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> StreamResponse:
-        """The answer to what is no request."""
+        """Answer a malformed request."""
         if isinstance(exc, LineTooLong):
             self._note_long_head()
             status, message = 431, _too_long(self.max_field_size)
@@ -595,7 +595,7 @@ def _connection(raw: BaseRequest) -> _HttpConnection:
 
 
 _TOO_MANY: Final = "Too many headers received"
-"""What aiohttp calls it."""
+"""aiohttp's message for too many header fields."""
 
 
 def _too_long(most: int) -> str:
@@ -603,7 +603,7 @@ def _too_long(most: int) -> str:
 
 
 class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's complaints: what a client did wrong is one INFO line, not our stack trace."""
+    """aiohttp's complaints: a client's mistake is one INFO line, not our stack trace."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         fault = kwargs.get("exc_info")
@@ -623,7 +623,7 @@ def _check_target(raw: BaseRequest) -> None:
 
 
 def _check_coding(raw: BaseRequest) -> None:
-    """Refuse a transfer coding that would have to be undone. Raises: NOT_SUPPORTED. Source: RFC 9112 section 6.1."""
+    """Refuse a transfer coding other than chunked. Raises: NOT_SUPPORTED. Source: RFC 9112 section 6.1."""
     codings = raw.headers.getall("Transfer-Encoding", ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
         cause = f"Transfer-Encoding {', '.join(codings)[:80]!a} is not supported: send chunked alone"
@@ -631,7 +631,7 @@ def _check_coding(raw: BaseRequest) -> None:
 
 
 async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock, slow: Callable[[], None]) -> AsyncIterator[bytes]:
-    """The body as it comes; `slow` is told when it comes too slowly. Raises: TIMEOUT, INCOMPLETE."""
+    """Yield the body as it comes; call `slow` when it comes too slowly. Raises: TIMEOUT, INCOMPLETE."""
     if not raw.can_read_body:
         return
     if "100-continue" in raw.headers.get("Expect", "").lower() and raw.version >= (1, 1):
@@ -641,7 +641,7 @@ async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock, slow: Callab
     while True:
         asked_ms = clock.monotonic_ms()
         chunk = await _next_chunk(raw, limits, slow)
-        waited_ms += clock.monotonic_ms() - asked_ms  # not what the door takes to store it
+        waited_ms += clock.monotonic_ms() - asked_ms  # without the door's time to store it
         if not chunk:
             return
         yield chunk
@@ -659,7 +659,7 @@ async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock, slow: Callab
 
 
 def _widen(transport: asyncio.BaseTransport) -> None:
-    """A door asks for more of a body than a stranger's message has: it comes in large steps from now on."""
+    """Read in large steps from now on: a door wants more of a body than a stranger's message has."""
     reading = transport.get_protocol()
     if isinstance(reading, Buffered):
         reading.widen()

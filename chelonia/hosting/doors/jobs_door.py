@@ -1,7 +1,7 @@
 """`GET /jobs`: the background jobs of this node's services, for administrators and Bartenders, as JSON.
 
-One list for a process, whatever it hosts: jobs belong to nodes, and a node may host no service that could be asked.
-Bartenders show it to administrators (`doors.plain.cluster_page`).
+A process has one list, as jobs belong to nodes, and a node may host no service that could return them. Bartenders show
+it to administrators (`doors.plain.cluster_page`).
 """
 
 from __future__ import annotations

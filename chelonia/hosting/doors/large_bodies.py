@@ -1,8 +1,8 @@
-"""Who may have a large message on its way: slots, so that nobody fills the memory or keeps the others out.
+"""Slots for large messages on their way, so that no caller fills the memory or keeps the others out.
 
-Approved services have a pool of their own. Of the other, each DN (each address, without one) has a few slots; while
-it is full, the slowest of those still arriving gives way to a new one. Small messages need no slot. Never reads a
-clock: the time is passed in. Invariant: no pool gives more slots than it has, nor an owner more than his share.
+Approved services have a pool of their own. In the other one each DN (each address, without one) has a few slots. In a
+full pool the slowest message that still arrives gives way to a new one. Small messages need no slot. It never reads a
+clock: time is passed in. Invariant: no pool gives more slots than it has, nor an owner more than its share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PER_OWNER: Final = "large messages of one caller"
 
 
 def _pass(limit: str) -> None:
-    """Nobody counts."""
+    """Count nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class LargeBody:
     give_up: Callable[[], None] | None = None
 
     def grow(self, size: int, now_s: float) -> None:
-        """More of it is there than a small message has. Raises: UNAVAILABLE when there is no slot for it."""
+        """Take a slot, at the first call, and note the size. Raises: UNAVAILABLE when there is no slot."""
         if self.since_s < 0:
             self.pool.take(self, now_s)
             self.since_s = now_s
@@ -52,7 +52,7 @@ class LargeBodies:
 
     @contextmanager
     def one(self, owner: str, met: Callable[[str], None] = _pass) -> Iterator[LargeBody]:
-        """A message of `owner`, which frees its slot in the end; `met` is told of limits."""
+        """Yield a message of `owner`, which frees its slot in the end; `met` is called with a limit it meets."""
         arriving = LargeBody(self, owner, met)
         try:
             yield arriving
@@ -61,7 +61,7 @@ class LargeBodies:
                 self.held.remove(arriving)
 
     def take(self, new: LargeBody, now_s: float) -> None:
-        """Give a slot, if need be that of the slowest. Raises: UNAVAILABLE."""
+        """Give a slot, if need be the slowest message's. Raises: UNAVAILABLE."""
         own = sum(one.owner == new.owner for one in self.held)
         if own >= self.per_owner:
             new.met(PER_OWNER)
@@ -74,7 +74,7 @@ class LargeBodies:
         assert len(self.held) <= self.room
 
     def _evict(self, now_s: float) -> None:
-        """End the arrival that is slowest, of those that had time to show it. Raises: UNAVAILABLE if none is."""
+        """End the slowest arrival of those that had time to show their pace. Raises: UNAVAILABLE if none had."""
         shown = [one for one in self.held if one.give_up and now_s - one.since_s >= bounds.SOAP_LARGE_SHOW_MS / 1000]
         if not shown:
             cause = "too many large messages are on their way here; try again in a moment, or send less at once"

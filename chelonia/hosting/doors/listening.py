@@ -1,8 +1,8 @@
-"""How connections come to a listener, and how much of the event loop their handshakes take.
+"""Accepts a listener's connections, and bounds the event loop's time for their handshakes.
 
-A handshake costs about a millisecond of the event loop, whoever begins it: 64 that are ready at once would keep
-everybody else waiting for 64 times as long. So one begins, then none for a moment; all that others have ready is done
-in between. Addresses take turns, and one has so many beginning at most: the longest silent goes for a new one.
+A handshake costs about a millisecond of the event loop: 64 ready at once would make all others wait 64 times as long.
+So one begins, then none for a moment, in which the loop does all other work. Addresses take turns. Each has a bounded
+number of connections before their handshakes: for a new one the longest silent is closed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from chelonia.hosting.doors.turnstile import Turnstile
 log = logging.getLogger("chelonia.http.server")
 
 BACKLOG: Final = 1024
-"""Connections that the kernel keeps until they are accepted; it takes less where `net.core.somaxconn` is less."""
+"""Connections that the kernel keeps until they are accepted; fewer where `net.core.somaxconn` is less."""
 ACCEPT_PAUSE_S: Final = 1.0
-"""After a connection that could not be accepted (no file descriptor is left): a try costs, and changes nothing."""
+"""Pause after a failed accept (no file descriptor is left): a try costs, and changes nothing."""
 
 HANDSHAKE_PAUSE_MS: Final = 3
-"""From the beginning of one handshake to that of the next: at most 333 new connections a second and listener, which
-take a third of the event loop. With no pause every turn of a user's call waited for a handshake: its p50 tripled."""
+"""Time between the beginnings of two handshakes: at most 333 new connections a second and listener, a third of the
+event loop. With no pause every turn of a user's call waited for a handshake: its p50 tripled."""
 
 
 class ListeningSockets:
-    """A listener's sockets. `protocol` makes what speaks on a new connection, after its handshake if `tls` is given."""
+    """A listener's sockets. `protocol` makes a new connection's protocol, after the handshake if `tls` is given."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class ListeningSockets:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._greeted: dict[str, dict[asyncio.Task[None], bool]] = {}
-        """Connections up to the end of their handshakes, by owner, and whether nothing has come on them yet."""
+        """Connections up to the end of their handshakes, by owner, and whether they wait for a first byte."""
 
     @property
     def port(self) -> int:
-        """The port listened on, also where the system has chosen it."""
+        """Return the port, also where the system has chosen it."""
         assert self._sockets, "start() first"
         return int(self._sockets[0].getsockname()[1])
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> None:
-        """Listen at every address of a host; port 0 lets the system choose; `shared`: beside other processes that share
-        the port too. Raises: OSError."""
+        """Listen at every address of a host. `port` 0: the system chooses; `shared`: other processes share the port
+        too. Raises: OSError."""
         loop = asyncio.get_running_loop()
-        self._guarded = self._guarded if port else None  # listening again, it would have another one
+        self._guarded = self._guarded if port else None  # listening again, it would get another port
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -80,7 +80,7 @@ class ListeningSockets:
         self._accepting = [loop.create_task(self._accept(each)) for each in self._sockets]
 
     def stop(self) -> None:
-        """Accept nobody any more; whoever is in a handshake goes on with it."""
+        """Accept no more connections; handshakes that have begun go on."""
         for task in self._accepting:
             task.cancel()
         for each in self._sockets:
@@ -90,13 +90,13 @@ class ListeningSockets:
 
     def _listen(self, listening: socket.socket) -> None:
         if self._guarded is not None:
-            self._guarded.release(self._held.pop(listening, 0), end=False)  # shut down again, it would let nobody in
+            self._guarded.release(self._held.pop(listening, 0), end=False)  # shut down again, it would accept nothing
         listening.listen(BACKLOG)
         if self._guarded is not None:
             self._held[listening] = self._guarded.hold(listening)
 
     def _listens_again(self, listening: socket.socket) -> bool:
-        """After the guard let nobody in because this process stood still."""
+        """Listen again after the guard shut the socket down; return whether that worked."""
         try:
             self._listen(listening)
         except OSError:
@@ -127,7 +127,7 @@ class ListeningSockets:
             task.add_done_callback(functools.partial(self._met, owner))
 
     def _has_room(self, owner: str) -> bool:
-        """Whether one more of an owner may begin; if need be, the one goes that has been silent for longest."""
+        """Return whether an owner's new connection may begin; if need be, close its longest silent one."""
         mine = self._greeted.get(owner, {})
         if len(mine) < bounds.HANDSHAKES_PER_ADDRESS_MAX:
             return True
@@ -146,7 +146,7 @@ class ListeningSockets:
             del self._greeted[owner]
 
     async def _greet(self, connection: socket.socket, owner: str, silent: dict[asyncio.Task[None], bool]) -> None:
-        """Shake hands when the other end has begun to and it is its turn."""
+        """Shake hands when the client has begun to and its turn has come."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         try:
@@ -160,7 +160,7 @@ class ListeningSockets:
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
-        except (OSError, TimeoutError):  # the handshake failed; `AlertingObject` has said why
+        except (OSError, TimeoutError):  # the handshake failed; `AlertingObject` has logged why
             connection.close()
         except asyncio.CancelledError:
             connection.close()
@@ -178,7 +178,7 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _bound(family: int, address: tuple[object, ...], shared: bool) -> socket.socket:
-    """A socket at an address, still deaf. Raises: OSError, which names the address."""
+    """Return a socket bound to an address, not listening yet. Raises: OSError, which names the address."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

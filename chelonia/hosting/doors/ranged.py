@@ -1,6 +1,6 @@
 """The bytes of a file as an HTTP answer: all of them, one range, or several as a `multipart/byteranges`.
 
-Source: RFC 9110 sections 14 and 15.3.7. Several doors answer by it.
+Source: RFC 9110 sections 14 and 15.3.7.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Headers = tuple[tuple[str, str], ...]
 Parts = tuple[tuple[bytes, ByteRange], ...]
 MakeBody = Callable[[Parts, bytes], bytes | AsyncIterator[bytes]]
-"""Makes a body of parts, each behind what stands before it, and a tail."""
+"""Makes a body of parts, each a head and a range, and a tail."""
 
 
 def ranged(headers: Headers, spans: tuple[ByteRange, ...], size: int, name: str, body: MakeBody) -> HttpResponse:
     """Answer a GET of `size` bytes: with all of them, or with `spans`.
 
-    Args: `headers`: of the whole answer, `Content-Type` among them; `name`: tells the bytes from all others.
+    Args: `headers`: of the whole answer, `Content-Type` among them; `name`: of these bytes alone, for the boundary.
     """
     if not spans:
         return HttpResponse(200, headers, body(((b"", ByteRange(0, size)),), b""), size)
@@ -46,7 +46,7 @@ def ranged(headers: Headers, spans: tuple[ByteRange, ...], size: int, name: str,
 
 
 def ranged_file(source: FileReader, there: Looked, headers: Headers, wanted: str) -> HttpResponse:
-    """Answer a GET of a file. `wanted`: a `Range`, "": all. Raises: BAD_RANGE."""
+    """Answer a GET of a file. `wanted`: a `Range` (empty: all). Raises: BAD_RANGE."""
     known = there.attributes
     spans = parse_range(wanted, known.size) if wanted else ()
 

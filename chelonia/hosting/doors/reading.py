@@ -1,4 +1,4 @@
-"""The work of a call that only reads ends when its client goes; a change that has begun is finished."""
+"""Ends the work of a call that only reads when its client goes; a change that has begun finishes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chelonia.hosting.net.http_messages import WhenClosed
 
 
 def is_reading(service: str, method: str) -> bool:
-    """Whether the work of a method ends with its caller's connection."""
+    """Return whether the work of a method ends with its caller's connection."""
     table = TABLES.get(service)
     row = table.by_method.get(method) if table is not None else None
     return row is not None and row.ends
 
 
 async def while_connected(work: Coroutine[Any, Any, Any], when_closed: WhenClosed) -> Any:
-    """The result of `work`, which ends when the connection does. Raises: CANCELLED then, and what `work` raises."""
+    """Return the result of `work`, which ends with the connection. Raises: CANCELLED then, and what `work` raises."""
     task = asyncio.ensure_future(work)
 
     def gone() -> None:
@@ -38,4 +38,4 @@ async def while_connected(work: Coroutine[Any, Any, Any], when_closed: WhenClose
 
 
 def _nothing() -> None:
-    """Nobody waits any more."""
+    """Do nothing: the work is over."""

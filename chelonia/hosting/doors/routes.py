@@ -1,6 +1,6 @@
-"""Which door answers which path of a listener, and the paths every listener has: /healthz, /readyz, /metrics.
+"""Chooses the door of a listener by the path, and answers /healthz, /readyz and, where served, /metrics.
 
-Who shows no certificate learns whether the node is ready, not why not, and no metrics: both name other nodes.
+A client without a certificate learns whether the node is ready, but no reasons and no metrics: both name other nodes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, Ht
 log = logging.getLogger(ACCESS_LOGGER)
 
 Check = Callable[[], Awaitable[None]]
-"""Returns when a part can serve. Raises: CheloniaError saying why not."""
+"""Returns when a part can serve. Raises: CheloniaError with the reason why it cannot."""
 
 
 class Readiness:
-    """Whether the node can serve: every hosted part is asked."""
+    """Whether the node can serve: the checks of all hosted parts."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._asking: asyncio.Task[dict[str, str]] | None = None
         self.held = "it is starting"
-        """Why the node serves not yet, or no more; empty while it serves."""
+        """The reason why the node does not serve yet, or no more; empty while it serves."""
 
     def add(self, part: str, check: Check) -> None:
         self._checks[part] = check
 
     async def problems(self) -> dict[str, str]:
-        """Why the node is not ready, by part; empty when it is. However many ask, the parts are asked one at a time."""
+        """Return why the node is not ready, by part; empty when it is. Callers share one round of checks."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         found = await asyncio.shield(self._asking)
@@ -86,7 +86,7 @@ class Routes:
 
 
 def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int], None]:
-    """Count answers, and leave an access line; queries (they may hold tickets) are in neither."""
+    """Return a function that counts answers and logs accesses; neither has the query, which may hold a ticket."""
 
     def observe(request: HttpRequest, answer: HttpResponse, sent: int, took_ms: int) -> None:
         if sent >= 0:

@@ -1,7 +1,7 @@
-"""The SOAP door of one service: request bytes to a call on its port, and what came of it back to bytes.
+"""The SOAP door of one service: request bytes to a call on its port, and the result back to bytes.
 
-Who may call is decided by the service itself, on the roles that the registry grants here. Failures are Faults; what
-nobody expected is a Fault INTERNAL that names the request id, and a stack trace in the log alone.
+It checks the roles that the registry grants before it decodes arguments; the Bartender judges its users itself.
+Failures are Faults. An unexpected one is a Fault INTERNAL with the request id; the log alone has the stack trace.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Done = Callable[[HttpRequest, str, Sequence[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class SoapParts:
-    """What every SOAP door of a node shares. `horizon`: answers tell its newest position, at or after their own."""
+    """Parts that a node's SOAP doors share. `horizon`: answers carry its newest position, at or after their own."""
 
     registry: RoleRegistry
     metrics: Metrics
@@ -54,8 +54,8 @@ class SoapParts:
 class SoapDoor:
     """Serves one service.
 
-    `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI; `done`: told of each operation
-    that succeeded: the request, the operation's name, its arguments.
+    `url`: its public address, for the WSDL; `capacity`: a Shepherd's disk, for LIDI. `done`: called after each
+    operation that succeeded, with the request, the operation's name, its arguments.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SoapDoor:
                 def may(name: str) -> None:
                     nonlocal operation
                     operation = name
-                    if self._service.name != "bartender":  # which judges users itself
+                    if self._service.name != "bartender":  # the Bartender judges users itself
                         check_access(call, self._service.name, name)
 
                 message = await self._decoded(body, may, call)
@@ -135,13 +135,13 @@ class SoapDoor:
             self._parts.metrics.operation(self._service.name, operation, kind, time.perf_counter() - started)
 
     def _slot(self, call: Call) -> AbstractContextManager[LargeBody]:
-        """Where a large message of this caller may wait."""
+        """Return a context for a message of this caller, which takes a slot if it is large."""
         owner = owner_of(call.dn, call.address)
         pool = self._large_of_services if call.roles else self._large
         return pool.one(owner, lambda limit: self._parts.metrics.limits.met(limit, owner, "a large message was ended"))
 
     async def _body(self, request: HttpRequest, call: Call, slot: LargeBody) -> bytes:
-        """The body, as large as the caller's may be. Raises: DENIED, UNAVAILABLE; what `read_whole` does."""
+        """Return the body, within the caller's limit. Raises: DENIED, UNAVAILABLE, and as `read_whole`."""
         loop, owner = asyncio.get_running_loop(), owner_of(call.dn, call.address)
         stranger = not call.roles and self._service.name != "bartender"
         anonymous = call.dn == ANONYMOUS and not stranger
@@ -170,7 +170,7 @@ class SoapDoor:
             slot.give_up = None
 
     async def _decoded(self, body: bytes, may: Callable[[str], None], call: Call) -> Message:
-        """Decode a message; neither a large one nor many without a certificate hold up the others."""
+        """Decode a message, so that neither a large one nor many without a certificate hold up the others."""
         owner = owner_of(call.dn, call.address)
         if call.dn == ANONYMOUS and await self._strangers.through(owner):
             self._parts.metrics.limits.met("messages of strangers at once", owner, "the message waited")
@@ -184,8 +184,7 @@ class SoapDoor:
 
 
 def _check_program(request: HttpRequest) -> None:
-    """Refuse what a page has its browser send: whatever site it is of, the reader's certificate comes with it. Raises:
-    DENIED."""
+    """Refuse what a web page has its browser send: the reader's certificate comes with it. Raises: DENIED."""
     if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
         raise CheloniaError(Kind.DENIED, "post", cause="this is for programs: no page of a browser calls operations")
 
@@ -195,7 +194,7 @@ def _xml(status: int, body: bytes) -> HttpResponse:
 
 
 def _fault(error: CheloniaError) -> HttpResponse:
-    """A Fault; sizes and slow bodies are answered with HTTP's own status around it."""
+    """Return a Fault; for TOO_LARGE, TIMEOUT and INCOMPLETE with HTTP's own status, and the connection closes."""
     plain = error_answer(error)
     if error.kind in (Kind.TOO_LARGE, Kind.TIMEOUT, Kind.INCOMPLETE):
         return HttpResponse(plain.status, (("Content-Type", soap.CONTENT_TYPE),), soap.encode_fault(error), close=True)

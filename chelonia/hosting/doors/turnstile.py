@@ -1,4 +1,4 @@
-"""Work that must not come in a burst: one piece, a moment for all others, then the next."""
+"""Work that must not come in a burst: one piece, a moment for all else, then the next."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 
 class Turnstile:
-    """Lets one through, and the next `pause_ms` later. Owners take turns, each with his in the order of their coming:
-    however many one has waiting, another waits for one of his at most in each round."""
+    """Lets one through, and the next `pause_ms` later. Owners take turns: in each round one of each passes, in the
+    order of arrival, however many an owner has waiting."""
 
     def __init__(self, pause_ms: int) -> None:
         self._pause_s = pause_ms / 1000
@@ -15,7 +15,7 @@ class Turnstile:
         self._shut = False
 
     async def through(self, owner: str) -> bool:
-        """Wait until it is this owner's turn. Returns: whether there was something to wait for."""
+        """Wait for this owner's turn; return whether it had to wait."""
         loop = asyncio.get_running_loop()
         if self._shut:
             turn = loop.create_future()
@@ -41,7 +41,7 @@ class Turnstile:
         del others[turn]
         if others:
             self._waiting[owner] = others
-        if not turn.done():  # else who waited is cancelled in this very turn of the loop
+        if not turn.done():  # else its waiter was cancelled in this very turn of the loop
             turn.set_result(None)
 
     def _forget(self, owner: str, turn: asyncio.Future[None]) -> None:
