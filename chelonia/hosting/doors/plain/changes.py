@@ -1,7 +1,7 @@
 """Changes of the namespace by the plain door: MKCOL, DELETE, MOVE, COPY.
 
-WebDAV removes, replaces and copies whole trees (RFC 4918 sections 9.6, 9.8, 9.9). A tree goes entry by entry, leaves
-first: what stops it in the middle leaves the rest, and every entry by itself is whole or gone. A MOVE is one transact.
+WebDAV removes, replaces and copies whole trees (RFC 4918 sections 9.6, 9.8, 9.9). A removal goes entry by entry, leaves
+first: an error in the middle leaves the rest, and every entry is whole or gone. A MOVE is one transact.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from chelonia.hosting.net.http_messages import HttpResponse, nothing, text_answe
 TREE_DEPTH_MAX: Final = 256
 """Levels of a tree that is removed or copied: as deep as a name can be."""
 _IN_THE_WAY: Final = (Kind.NOT_EMPTY, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE)
-"""What a move is refused with for nothing but what has the name: POSIX replaces no tree, and each only by its like."""
+"""Errors of a move that only the target's entry causes: POSIX replaces no tree, and an entry only by its like."""
 
 
 async def mkcol(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -73,11 +73,11 @@ async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if not place.parts:
         raise CheloniaError(Kind.DENIED, "DELETE", str(place), "the root stays")
     there, _ = await seen_or_hidden(parts, exchange.call, place)
-    if there is not None:  # else the transact alone knows
+    if there is not None:  # else only the transact can judge
         when.require(place, there.attributes)
         if there.attributes.type == TYPE_COLLECTION:
             await remove_below(parts, exchange, place)
-            when = exchange.free  # its etag has changed with what was in it
+            when = exchange.free  # its etag has changed with its entries
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
     return HttpResponse(204)
 
@@ -99,7 +99,7 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     except CheloniaError as error:
         if there is None or error.kind not in _IN_THE_WAY:
             raise
-        await _cleared(parts, exchange, target)  # only now: the mover may move it there
+        await _cleared(parts, exchange, target)  # only now: the caller has the rights for the move
         await apply(parts, exchange.call, replace(change, over=Over.REFUSE))
     return HttpResponse(201 if there is None else 204)
 
@@ -125,20 +125,20 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 def _check_apart(source: LogicalName, target: LogicalName) -> None:
-    """Raises: DENIED where one is the other, or lies in it: to make way would remove what is to come (403)."""
+    """Raises: DENIED where one is the other, or lies in it: clearing the target would remove the source (403)."""
     shorter = min(len(source.parts), len(target.parts))
     if source.parts[:shorter] == target.parts[:shorter]:
         raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
 
 
 def _check_spared(exchange: Exchange, target: LogicalName, there: Looked | None) -> None:
-    """Raises: PRECONDITION where `Overwrite` does not let what has the name make way."""
+    """Raises: PRECONDITION where `Overwrite` keeps the entry that has the name."""
     if there is not None and exchange.spares:
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
 
 
 async def _cleared(parts: DoorParts, exchange: Exchange, target: LogicalName) -> None:
-    """Remove what has a name, with all that is in it."""
+    """Remove the entry of a name, with all that is in it."""
     there = await seen(parts, exchange.call, target)
     if there is not None and there.attributes.type == TYPE_COLLECTION:
         await remove_below(parts, exchange, target)
@@ -147,7 +147,7 @@ async def _cleared(parts: DoorParts, exchange: Exchange, target: LogicalName) ->
 
 
 async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
-    """Remove all that is in a collection. Raises: what the first entry that stays failed with."""
+    """Remove all that is in a collection. Raises: the error of the first entry that stays."""
     if depth > TREE_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
     async for page in list_pages(parts, exchange.call, Listing(place)):

@@ -1,7 +1,7 @@
 """The page of the cluster, for administrators: Shepherds, files in danger, healing, the last drill, jobs.
 
-Rendered here and read again by the browser every few seconds, unless the reader holds it still: no script, and nothing
-to do but to look. Only who shows an administrator's certificate sees it; a token never does.
+The browser loads it again every few seconds, unless the reader holds it still. It has no script, and changes nothing.
+Only an administrator's certificate opens it; a token never does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CLUSTER: Final = "cluster"
 """`/?cluster`: a query, because every path is a name."""
 NO_DRILL: Final = Drill()
 AGAIN_S: Final = 5
-"""Between two looks of the browser."""
+"""Seconds between two loads by the browser."""
 REFRESH: Final = f'<meta http-equiv="refresh" content="{AGAIN_S}">'
 STILL: Final = "still"
-"""`/?cluster&still`: not read again, for who reads slowly, listens, or walks it by keyboard (WCAG 2.2.2)."""
+"""`/?cluster&still`: no reload, for readers who are slow, listen, or use a keyboard (WCAG 2.2.2)."""
 STYLE: Final = f"""{frame.TABLES}
 caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{margin:1rem 0}}
 .bad{{color:#c30;font-weight:bold}}@media(prefers-color-scheme:dark){{.bad{{color:#f76}}}}
@@ -40,12 +40,12 @@ POLICY: Final = frame.policy(STYLE)
 
 
 def may_see(call: Call) -> bool:
-    """Whether a caller is shown the page."""
+    """Return whether a caller may see the page."""
     return call.has(Role.ADMINISTRATOR) and not call.via
 
 
 async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer GET and HEAD of the page. Raises: DENIED, NOT_SUPPORTED; what the Librarian fails with."""
+    """Answer GET and HEAD of the page. Raises: DENIED, NOT_SUPPORTED; as the Librarian fails."""
     if not may_see(exchange.call):
         cause = f"{exchange.call.dn} is no administrator by certificate; the page of the cluster is for those"
         raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
@@ -63,7 +63,7 @@ def page(
     jobs: Mapping[str, NodeJobs | CheloniaError],
     drill: Drill = NO_DRILL,
 ) -> str:
-    """What the page tells."""
+    """Return the main part of the page."""
     return (
         f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
         f"{_drill(drill)}{_versions(jobs)}{_jobs(jobs)}</main>"
@@ -103,7 +103,7 @@ def _healing(status: HealStatus) -> str:
 
 
 def _drill(drill: Drill) -> str:
-    """How the cluster recovered from the last drill: what happened when, counted from its beginning."""
+    """Return the cluster's recovery from the last drill: its times, counted from the drill's beginning."""
     if not drill.id:
         return ""
     what = (
@@ -125,7 +125,7 @@ def _after(drill: Drill, at_ms: int) -> str:
 
 
 def _facts(title: str, rows: Iterable[tuple[str, str, bool]]) -> str:
-    """A table of names and what is known of each; what is not known has no row."""
+    """Return a table of names and known values; a value that is not known has no row."""
     told = "".join(
         f'<tr><th scope="row">{name}</th><td{_bad(bad)}>{html.escape(text)}</td></tr>'
         for name, text, bad in rows
@@ -163,13 +163,13 @@ def _queue(status: HealStatus) -> str:
 
 
 def _versions(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
-    """The software of the nodes that answer."""
+    """Return the software of the nodes that answer."""
     found = by_version({url: node.version for url, node in nodes.items() if isinstance(node, NodeJobs)})
     return _facts("Versions", [(html.escape(version), ", ".join(urls), False) for version, urls in found])
 
 
 def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
-    """The jobs of all nodes, those with bad news first."""
+    """Return the jobs of all nodes, those with errors first."""
     rows = [
         (url, job.service, job.name, f"{job.state} {job.why}".strip(), job.last_error)
         for url, node in nodes.items()
@@ -182,7 +182,7 @@ def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
 
 
 def _table(title: str, head: tuple[str, ...], rows: Iterable[tuple[tuple[str, bool], ...]]) -> str:
-    """A table; each cell with whether it is bad news, once there is any."""
+    """Return a table; each cell's flag says that its text, if there is any, is bad news."""
     names = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "".join(
         "<tr>" + "".join(f"<td{_bad(bad and bool(text))}>{html.escape(text)}</td>" for text, bad in row) + "</tr>\n"

@@ -1,8 +1,8 @@
 """Bytes by the plain door: GET and HEAD of files and collections, PUT of files.
 
-Large files may go straight from and to a Shepherd (`redirects`); all others are served here, over whatever replica
-answers. Nothing of an upload is seen before its last byte is on stable storage and its conditions
-hold. Bodies of users are sandboxed: whatever a browser finds in them runs nowhere.
+Large files may go straight from and to a Shepherd (`redirects`); this node serves all others, from any replica that
+answers. An upload is invisible until its last byte is on stable storage and its conditions hold. Users' bodies are
+sandboxed: a browser runs nothing in them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; styl
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
 SAVED: Final = ("Content-Disposition", "attachment")
-"""Of a document of another than who gave the link to it: its author could have it tell where its readers come from, and
-the token stands there."""
+"""For a document, read by a link, that is not the link giver's: it could report its URL, which has the token."""
 
 _ALL: Final = Want.CHECKSUMS | Want.SOURCES | Want.BYTES
 _GUARDS: Final = ("If-Match", "If-Unmodified-Since")
-"""The conditions of a GET that are not about what the client has already."""
+"""The conditions of a GET that are not about the client's own copy."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -79,7 +78,7 @@ def _described(exchange: Exchange, there: Looked) -> Headers:
 
 
 def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Headers) -> HttpResponse:
-    """The bytes, or the ranges of them that are asked for."""
+    """Answer with the bytes, or the requested ranges of them."""
     request, known = exchange.request, there.attributes
     wanted = range_asked(request.headers, known.etag, known.modified_ns)
     try:
@@ -101,7 +100,7 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = exchange.when
     there, hidden = await seen_or_hidden(parts, exchange.call, place, Want.LOCKS)
-    if not hidden:  # else the transact alone knows
+    if not hidden:  # else only the transact can judge
         when.require(place, there.attributes if there else None)
     check_held(there.locks if there else (), exchange.tokens, exchange.call.dn)  # before the bytes travel
     mtime = exchange.header("X-OC-Mtime")
@@ -120,9 +119,9 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def add(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer the form of a collection's page: a new file of the name that it has there; 303 to the page.
+    """Answer the form of a collection's page with a new file, under its own name, and a 303 to the page.
 
-    Raises: DENIED to a form of another site; PRECONDITION where the name is taken; as PUT.
+    Raises: DENIED to a form of another site, PRECONDITION where the name is taken, and as PUT.
     """
     frame.require_own(exchange)
     decoder = FormDecoder(boundary_of(exchange.header("Content-Type")))
@@ -138,7 +137,7 @@ async def add(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:
-    """Give the file the body for its bytes."""
+    """Write the body as the file's bytes."""
     announced = parse_digests(
         content_md5=exchange.header("Content-MD5"),
         digest=exchange.header("Digest"),
@@ -153,7 +152,7 @@ async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Se
 
 
 def _mtime(text: str) -> int:
-    """`X-OC-Mtime`: Unix seconds. Raises: BAD_REQUEST."""
+    """Return `X-OC-Mtime`, Unix seconds, in ns. Raises: BAD_REQUEST."""
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise CheloniaError(Kind.BAD_REQUEST, "PUT", cause="X-OC-Mtime is Unix time in whole seconds")
     return int(text) * NS_PER_S

@@ -1,7 +1,7 @@
-"""POST to `/?delegation`: a user gives this node a proxy, with which it speaks to other servers in his name.
+"""POST to `/?delegation`: a user gives this node a proxy, with which it speaks to other servers in the user's name.
 
-Clients that have no token of the other server are sent there by the answer to their COPY (`X-Delegate-To`). Who
-delegates is who shows the certificate, whatever token comes beside it: the proxy is his.
+The answer to a COPY sends clients without a token of the other server here (`X-Delegate-To`). The proxy belongs to the
+holder of the connection's certificate, whatever token comes beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("chelonia.plain")
 DELEGATION: Final = "delegation"
 """`/?delegation`: a query, because every path is a name."""
 SOAP: Final = "text/xml"
-"""What a request must say that it is: no page of another site can send that."""
+"""The content type that a request must have: no page of another site can send it."""
 _XML: Final = (("Content-Type", soap.CONTENT_TYPE), ("Cache-Control", "no-store"))
 
 
@@ -37,7 +37,7 @@ async def post(delegations: Delegations, exchange: Exchange) -> HttpResponse:
 
 
 async def _answer(delegations: Delegations, exchange: Exchange, asked: DelegationCall) -> bytes:
-    """Raises: as `Delegations`; UNKNOWN_OPERATION."""
+    """Carry out one operation. Raises: as `Delegations`; UNKNOWN_OPERATION."""
     peer = exchange.request.peer
     match asked.operation:
         case "getVersion" | "getInterfaceVersion":

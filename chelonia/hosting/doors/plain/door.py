@@ -1,7 +1,7 @@
-"""One request of the plain door: which method, for whom, on what, and what its answer is counted as.
+"""One request of the plain door: its method, caller and entry, and how its answer is counted.
 
-The door decides nothing about rights: it translates HTTP and WebDAV (class 1, 2, 3) into the port `Files`, and carries
-bytes by the port `Bytes`. Every failure is the status of its kind (`core.errors`) with a line that names the cure.
+It translates HTTP and WebDAV (class 1, 2, 3) into the port `Files`, and carries bytes by the port `Bytes`. It never
+decides about rights. Every failure is its kind's status (`core.errors`) with a line that names the cure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResp
 log = logging.getLogger("chelonia.plain")
 
 Who = Callable[[HttpRequest], Awaitable[Call]]
-"""Tells for whom a request is. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
+"""Returns the call of a request. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
 Handler = Callable[[DoorParts, Exchange], Awaitable[HttpResponse]]
 
 
@@ -59,7 +59,7 @@ METHODS: Final[dict[str, Handler]] = {
     "POST": _post,
 }
 BY_TOKEN: Final = "token"
-"""The operation that the errors of a token itself name."""
+"""The operation in errors of a token itself."""
 ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
 
 
@@ -98,15 +98,15 @@ def _log_refusal(request: HttpRequest, who: str, error: CheloniaError) -> None:
 
 
 def _no_entrys(request: HttpRequest) -> HttpResponse:
-    """The answer to a method that is about no entry, or that no door of ours takes."""
+    """Answer a method that is about no entry, or that this door does not take."""
     if request.method == "OPTIONS":
         return HttpResponse(200, (("Allow", ALLOW), ("DAV", "1, 2, 3"), ("MS-Author-Via", "DAV")))
     return text_answer(405, f"this door takes {ALLOW}\n", (("Allow", ALLOW),))
 
 
 def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:
-    """What a refused request is answered. Programs that showed nothing are asked to sign in (RFC 7617); a browser is
-    told by a page what it may do, and would show a dialogue in its place."""
+    """Answer a refused request. A program without a credential gets a challenge to sign in (RFC 7617). A browser gets
+    none: it would show a dialogue in place of the page with the reader's choices."""
     answer, told = error_answer(error), list[str]()
     if error.op == BY_TOKEN:  # RFC 6750 section 3.1: the token is refused, not what it was for
         told.append('Bearer realm="Chelonia", error="invalid_token"')

@@ -1,6 +1,6 @@
-"""What the pages of the plain door have in common: their look, where the reader is, and what they may load.
+"""The common parts of the plain door's pages: their look, the reader's place, and their Content-Security-Policy.
 
-Never holds a script of its own; names are text wherever they stand.
+It never holds a script of its own, and writes names as text everywhere.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ footer{margin-top:2rem;opacity:.75;font-size:.85rem}
 
 
 def sha256_source(text: str) -> str:
-    """What a Content-Security-Policy calls a style or script that stands in the page."""
+    """Return the Content-Security-Policy's source for a style or script within the page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def policy(style: str, more: str = "", forms: str = "'none'") -> str:
-    """The Content-Security-Policy of a page with this style, `more` that it may load, and where its forms may go."""
+    """Return the Content-Security-Policy of a page: its style, `more` that it may load, where its `forms` may go."""
     loads = f"default-src 'none'; style-src {sha256_source(style)}; {more}"
     return f"{loads}base-uri 'none'; form-action {forms}; frame-ancestors 'none'"
 
 
 def headers(rules: str, kind: str = HTML, cache: str = "no-store") -> tuple[tuple[str, str], ...]:
-    """Of an answer that is a page with these rules."""
+    """Return the header fields of a page with these rules."""
     return (
         ("Content-Type", kind), ("Cache-Control", cache), ("Referrer-Policy", "same-origin"),
         ("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", rules),
@@ -52,13 +52,13 @@ def headers(rules: str, kind: str = HTML, cache: str = "no-store") -> tuple[tupl
 
 
 def answer(exchange: Exchange, told: tuple[tuple[str, str], ...], text: str) -> HttpResponse:
-    """A whole page, or what HEAD tells of it."""
+    """Answer with a whole page, or for HEAD without its body."""
     body = text.encode()
     return HttpResponse(200, told, b"" if exchange.request.method == "HEAD" else body, len(body))
 
 
 def head(title: str, style: str, more: str = "") -> str:
-    """All before the body; `title` is text, `more` goes into the head."""
+    """Return all before the body; `title` is text, `more` goes into the head."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)} - Chelonia</title>'
         f'<meta name="viewport" content="width=device-width">{more}<style>{style}</style></head><body>'
@@ -66,12 +66,12 @@ def head(title: str, style: str, more: str = "") -> str:
 
 
 def top_of(exchange: Exchange) -> int:
-    """How many parts of the path lie above what a link shows."""
+    """Return how many parts of the path lie above the entry that a link shares."""
     return len(exchange.call.scopes[0].path) if exchange.call.scopes else 0
 
 
 def crumbs(exchange: Exchange, place: LogicalName) -> str:
-    """The way to a collection, each part a link as far up as the reader may go."""
+    """Return the path of a collection, each part a link as far up as the reader may go."""
     query, top = html.escape(query_of(exchange.request)), top_of(exchange)
     path = "".join(
         f'/<a href="{href_of(place.parts[: n + 1], collection=True)}{query}">{html.escape(part)}</a>'
@@ -84,7 +84,7 @@ def crumbs(exchange: Exchange, place: LogicalName) -> str:
 
 
 def require_own(exchange: Exchange) -> None:
-    """Raises: DENIED unless a browser says that the form it sends is of a page of this site."""
+    """Require that, by the browser's word, a form is of a page of this site. Raises: DENIED."""
     site, origin = exchange.header("Sec-Fetch-Site"), exchange.header("Origin")
     is_ours = not origin or is_here(split_url(origin), exchange.header("Host"))
     if not is_ours or site not in ("", "same-origin") or not (site or origin):
@@ -93,12 +93,12 @@ def require_own(exchange: Exchange) -> None:
 
 
 def is_browser(request: HttpRequest) -> bool:
-    """Whether somebody looks at a page."""
+    """Return whether a client wants a page."""
     return "text/html" in request.headers.get("Accept", "")
 
 
 def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
-    """An error as a page, where a browser asks: what it says, and what the reader can do."""
+    """Return an error as a page for a browser: its message, and what the reader can do."""
     if not is_browser(request) or request.method == "HEAD":
         return plain
     assert isinstance(plain.body, bytes), "an error is a line"

@@ -1,7 +1,7 @@
-"""LOCK and UNLOCK by the plain door, and what the `If` of any request asks. Source: RFC 4918, sections 6 to 10.
+"""LOCK and UNLOCK by the plain door, and the `If` of any request. Source: RFC 4918, sections 6 to 10.
 
-Every change of this door says which tokens its client shows, so that the Bartender lets nothing pass that others have
-locked. Locks are kept with their entries: every Bartender sees them, and they outlive its restart.
+Every change of this door carries the tokens that its client shows; the Bartender refuses changes that others' locks
+forbid. Locks are kept with their entries: every Bartender sees them, and they outlive its restart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _XML: Final = ("Content-Type", dav.MULTISTATUS)
 
 
 async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Take a lock, or (without a body) refresh one. A name that leads nowhere becomes an empty file."""
+    """Take a lock, or (without a body) refresh one. A name without an entry gets an empty file."""
     body = await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX))
     if not body.strip():
         return await _refresh(parts, exchange)
@@ -61,7 +61,7 @@ async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def unlock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Give a lock up, by the name it was taken on or one below."""
+    """Give up a lock, by the name it was taken on or one below."""
     token = locks.parse_token(exchange.header("Lock-Token"))
     try:
         held = await _covering(parts, exchange.call, exchange.place, token)
@@ -74,7 +74,7 @@ async def unlock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def submitted(parts: DoorParts, request: HttpRequest, call: Call, place: LogicalName) -> tuple[str, ...]:
-    """The lock tokens that a request shows. Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST."""
+    """Return the lock tokens that a request shows. Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST."""
     header = request.headers.get("If", "")
     if not header:
         return ()
@@ -90,7 +90,7 @@ async def submitted(parts: DoorParts, request: HttpRequest, call: Call, place: L
 
 
 def _named(resource: str, request: HttpRequest, place: LogicalName) -> LogicalName | None:
-    """The entry that a tagged list speaks of, None when it is none of this server."""
+    """Return the entry of a tagged list, None when it is not on this server."""
     if not resource:
         return place
     try:
@@ -103,10 +103,10 @@ def _named(resource: str, request: HttpRequest, place: LogicalName) -> LogicalNa
 
 
 async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tuple[tuple[str, ...], str]:
-    """The tokens of the locks that cover a name, whether or not anything has it; the etag of what has it."""
+    """Return the tokens of the locks that cover a name, even without an entry, and its entry's etag."""
     if place is None:
         return (), ""
-    names, known, gone = place.parts, 0, len(place.parts) + 1  # so many lead somewhere, so many nowhere
+    names, known, gone = place.parts, 0, len(place.parts) + 1  # so many parts have an entry, so many have none
     tried, there = len(names), None
     while there is None or known + 1 < gone:
         (answer,) = await parts.files.look(call, (Look(LogicalName(place.start, names[:tried]), Want.LOCKS),))
@@ -114,7 +114,7 @@ async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tup
             gone = tried
         else:
             known, there = tried, answer
-        # A name that is to come is, as a rule, right below what is there.
+        # A name without an entry is mostly right below one that has an entry.
         tried = gone - 1 if gone == len(names) else (known + gone) // 2
     if isinstance(there, Failure):
         raise there.error("If")
@@ -123,7 +123,7 @@ async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tup
 
 
 async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Let a lock that the client shows last on."""
+    """Refresh a lock whose token the client shows."""
     there = await look(parts, exchange.call, exchange.place, Want.LOCKS)
     held = next((lock for lock in there.locks if lock.token in exchange.tokens), None)
     if held is None:
@@ -135,7 +135,7 @@ async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str) -> Lock:
-    """The lock of this token that covers an entry. Raises: PRECONDITION when there is none."""
+    """Return the lock of this token that covers an entry. Raises: PRECONDITION when there is none."""
     there = await look(parts, call, place, Want.LOCKS)
     for held in there.locks:
         if held.token == token:
@@ -144,10 +144,10 @@ async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str
 
 
 async def _made(parts: DoorParts, exchange: Exchange) -> bool:
-    """An empty file of this name (RFC 4918, section 7.3), by who may lock it then: else it would stay, and in the way
-    of whoever signs in upon the refusal. Raises: DENIED."""
+    """Make an empty file (RFC 4918, section 7.3), for a caller who may lock it then. Raises: DENIED."""
+    # Any other caller would leave the file, and meet it again after signing in upon the refusal.
     call, place = exchange.call, exchange.place
-    able = call.dn != ANONYMOUS  # who makes what is nobody's
+    able = call.dn != ANONYMOUS  # its file would be nobody's
     if call.scopes:
         needed = (Action.DELETE, Action.MODIFY_METADATA)
         able = any(scope.covers(each, place) for scope in call.scopes for each in needed)
@@ -159,7 +159,7 @@ async def _made(parts: DoorParts, exchange: Exchange) -> bool:
 
 
 async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:
-    """Refuse to lock a tree in which others have locked something. Raises: LOCKED, TOO_LARGE."""
+    """Refuse to lock a tree in which others hold locks. Raises: LOCKED, TOO_LARGE."""
     left = bounds.LOCKED_BELOW_MAX
     async for inside in _below(parts, call, place):
         check_beside(wanted, inside)
@@ -170,7 +170,7 @@ async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted:
 
 
 async def _below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
-    """The own locks of each entry below a collection."""
+    """Yield the own locks of each entry below a collection."""
     waiting = [place]
     while waiting:
         at = waiting.pop()

@@ -1,7 +1,7 @@
-"""POST of `application/macaroon-request`: a token for an entry, as clients of dCache and XRootD ask for one.
+"""POST of `application/macaroon-request`: a token for an entry, as clients of dCache and XRootD request one.
 
-The answer is a share token of ours (`wire.shares`), of which only this cluster reads anything: activities, path and end
-are those asked for, and no caveat can be added to it later.
+The answer is a share token of ours (`wire.shares`), which only this cluster reads. It has the requested activities,
+path and end; no caveat can be added to it later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUEST: Final = "application/macaroon-request"
 BODY_BYTES_MAX: Final = 16 * 1024
 """A request has a few caveats."""
 DEFAULT_MS: Final = 3_600 * 1000
-"""How long a token is good when nothing is said: long enough for one transfer."""
+"""Lifetime of a token without `validity`: long enough for one transfer."""
 ACTIVITIES: Final[dict[str, tuple[Action, ...]]] = {
     "DOWNLOAD": READING,
     "LIST": READING,
@@ -61,7 +61,7 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 def _share(place: LogicalName, asked: _MacaroonRequest) -> Share:
-    """What is asked for. Raises: BAD_REQUEST for a caveat that is not known here: it would not hold."""
+    """Return the requested share. Raises: BAD_REQUEST for a caveat that is not known here: it would not hold."""
     actions: tuple[Action, ...] | None = None
     lifetime_ms = _duration_ms(asked.validity) if asked.validity else DEFAULT_MS
     for caveat in asked.caveats:
@@ -92,7 +92,7 @@ def _actions(text: str) -> tuple[Action, ...]:
 
 
 def _duration_ms(text: str) -> int:
-    """An ISO 8601 duration of days or less. Raises: BAD_REQUEST."""
+    """Read an ISO 8601 duration of days or less. Raises: BAD_REQUEST."""
     match = _DURATION.fullmatch(text)
     if not match or not any(match.groups()):
         raise _bad(f"validity {text[:40]!r} is no duration like PT1H or P1D")
@@ -101,7 +101,7 @@ def _duration_ms(text: str) -> int:
 
 
 def _before_ms(text: str) -> int:
-    """How long until an instant (ISO 8601). Raises: BAD_REQUEST."""
+    """Return the time until an instant (ISO 8601). Raises: BAD_REQUEST."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

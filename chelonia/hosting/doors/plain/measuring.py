@@ -1,5 +1,6 @@
-"""Checksums that a client asks for: told by who has measured them, or else read and summed here, within bounds; and
-CRCs that are sent and no Shepherd is told of."""
+"""Checksums that a client wants: as measured before or, within bounds, over the bytes read here.
+
+This node also checks the CRCs that a client sends."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from chelonia.wire.crcs import Crc, hash_named
 from chelonia.wire.web.digests import wanted
 
 MEASURED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A file that is read for its checksum alone: a second of this node."""
+"""Largest file that is read for its checksum alone: a second of this node."""
 CRCS: Final = ("crc32c", "crc64nvme")
-"""Those of which no Shepherd is told."""
+"""CRCs that no Shepherd gets."""
 
 
 async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Checksums:
-    """The checksums known of a file, and those that the request wants, where the file is not too large for that."""
+    """Return the known checksums of a file, and those that the request wants if the file is not too large."""
     headers, known = exchange.request.headers, there.checksums
     names = wanted(headers.get("Want-Digest", ""), headers.get("Want-Repr-Digest", ""))
     if any(not getattr(known, name) for name in names):
@@ -34,7 +35,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
     if not missing or size > MEASURED_BYTES_MAX:
         return known
     sums = {name: hash_named(name) for name in missing}
-    async with parts.measuring:  # one at a time, so that asking for checksums costs nobody his turn
+    async with parts.measuring:  # one at a time, so that checksums hold up no other requests
         if size:
             there = (
                 there
@@ -48,7 +49,7 @@ async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Chec
 
 
 def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
-    """The body, whose last piece comes when all of it has the CRCs that are told. Raises: CHECKSUM."""
+    """Return the body, whose last piece comes once the whole has the announced CRCs. Raises: CHECKSUM."""
     return held_back(_compared(body, told))
 
 

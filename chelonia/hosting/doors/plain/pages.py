@@ -1,8 +1,8 @@
-"""What is seen of a collection: a page for browsers, its links alone for programs, lines for who wants no HTML.
+"""A collection as a page for browsers, as bare links for programs, or as lines for clients that want no HTML.
 
-Rendered here, without scripts of strangers: names are escaped, the page may load nothing but its own style and script
-(their hashes stand in its Content-Security-Policy), and it works without the script, which adds dropping, several files
-at a time, progress and replacing.
+It escapes names. A page may load nothing but its own style and script (their hashes stand in its
+Content-Security-Policy). It works without the script, which adds dropping, several files at a time, progress and
+replacing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from chelonia.wire.web.conditions import NS_PER_S
 from chelonia.wire.web.dav import href_of
 
 ROWS_MAX: Final = 2_000
-"""Entries of one page: browsers lay out more only slowly, and what is below them is far away. Programs get all."""
+"""Entries of one page for browsers, which lay out more only slowly. Programs get all."""
 AFTER: Final = "after"
 """`/lab/?after=name`: the page that follows a name."""
 LINK: Final = "link"
-"""`/lab/?link`: where the button goes that makes one."""
+"""`/lab/?link`: the target of the button that makes a link."""
 DAY_MS: Final = 24 * 3_600 * 1000
-"""How long such a link is good."""
+"""Lifetime of such a link."""
 STYLE: Final = f"""{TABLES}
 td a{{white-space:pre-wrap;overflow-wrap:anywhere}}
 tr:hover,tr:focus-within{{background:#8882}}
@@ -83,7 +83,7 @@ POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 
 
 
 async def collection(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer a GET of a collection. Its URL ends in a slash, so that links in it are relative to it."""
+    """Answer a GET of a collection. Its URL ends in a slash, as its links are relative to it."""
     request = exchange.request
     if not exchange.place.parts and CLUSTER in request.query:
         return await cluster_page.answer(parts, exchange)
@@ -100,14 +100,14 @@ async def collection(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 def _takes_lines(exchange: Exchange) -> bool:
-    """Whether names are to be read as they are: by who asks for text, and in a terminal."""
+    """Return whether a client gets bare names: it accepts text, or is curl in a terminal."""
     if is_browser(exchange.request):
         return False
     return "text/plain" in exchange.header("Accept") or exchange.header("User-Agent").startswith("curl/")
 
 
 async def _links(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
-    """A page of links to all entries and to nothing else: programs follow whatever they find."""
+    """Yield a page of links to all entries and to nothing else: programs follow all they find."""
     query = html.escape(query_of(exchange.request))
     yield f"{head(str(exchange.place), STYLE)}<table><tbody>\n".encode()
     async for page in list_pages(parts, exchange.call, Listing(exchange.place)):
@@ -116,7 +116,7 @@ async def _links(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
 
 
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
-    """One name a line; of a collection with a slash."""
+    """Yield one name a line; a collection's has a slash."""
     async for page in list_pages(parts, exchange.call, Listing(exchange.place)):
         yield "".join(f"{_shown(entry)}\n" for entry in page.entries).encode()
 
@@ -144,7 +144,7 @@ async def _page(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
 
 
 def _leaf(query: str, begin: str, further: str) -> str:
-    """Links to the other pages of a large collection."""
+    """Return links to the other pages of a large collection."""
     joined = f"{query}&amp;" if query else "?"
     first = f'<a href="./{query}">the first</a> ' if begin else ""
     more = f'<a rel="next" href="{joined}{AFTER}={quote(further, safe="")}">the next entries</a>' if further else ""
@@ -156,7 +156,7 @@ def _shown(entry: Named) -> str:
 
 
 def _foot(parts: DoorParts, exchange: Exchange) -> str:
-    """Who the reader is, and where he may drop files."""
+    """Return the reader's name, further links, and the form for new files."""
     call = exchange.call
     who = f"shared with you ({call.via})" if call.via else call.dn
     seen = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
@@ -172,7 +172,7 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
 
 
 async def link(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer the button of a collection's page: a page with a link to it, good for a day.
+    """Answer the button of a collection's page with a page that has a link to it, good for a day.
 
     Raises: DENIED to a form of another site; as `share`.
     """
@@ -188,7 +188,7 @@ async def link(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 def _share(call: Call) -> str:
-    """Where a link to this collection is made, by who may have one."""
+    """Return the button for a link to this collection, if the caller may have one."""
     if call.via or call.dn == ANONYMOUS:
         return ""
     button = "<button>Make a link by which anybody can read this collection for a day</button>"

@@ -1,4 +1,4 @@
-"""What the handlers of the plain door work with, and the few things that all of them do."""
+"""The parts of the plain door's handlers, and the few steps that all of them take."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ if TYPE_CHECKING:
 
 
 class AdminView(Protocol):
-    """How the cluster is, as this node's Bartender may ask for it."""
+    """The state of the cluster, as this node's Bartender may request it."""
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """All Shepherds."""
+        """Return all Shepherds."""
 
     async def healing(self) -> HealStatus:
-        """Healing as the leader sees it."""
+        """Return healing as the leader sees it."""
 
     async def drill(self) -> Drill:
-        """The present or last drill."""
+        """Return the present or last drill."""
 
     async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
-        """The background work of each node by its URL, or why it does not tell."""
+        """Return the background work of each node by its URL, or the error of its answer."""
 
 
 @dataclass(slots=True)
 class KeptRoom:
-    """For bodies that are kept while they are sent on. `free`: bytes."""
+    """Memory for bodies that are kept while they are sent on. `free`: bytes."""
 
     free: int = bounds.KEPT_AT_DOORS_BYTES_MAX
 
     @contextmanager
     def kept(self, size: int) -> Iterator[bool]:
-        """Room for a body of that size (-1: not known) for as long as this lasts; whether there is."""
+        """Take room for a body of this size (-1: not known) while the context lasts; yield whether there is room."""
         is_kept = 0 <= size <= min(bounds.KEPT_AT_DOORS_BYTES, self.free)
         self.free -= size if is_kept else 0
         try:
@@ -82,13 +82,13 @@ class KeptRoom:
 
 @dataclass(frozen=True, slots=True)
 class DoorParts:
-    """The ports, and who this node is: tickets for bytes that it carries are bound to `dn`.
+    """The ports, and this node's `dn`, to which tickets for bytes that it carries are bound.
 
     - `copies`: of a new file
-    - `bartender`: gives what was deleted, None: nothing
-    - `third`: what copies from and to other servers, None: nothing
-    - `measuring`: who may read a file for its checksum alone
-    - `cluster`: what administrators may look at, None: nothing
+    - `bartender`: for deleted entries; None: no trash
+    - `third`: for copies from and to other servers; None: no copies
+    - `measuring`: held by a request that reads a file for its checksum alone
+    - `cluster`: for the administrators' page; None: no page
     - `room`: for bodies on their way
     """
 
@@ -104,7 +104,7 @@ class DoorParts:
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request: as it came, who calls, the entry that its path names, and the lock tokens that it shows."""
+    """One request: as it came, its call, the entry that its path names, and the lock tokens that it shows."""
 
     request: HttpRequest
     call: Call
@@ -113,31 +113,31 @@ class Exchange(msgspec.Struct, frozen=True):
 
     @property
     def when(self) -> When:
-        """What a change of the entry must hold by its header fields; no lock of others. Raises: BAD_REQUEST."""
+        """Conditions of a change of the entry: its header fields, and no lock of others. Raises: BAD_REQUEST."""
         return replace(when_of(self.request.headers), tokens=self.tokens)
 
     @property
     def free(self) -> When:
-        """What a change of another entry than the one named must hold: no lock of others."""
+        """Conditions of a change of another entry than the one named: no lock of others."""
         return When(tokens=self.tokens)
 
     @property
     def spares(self) -> bool:
-        """Whether what has the target's name is to stay (RFC 4918, section 10.6)."""
+        """Whether an entry of the target's name is to stay (RFC 4918, section 10.6)."""
         return self.header("Overwrite").upper() == "F"
 
     def header(self, name: str) -> str:
-        """One header field, "" when it is not there."""
+        """Return one header field, "" when it is not there."""
         return self.request.headers.get(name, "")
 
 
 def carrying(parts: DoorParts, call: Call) -> Call:
-    """The caller's request, whose bytes this node carries."""
+    """Return the call with this node as the carrier of its bytes."""
     return msgspec.structs.replace(call, carrier=parts.dn)
 
 
 def reader(parts: DoorParts, call: Call, place: LogicalName) -> FileReader:
-    """What reads a file, carried by this node."""
+    """Return a reader of a file, whose bytes this node carries."""
     return FileReader(parts.files, parts.bytes, carrying(parts, call), place)
 
 
@@ -148,7 +148,7 @@ async def look(parts: DoorParts, call: Call, place: LogicalName, want: Want = Wa
 
 
 async def seen(parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING) -> Looked | None:
-    """The entry, None where there is none. Raises: as `look`, but for NOT_FOUND."""
+    """Return the entry, None where there is none. Raises: as `look`, but for NOT_FOUND."""
     (answer,) = await parts.files.look(call, (Look(place, want),))
     if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
         return None
@@ -158,8 +158,8 @@ async def seen(parts: DoorParts, call: Call, place: LogicalName, want: Want = Wa
 async def seen_or_hidden(
     parts: DoorParts, call: Call, place: LogicalName, want: Want = Want.NOTHING
 ) -> tuple[Looked | None, bool]:
-    """What is there, as far as the caller may see it, who may have a right to write and none to look; whether it is
-    hidden from him. Raises: as `seen`, but for DENIED."""
+    """Return the entry as `seen`, and whether it is hidden: the caller may have a right to write and none to look.
+    Raises: as `seen`, but for DENIED."""
     try:
         return await seen(parts, call, place, want), False
     except CheloniaError as error:
@@ -169,7 +169,7 @@ async def seen_or_hidden(
 
 
 async def list_pages(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterator[Listed]:
-    """The pages of a listing from `ask` on, each as it is when it is read. Raises: as `Files.list` fails."""
+    """Yield the pages of a listing from `ask` on, each as of its read. Raises: as `Files.list` fails."""
     while True:
         page = await parts.files.list(call, ask)
         yield page
@@ -190,14 +190,14 @@ async def apply_all(parts: DoorParts, call: Call, changes: tuple[Change, ...]) -
 
 
 def keyed(call: Call) -> Call:
-    """The call with a request key of its own, so that each change is carried out once whatever becomes of the A-Hash's
-    master meanwhile. Without one, nobody could ask again, and the client would hear that the outcome is unknown."""
+    """Return the call with a request key of its own, so that each change applies once, even across a new master."""
+    # Without a key no retry is possible, and the client would get an unknown outcome.
     return msgspec.structs.replace(call, request_key=RequestKey(secrets.token_hex(16)), is_first=True)
 
 
 async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:
-    """Copy by reference; None where the bytes have to be copied, because too many files have them that way already.
-    Raises: as it fails."""
+    """Copy by reference; return None where the bytes have to be copied, as too many files share them. Raises: as it
+    fails."""
     try:
         return await apply(parts, call, change)
     except CheloniaError as error:
@@ -207,7 +207,7 @@ async def cloned(parts: DoorParts, call: Call, change: Clone) -> Done | None:
 
 
 def split_url(text: str) -> SplitResult:
-    """The parts of a URL that a client gives. Raises: BAD_REQUEST for what is none."""
+    """Return the parts of a client's URL. Raises: BAD_REQUEST for a text that is none."""
     try:
         return urlsplit(text)
     except ValueError as error:
@@ -215,19 +215,19 @@ def split_url(text: str) -> SplitResult:
 
 
 def elsewhere(exchange: Exchange) -> bool:
-    """Whether `Destination` is on another server than the one that is asked."""
+    """Return whether `Destination` is on another server than this."""
     url = split_url(exchange.header("Destination"))
     return bool(url.netloc) and not is_here(url, exchange.header("Host"))
 
 
 def is_here(url: SplitResult, host: str) -> bool:
-    """Whether a URL is of the server that `Host` names; a default port may be said or not."""
+    """Return whether a URL is of the server that `Host` names; a default port may be given or not."""
     default = ":80" if url.scheme in ("http", "dav") else ":443"
     return url.netloc.lower().removesuffix(default) == host.lower().removesuffix(":443")
 
 
 def destination(exchange: Exchange) -> LogicalName:
-    """The name that `Destination` gives. Raises: BAD_REQUEST when it is missing or on another server."""
+    """Return the name in `Destination`. Raises: BAD_REQUEST when it is missing, INVALID_TARGET on another server."""
     text = exchange.header("Destination")
     parsed = split_url(text)
     if not text or parsed.query or parsed.fragment:
@@ -241,8 +241,8 @@ def destination(exchange: Exchange) -> LogicalName:
 
 
 def requested(request: HttpRequest) -> LogicalName:
-    """The entry that a request is about. Raises: BAD_NAME."""
-    _decoded(request.target.partition("?")[0], "the path")  # the server leaves standing what is no text: `%ff`
+    """Return the entry that a request names. Raises: BAD_NAME."""
+    _decoded(request.target.partition("?")[0], "the path")  # the server does not decode bytes that are no text: `%ff`
     return place_of(request.path)
 
 
@@ -254,7 +254,7 @@ def _decoded(path: str, what: str) -> str:
 
 
 def place_of(path: str) -> LogicalName:
-    """The entry that a decoded path names; a path never begins with a GUID, and a slash at its end says nothing.
+    """Return the entry that a decoded path names. A path never begins with a GUID; a slash at its end has no meaning.
 
     Raises: BAD_NAME.
     """

@@ -1,7 +1,7 @@
 """PUT with `Content-Range`: bytes laid over a part of a file, or appended to it (RFC 9110, section 14.5).
 
-Decides where the piece begins: a small tail of the file is written anew with what is appended to it, so that many small
-appends do not leave as many blobs. Never takes a part for the whole.
+It decides where the piece begins: an append also writes a small tail anew, so that small appends do not pile up blobs.
+It never takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from chelonia.wire.web.digests import parse_digests
 from chelonia.wire.web.ranges import ContentRange, parse_content_range
 
 TAIL_BYTES_MAX: Final = 256 * 1024
-"""A last extent shorter than this is written anew with what is appended."""
+"""A last extent shorter than this is written anew with the appended bytes."""
 
 
 async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: int) -> Done:
-    """Lay the body over the file. Raises: BAD_RANGE, BAD_REQUEST when it is not as long as its range says."""
+    """Lay the body over the file. Raises: BAD_RANGE, CHECKSUM; BAD_REQUEST when it is not as long as its range."""
     request = exchange.request
     span = parse_content_range(exchange.header("Content-Range"))
     if span.length < 0 or span.length != request.length:
@@ -56,8 +56,8 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
 
 
 async def _still(parts: DoorParts, exchange: Exchange, span: ContentRange) -> tuple[When, int]:
-    """What must hold of the file, and holds now; its size. Raises: PRECONDITION; BAD_REQUEST when the file would have
-    another size than the range says."""
+    """Return the conditions, which hold now, and the file's size. Raises: PRECONDITION; BAD_REQUEST when the file would
+    have another size than the range says."""
     when = exchange.when
     there = await seen(parts, exchange.call, exchange.place)
     when.require(exchange.place, there.attributes if there else None)
@@ -70,7 +70,7 @@ async def _still(parts: DoorParts, exchange: Exchange, span: ContentRange) -> tu
 
 
 async def _tail(parts: DoorParts, exchange: Exchange, size: int) -> tuple[bytes, int]:
-    """The last extent of a file of `size` bytes, when it is short, and the file's version."""
+    """Return the last extent of a file of `size` bytes and the file's version; b"" and -1 when it is not short."""
     place, call = exchange.place, carrying(parts, exchange.call)
     (answer,) = await parts.files.look(call, (Look(place, Want.SOURCES | Want.EXTENTS, ByteRange(size - 1, 1)),))
     there = good(answer, "PUT")

@@ -1,7 +1,7 @@
 """A file as a page: a picture, or the beginning of a text. Nothing in it runs.
 
-Text is shown as text, whatever it is; a picture is loaded as one, so that scripts within it do not run either. The page
-may load nothing else.
+It shows any text as text, and loads a picture as a picture, so that scripts within do not run. The page may load
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ BINARY: Final = "application/octet-stream"
 VIEW: Final = "view"
 """`/lab/plot.png?view`."""
 TEXT_BYTES: Final = 64 * 1024
-"""So much of a text is shown."""
+"""Bytes of a text that are shown."""
 PICTURE_BYTES_MAX: Final = 32 * 2**20
-"""Larger pictures are for programs that do not lay them out whole."""
+"""Largest picture that is shown: browsers lay pictures out whole."""
 PICTURES: Final = frozenset(f"image/{kind}" for kind in ("avif", "bmp", "gif", "jpeg", "png", "svg+xml", "webp"))
 TEXTS: Final = frozenset(f"application/{kind}" for kind in ("json", "toml", "x-sh", "xml", "yaml"))
 SUFFIXES: Final = (".cfg", ".ini", ".log", ".md", ".toml", ".xrsl", ".yaml", ".yml")
-"""Names of texts that no type is registered for."""
+"""Suffixes of texts that no type is registered for."""
 STYLE: Final = f"{frame.TABLES}img{{max-width:100%}}pre{{overflow-x:auto;padding:1rem;border:1px solid #8884}}"
 RULES: Final = frame.policy(STYLE, "img-src 'self'; ")
 
 
 def type_of(name: str) -> str:
-    """The media type of a file of this name."""
+    """Return the media type of a file of this name."""
     _, dot, suffix = name.rpartition(".")
     return _type_of(suffix) if dot else BINARY
 
@@ -47,7 +47,7 @@ def _type_of(suffix: str) -> str:
 
 
 def may_show(name: str) -> bool:
-    """Whether a file's name promises a picture or a text."""
+    """Return whether a file's name promises a picture or a text."""
     return type_of(name) in PICTURES or _is_text(name)
 
 

@@ -15,12 +15,12 @@ from chelonia.wire.web import dav, locks
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
 TOGETHER_BYTES: Final = 256 * 1024
-"""Entries leave together; what is asked of each, and its locks, may be much."""
+"""Size at which entries leave together: the properties and locks of one may be large."""
 _XML: Final = (("Content-Type", dav.MULTISTATUS),)
 
 
 async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Tell the properties of an entry and (`Depth: 1`) of what is in it, a page at a time."""
+    """Answer with the properties of an entry and (`Depth: 1`) of those in it, a page at a time."""
     depth = exchange.header("Depth").strip().lower() or "infinity"
     if depth not in ("0", "1"):
         if depth != "infinity":
@@ -37,8 +37,8 @@ async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
-    """With its length where it is small: who parses it to its end, and no further, keeps the connection only then (Go,
-    so rclone, which asks after each PUT)."""
+    """Answer with the pieces, and with their length when they are few."""
+    # A client that parses them to their end, and no further, keeps the connection only then: rclone, after each PUT.
     begun = b""
     async for piece in pieces:
         begun += piece
@@ -56,7 +56,7 @@ async def _from(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes
 async def _quotas(
     parts: DoorParts, exchange: Exchange, asked: dav.PropfindRequest, there: Looked
 ) -> Mapping[dav.Property, str]:
-    """The quota properties of a collection, where they are asked for by name (RFC 4331, section 2)."""
+    """Return the quota properties of a collection, if the request names them (RFC 4331, section 2)."""
     if there.attributes.type != TYPE_COLLECTION or not any(each in asked.properties for each in dav.QUOTAS):
         return {}
     total, free = (await parts.files.space(exchange.call, exchange.place)).of_files(parts.copies)
@@ -81,7 +81,7 @@ async def _responses(
         async for page in list_pages(parts, exchange.call, Listing(exchange.place, want=want)):
             lines, size = list[str](), 0
             names = dav.quoted_names([entry.name for entry in page.entries])
-            for entry, name in zip(page.entries, names, strict=False):  # of no entries there is a name
+            for entry, name in zip(page.entries, names, strict=False):  # there is a name even without entries
                 known = entry.attributes
                 href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
                 covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
@@ -95,7 +95,7 @@ async def _responses(
 
 
 async def proppatch(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Set and remove dead properties, all or none; live ones are refused."""
+    """Set and remove dead properties, all or none; refuse live ones."""
     patch = dav.proppatch(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
     there = await look(parts, exchange.call, exchange.place)
     if patch.changes and not patch.refused:

@@ -1,11 +1,11 @@
-"""Which bytes go straight between a client and a Shepherd (307), so that they do not pass this node.
+"""Redirects large bodies (307), which then go straight between a client and a Shepherd.
 
-Only large ones. Who shows a certificate and no token has a ticket bound to it, and a GET of his is redirected unless
-his client is known not to follow. A ticket for anybody else is good for whoever has it, and his GET is redirected where
-his client is known to follow, or says so (`?redirect`): browsers do not know the CAs of Shepherds. A PUT is redirected
-where the client is known to follow, or says so, and waits for `100 Continue`: who does not follow a PUT has lost it.
-`?proxy` keeps all here. A redirected PUT is committed by the Shepherd before its 201; so it goes only where nothing but
-the absence of the name has to hold then. Its ticket is for one body of that size, under that name, once.
+- GET with a certificate and no token: unless the client is known not to follow; the ticket is bound to the certificate
+- any other GET: if the client is known to follow, or says so (`?redirect`); its ticket is good for any bearer
+- PUT: as any other GET, if the client also waits for `100 Continue`, as one that does not follow has lost its body
+
+`?proxy` keeps all bodies here. The Shepherd commits a redirected PUT before its 201, so a PUT whose conditions are more
+than the name's absence stays here. Its ticket is for one body of that size, under that name, once.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.tickets import NAME
 
 REDIRECTED_BYTES_MIN: Final = 256 * 1024
-"""A file this large is worth a second connection."""
+"""Smallest body that is worth a second connection."""
 COPIER: Final = "Chelonia-copy"
-"""Another cluster that fetches a file for a user: it does not show his proxy to a Shepherd."""
+"""Another cluster that fetches a file for a user: it does not show the user's proxy to a Shepherd."""
 STAY_HERE: Final = (COPIER, "curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
-"""Clients (`User-Agent`) that do not follow a redirect unless told to, or follow it without a certificate."""
+"""Clients (`User-Agent`) that do not follow redirects by default, or follow them without a certificate."""
 FOLLOW: Final = ("ARC", "libdavix/", "davix/", "gfal2")
-"""Clients that ask again where they are sent to, also with a PUT."""
+"""Clients that follow redirects, also of a PUT; browsers do not, as they do not know the CAs of Shepherds."""
 _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 
 
 async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse | None:
-    """The 307 for a GET of a file of one blob, None where it is served here."""
+    """Return the 307 for a GET of a file of one blob, None where this node serves it."""
     agent, query = exchange.header("User-Agent"), exchange.request.query
     follows = not agent.startswith(STAY_HERE) if _is_bound(exchange) else agent.startswith(FOLLOW)
     if known.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
@@ -45,7 +45,7 @@ async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> H
 
 
 async def upload(parts: DoorParts, exchange: Exchange, there: Looked | None, setting: Setting) -> HttpResponse | None:
-    """The 307 for a PUT, None where its bytes are taken here."""
+    """Return the 307 for a PUT, None where this node takes its bytes."""
     request = exchange.request
     follows = exchange.header("User-Agent").startswith(FOLLOW) or "redirect" in request.query
     waits = "100-continue" in exchange.header("Expect").lower()
@@ -62,15 +62,15 @@ async def upload(parts: DoorParts, exchange: Exchange, there: Looked | None, set
 
 
 def sent_to(turl: str) -> HttpResponse:
-    """The redirect to a Shepherd."""
+    """Return the redirect to a Shepherd."""
     return HttpResponse(307, (("Location", turl), ("Cache-Control", "no-store")), b"", 0)
 
 
 def _carried(exchange: Exchange) -> Call:
-    """The caller's request, for tickets that are bound to him if they can be, and else good for whoever has them."""
+    """Return the call for tickets that are bound to the caller if they can be, else good for any bearer."""
     return exchange.call if _is_bound(exchange) else msgspec.structs.replace(exchange.call, carrier=ANONYMOUS)
 
 
 def _is_bound(exchange: Exchange) -> bool:
-    """Whether a ticket can be bound to who asks: by a certificate, which he shows to a Shepherd as well."""
+    """Return whether a ticket can be bound to the caller's certificate, which a Shepherd will see as well."""
     return exchange.call.dn != ANONYMOUS and not exchange.call.via

@@ -1,4 +1,4 @@
-"""Bodies on their way to Shepherds: kept here while they are small, so that others can be tried."""
+"""Bodies on their way to Shepherds: this node keeps small ones, so that it can try other Shepherds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from chelonia.wire.s3.forms import FormDecoder
 log = logging.getLogger("chelonia.files")
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
-"""A body up to this size is here as a whole before it is sent."""
+"""Largest body that is here as a whole before it is sent."""
 TRIES: Final = 3
 
 
 async def for_write(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Arrived, Inline | None]:
-    """The request's body for a `Write`: to go in its message when it is small, else on stable storage."""
+    """Return the request's body for a `Write`: a small one to go in its message, else stored on stable storage."""
     length = exchange.request.length
     if not 0 <= length <= bounds.INLINE_BYTES_MAX:
         return (await sent(parts, exchange, placing))[1], None
@@ -35,7 +35,7 @@ async def for_write(parts: DoorParts, exchange: Exchange, placing: Placing) -> t
 
 
 async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Placed, Arrived]:
-    """The request's body on stable storage; sent anew until its first byte is taken, or while it is kept here."""
+    """Store the request's body; send it anew until its first byte is taken, or while it is kept here."""
     request = exchange.request
     if 0 <= request.length <= KEPT_BYTES_MAX:
         return await kept_sent(parts, exchange, placing, await read_whole(request, Whole(KEPT_BYTES_MAX)))
@@ -48,7 +48,7 @@ async def sent(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[
 
 
 async def kept_sent(parts: DoorParts, exchange: Exchange, placing: Placing, body: bytes) -> tuple[Placed, Arrived]:
-    """A small body on stable storage, sent again when the first Shepherds fail."""
+    """Store a small body; send it again when the first Shepherds fail."""
     return await _sent(parts, exchange, placing, PassingBody(nothing(), [body], is_kept=True), len(body))
 
 
@@ -68,8 +68,8 @@ async def _sent(
 
 
 async def file_in(form: AsyncIterator[bytes], decoder: FormDecoder) -> AsyncIterator[bytes]:
-    """Read a browser's form up to its file. Returns: the file's bytes as they come; they fail where the form breaks
-    off. Raises: BAD_REQUEST, TOO_LARGE."""
+    """Read a browser's form up to its file; return the file's bytes, which fail where the form breaks off.
+    Raises: BAD_REQUEST, TOO_LARGE."""
     first = b""
     async for piece in form:
         first = decoder.feed(piece)
@@ -90,7 +90,7 @@ async def _rest_of(form: AsyncIterator[bytes], decoder: FormDecoder, first: byte
 
 
 async def held_back(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces, the last of them once all have come: what proves wrong at its end is never stored whole."""
+    """Yield the pieces, the last of them once all have come: a body wrong at its end is never stored whole."""
     held = b""
     async for piece in pieces:
         if held:
@@ -101,8 +101,8 @@ async def held_back(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class PassingBody:
-    """A body that is sent on as it comes. While `is_kept` its `chunks` can be had again, from the first on, and who has
-    them may be cut off while he waits: the sender is read by another task."""
+    """A body that is sent on as it comes. While `is_kept`, its `chunks` can be read again from the first on. Their
+    reader may be cancelled while it waits: another task reads from the sender."""
 
     def __init__(self, rest: AsyncIterator[bytes], begun: list[bytes] | None = None, *, is_kept: bool) -> None:
         self._rest = rest
@@ -111,10 +111,10 @@ class PassingBody:
         self._taking: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
         self.is_gone = False
-        """Whether it cannot be had again: some of it was not kept, or its sender has failed."""
+        """Whether it cannot be read again: some of it was not kept, or its sender has failed."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body from its first byte. Raises: what its sender does."""
+        """Yield the body from its first byte. Raises: its sender's error."""
         if not self.is_kept:
             self.is_gone = True
             async for chunk in self._rest:
@@ -143,7 +143,7 @@ class PassingBody:
             asyncio.get_running_loop().call_soon(self._news.set)  # when this task is done
 
     async def close(self) -> None:
-        """Nobody has it again: take no more of it."""
+        """Take no more of the body, as nobody reads it again."""
         if self._taking is not None:
             self._taking.cancel()
             await asyncio.gather(self._taking, return_exceptions=True)

@@ -1,9 +1,9 @@
 """COPY between this cluster and another server, on behalf of a client that only looks on.
 
-This node moves the bytes: between the other server and Shepherds by the same ports as a GET or PUT of its own client,
-so a copy that breaks off, or whose checksum is wrong, leaves nothing. Rights at the other server come from the
-`TransferHeader` fields (a token) or, with `Credential: gridsite`, from a proxy that the user has delegated; never from
-the node's own certificate. When the client goes, the copy ends.
+This node moves the bytes between the other server and Shepherds, by the same ports as for a GET or PUT. So a copy that
+breaks off, or whose checksum is wrong, leaves nothing. Rights at the other server come from the `TransferHeader` fields
+(a token) or, with `Credential: gridsite`, from a proxy that the user has delegated. They never come from the node's own
+certificate. When the client goes, the copy ends.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from chelonia.wire.web.third_party import Remote
 log = logging.getLogger("chelonia.plain")
 
 MARKER_S: Final = 5.0
-"""Clients give up a copy of which they hear nothing for some ten of these."""
+"""Pause between two markers. Clients give up a copy after some ten pauses without one."""
 TRANSFERS_MAX: Final = 32
 """Copies of one node at once: each holds two connections. One user has at most half of what others leave."""
 LEFT_MS: Final = 20 * 60 * 1000
-"""A delegated proxy that ends sooner is asked for anew before a copy begins."""
+"""A client delegates anew before a copy when its proxy ends sooner than this."""
 ASKED: Final = "asked-to-delegate"
 """In the query of a COPY: its client was sent to delegate once; it is not sent again."""
 _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control", "no-store"))
@@ -52,7 +52,7 @@ _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control"
 
 @dataclass(slots=True)
 class ThirdParty:
-    """The client for other servers, what users have delegated, and who has how many copies under way."""
+    """The client for other servers, the users' delegated proxies, and each user's number of copies under way."""
 
     strangers: Strangers
     delegations: Delegations = field(default_factory=Delegations)
@@ -78,7 +78,7 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """The other end, what it is shown, and how far the copy is."""
+    """The other end, the credential for it, and the progress of the copy."""
 
     other: Remote
     shown: bytes
@@ -97,7 +97,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     when.require(place, there.attributes if there else None)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
     (free,) = await parts.files.place(carrying(parts, exchange.call), (Placing(place, -1, wanted=copies),))
-    good(free, "COPY")  # else who may store nothing here could have this node ask anything of others
+    good(free, "COPY")  # else callers who may store nothing could have this node send requests to any server
     copy = _Copying(other, shown)
 
     async def run() -> None:
@@ -108,7 +108,7 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies: int) -> Arrived:
-    """The other server's bytes on stable storage, and nothing but them. Raises: what it has refused; CHECKSUM."""
+    """Store the other server's bytes, and nothing but them. Raises: its refusal; CHECKSUM."""
     other, moved = copy.other, copy.moved
     ours = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
     asked = Sending("GET", other.url, {**dict(other.headers), **ours})
@@ -156,11 +156,11 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 async def _send(
     strangers: Strangers, copy: _Copying, body: Callable[[], AsyncIterator[bytes]], size: int, *, spares: bool
 ) -> None:
-    """Have the other server store all of a body. Raises: what it has refused; INCOMPLETE; PRECONDITION."""
+    """Have the other server store all of a body. Raises: its refusal; INCOMPLETE, PRECONDITION."""
     other, headers = copy.other, dict(copy.other.headers)
     async with strangers.stream(Sending("HEAD", other.url, headers)) as answer:
         server = answer.headers.get("Server", "")
-        if spares and answer.status == 200:  # not every server looks at the condition of a PUT
+        if spares and answer.status == 200:  # not every server checks the condition of a PUT
             raise CheloniaError(Kind.PRECONDITION, "the other server", cause="there is an entry of this name")
     if spares:
         headers["If-None-Match"] = "*"
@@ -179,7 +179,7 @@ async def _begun(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
 
 
 def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
-    """The credential to show the other server, "" for none; or the answer that has the client delegate one first.
+    """Return the credential for the other server, "" for none; or the answer that has the client delegate one first.
 
     Raises: BAD_REQUEST, DENIED.
     """
@@ -201,7 +201,7 @@ def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
 
 
 async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
-    """Compare with what the other server has now. Raises: CHECKSUM, INCOMPLETE."""
+    """Compare with the other server's file. Raises: CHECKSUM, INCOMPLETE."""
     asked = {**dict(other.headers), "Want-Digest": "adler32", "Accept-Encoding": "identity"}
     async with strangers.stream(Sending("HEAD", other.url, asked)) as answer:
         is_told = answer.status == 200
@@ -217,7 +217,7 @@ async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
 
 
 async def _check(answer: Streaming, copy: _Copying, *, whole: bool = False) -> None:
-    """Raises: what the other server has refused; with `whole`, that it has answered with something else than a file."""
+    """Raises: the other server's refusal; NETWORK for a redirect and, with `whole`, for anything but a whole file."""
     if answer.status < 300 and not (whole and answer.status != 200):
         return
     if answer.status < 400:
@@ -232,7 +232,7 @@ async def _check(answer: Streaming, copy: _Copying, *, whole: bool = False) -> N
 
 
 def _told(answer: Streaming) -> Checksums:
-    """Raises: BAD_REQUEST."""
+    """Return the checksums in an answer's header fields. Raises: BAD_REQUEST."""
     headers = answer.headers
     try:
         return parse_digests(digest=headers.get("Digest", ""), repr_digest=headers.get("Repr-Digest", ""))
@@ -241,14 +241,14 @@ def _told(answer: Streaming) -> Checksums:
 
 
 def _doubt(answer: Streaming) -> str:
-    """Why only a checksum can tell that an answer has all bytes of the file; "" where it need not."""
+    """Return why only a checksum can prove that an answer is the whole file; "" where none is needed."""
     if answer.length >= 0 or "chunked" in answer.headers.get("Transfer-Encoding", "").lower():
         return ""
     return "neither how long it is nor, as HTTP/1.1 would, where it ends"
 
 
 def _remote(exchange: Exchange, field_name: str) -> Remote:
-    """Raises: BAD_REQUEST; DENIED to nobody, in whose name this node speaks to none."""
+    """Return the other server and file. Raises: BAD_REQUEST; DENIED to ANONYMOUS."""
     if exchange.call.dn == ANONYMOUS:
         cause = "a copy from or to another server is somebody's: show a certificate or a token"
         raise CheloniaError(Kind.DENIED, "COPY", str(exchange.place), cause)
@@ -264,8 +264,8 @@ def _third(parts: DoorParts) -> ThirdParty:
 async def _markers(
     third: ThirdParty, exchange: Exchange, run: Callable[[], Coroutine[None, None, None]], copy: _Copying
 ) -> AsyncGenerator[bytes, None]:
-    """The body of the answer, behind a piece of nothing once the copy has begun: markers while it goes on, and how it
-    ended. The copy ends with its client's connection, and when the body is closed. Raises: BUSY."""
+    """Yield an empty piece once the copy has begun, markers while it goes on, and its result. The copy ends with its
+    client's connection, and when this body is closed. Raises: BUSY."""
     dn = exchange.call.dn
     own, others = third.running[dn], third.running.total() - third.running[dn]
     if 2 * (own + 1) > TRANSFERS_MAX - others:
@@ -305,7 +305,7 @@ async def _markers(
 
 
 def _failure(task: asyncio.Future[None]) -> str:
-    """Why a copy has failed, "" when it has not. Raises: what is no failure of a copy."""
+    """Return why a copy has failed, "" when it has not. Raises: an error that is no CheloniaError."""
     try:
         task.result()
     except CheloniaError as error:

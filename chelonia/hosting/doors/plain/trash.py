@@ -1,7 +1,7 @@
-"""The trash of a collection as a page: what the reader has deleted from it, each with a button that brings it back.
+"""The trash of a collection as a page: entries that the reader deleted, each with a button that brings it back.
 
-Works without scripts. The Bartender decides whose what is; links and tokens see no trash, for they narrow what their
-giver may do with what is there. A form of another site is refused.
+It works without scripts, and refuses forms of other sites. The Bartender decides whose an entry is. Links and tokens
+see no trash: they narrow their giver's rights on entries that exist.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ STYLE: Final = f"{frame.TABLES}form{{margin:0}}"
 
 
 def may_see(parts: DoorParts, call: Call) -> bool:
-    """Whether a caller can have deleted anything."""
+    """Return whether a caller can have deleted anything."""
     return parts.bartender is not None and not call.via and not call.scopes and call.dn != ANONYMOUS
 
 
 async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer GET and HEAD. Raises: DENIED to links and nobody; as `list_deleted` fails."""
+    """Answer GET and HEAD. Raises: DENIED to links, tokens and ANONYMOUS; as `list_deleted` fails."""
     trash = _trash(parts, exchange)
     after = exchange.request.query.get("after", "")
     (page,) = await trash.list_deleted(exchange.call, (ListRequest("0", str(exchange.place), after),))
@@ -51,7 +51,7 @@ async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     nothing = (
         "Nothing of yours on this page." if after or further else "Nothing of yours that was deleted from here is kept."
     )
-    none = "" if rows else f"<p>{nothing}</p>"  # a page is filled by what all have deleted
+    none = "" if rows else f"<p>{nothing}</p>"  # a page counts what all users have deleted
     more = f'<p><a href="?{TRASH}&amp;after={further}">more</a></p>' if further else ""
     columns = "".join(f'<th scope="col">{name}</th>' for name in ("Name", "Size", "Deleted", "Kept until", ""))
     return frame.answer(
