@@ -44,26 +44,26 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
-    """The list that comes with what is made, canned or by grantee; None: there is none. Raises: S3Error."""
+    """Return the list in a request's header fields, canned or by grantee; None: there is none. Raises: S3Error."""
     return acls.granted(ask.header)
 
 
 def kept(ask: Ask, given: Facts) -> Facts:
-    """The facts of an open upload, with the list that its object gets. Raises: S3Error."""
+    """Return the facts of an open upload, with the list that its object gets. Raises: S3Error."""
     grants, name = asked(ask), ask.header(acls.ACL)
     return structs.replace(given, acl=name, grants=() if name else grants or ())
 
 
 def of_upload(known: Facts) -> tuple[acls.Grant, ...] | None:
-    """The list that the object of an upload gets, None: none. Raises: S3Error."""
+    """Return the list that the object of an upload gets, None: none. Raises: S3Error."""
     return acls.canned(known.acl) if known.acl else known.grants or None
 
 
 async def rules(
     parts: S3Parts, ask: Ask, there: Looked | None, grants: tuple[acls.Grant, ...] | None
 ) -> dict[str, str] | None:
-    """The rules that new bytes get by these grants, None: those that they would have. `there`: what they are written
-    over, unless that is kept. Raises: S3Error."""
+    """Return the rules that new bytes get by these grants, None: those that they would have. `there`: the entry that
+    they overwrite, unless it is kept. Raises: S3Error."""
     if grants is None:
         return None
     owner = ask.exchange.call.dn if there is None or ask.final else there.attributes.owner
@@ -72,7 +72,7 @@ async def rules(
 
 
 def instead(rules: Mapping[str, str] | None, there: Looked) -> dict[str, str | None]:
-    """The changes of a policy for it to have these rules; None: none."""
+    """Return the changes that give a policy these rules; None: no changes."""
     if rules is None:
         return {}
     after = with_rules(there.policy, rules)
@@ -80,7 +80,7 @@ def instead(rules: Mapping[str, str] | None, there: Looked) -> dict[str, str | N
 
 
 async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> tuple[acls.Grant, ...]:
-    """Grants, with the name of the bucket's owner in them. Raises: AccessDenied."""
+    """Return grants with the name of the bucket's owner in them. Raises: AccessDenied."""
     if all(who != acls.BUCKET_OWNER for who, _ in grants):
         return grants
     bucket = await check_bucket(parts, ask)
@@ -90,7 +90,7 @@ async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) 
 
 
 async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
-    """Have the policy of an object or a bucket say what grants say, again while others change the same."""
+    """Change the policy of an object or a bucket to what grants say; try again while others change it."""
     call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
         there = await _there(parts, ask)
@@ -98,7 +98,7 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
         try:
             if change:
                 await apply(parts.plain, call, Set(LogicalName(there.attributes.guid, ()), policy=change))
-                call = keyed(call)  # what changes it after this is another change
+                call = keyed(call)  # further changes have a key of their own
                 if not ask.target.key:
                     await _as_the_bucket(parts, ask, change)
             return
@@ -109,7 +109,7 @@ async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None
 
 
 async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | None]) -> None:
-    """What a bucket keeps apart has the bucket's policy, and still goes with the last key in it."""
+    """Give a bucket's policy to the collections it keeps apart, which still go with the last key in them."""
     places = [ask.bucket.child(name) for name in (apart.COLLECTION, versions.COLLECTION)]
     pairs = [(Set(place, policy=policy), Remove(place, Removing.MARK)) for place in places]
     changes = tuple(change for pair in pairs for change in pair)

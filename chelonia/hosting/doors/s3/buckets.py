@@ -1,4 +1,4 @@
-"""Buckets by the S3 door: collections right below the configured one, and what clients ask about them."""
+"""Buckets by the S3 door: collections right below the configured one, and their settings."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _readable(parts: S3Parts, call: Call, asked: Listing) -> AsyncIterator[tuple[str, Attributes]]:
-    """What the caller may read of the collection of buckets, or may read parts of."""
+    """Yield the entries in the collection of buckets that the caller may read, or may read parts of."""
     if narrowed.tops(call, parts.root):
         for name, known in (await narrowed.buckets(parts, call, asked)).items():
             yield name, known
         return
     async for page in list_pages(parts.plain, call, asked):
         for entry in page.entries:
-            if entry.attributes.owner:  # of what he may not read the caller is told none
+            if entry.attributes.owner:  # the listing shows none of entries that the caller may not read
                 yield entry.name, entry.attributes
 
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT of a bucket. One's own that is there already is made again without a change, of its rights too:
-    rclone asks for that, `private`, before it uploads a single file."""
+    """Answer PUT of a bucket; the caller's own bucket of that name stays unchanged, its rights too."""
+    # rclone sends this, with `private`, before it uploads a single file.
     where, tags = await said(ask, requests.new_bucket)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
@@ -97,7 +97,7 @@ async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
-    # It may wait for the next version, empty.
+    # The collection of versions may be there, empty.
     await apply_all(parts.plain, ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
     gone = Remove(ask.bucket, Removing.COLLECTION)
     try:
@@ -112,21 +112,22 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _swept(parts: S3Parts, ask: Ask) -> bool:
-    """Remove the implied collections of a bucket that has nothing else: a write that breaks off leaves those that were
-    made for it. Returns: whether that was all."""
+    """Remove the implied collections of a bucket that has nothing else; return whether there were any.
+
+    A write that breaks off leaves those that were made for it."""
     below = list[LogicalName]()
     async for page in list_pages(parts.plain, ask.exchange.call, Listing(ask.bucket, below=True)):
         if not all(entry.attributes.implied for entry in page.entries):
             return False
         below += [LogicalName(ask.bucket.start, (*ask.bucket.parts, *entry.name.split("/"))) for entry in page.entries]
-    # What is above one goes with it. A collection comes before what is in it.
+    # A removal takes implied collections above along. A listing has a collection before its entries.
     for place in reversed(below):
         await apply_all(parts.plain, ask.exchange.call, (Remove(place, Removing.MARK),))
     return bool(below)
 
 
 async def location(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket's location: what its maker said, else the empty name of the first region."""
+    """Answer GET of a bucket's location: as its maker gave it, else the empty name of the first region."""
     return xml_answer(answers.location(facts.facts_of((await narrowed.open_bucket(parts, ask)).user).location))
 
 
@@ -152,12 +153,12 @@ async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of whether a bucket keeps versions."""
     await note_facts(parts, ask, versioning=await said(ask, requests.versioning))
-    parts.states.clear()  # whoever reads by this front end is told at once
+    parts.states.clear()  # reads by this front end see it at once
     return HttpResponse(200, (), b"", 0)
 
 
 async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of who pays for requests."""
+    """Answer GET of the payer of requests."""
     await narrowed.open_bucket(parts, ask)
     return xml_answer(answers.payer())
 

@@ -1,7 +1,7 @@
-"""What a browser asks for a page of another origin, and the rules of a bucket by which it is answered.
+"""Requests of browsers on behalf of pages of other origins, and a bucket's rules for the answers (CORS).
 
-Rules are read in this node's own name: a browser asks without a signature, and who hears whether a page of an origin
-may ask a bucket hears nothing else of it. A bucket that is not there answers as one without rules.
+This node reads rules in its own name, as a browser's preflight has no signature. The answer says whether a page of an
+origin may use a bucket, and nothing else of it. A bucket that does not exist answers as one without rules.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ async def preflight(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def across(parts: S3Parts, request: HttpRequest, bucket: str, answer: HttpResponse) -> HttpResponse:
-    """An answer, with what lets a browser show it to a page of another origin, where the bucket has a rule for it."""
+    """Return an answer that a browser may show to a page of another origin, if the bucket has a rule for it."""
     origin = request.headers.get("Origin", "")
     if not origin or not bucket or request.method == "OPTIONS":
         return answer
     method = request.headers.get("Access-Control-Request-Method", "") or request.method  # as Amazon reads both
     fields = allowed(await _rules(parts, request, parts.root.child(bucket)), origin, method)
-    return replace(answer, headers=(*answer.headers, *(fields or (VARY,))))  # no cache shows it to who may read it
+    return replace(answer, headers=(*answer.headers, *(fields or (VARY,))))  # VARY: a cache keeps it from other origins
 
 
 async def _rules(parts: S3Parts, request: HttpRequest, bucket: LogicalName) -> Sequence[CorsRule]:
-    """() also where they cannot be read now: whoever asks for a page is told nothing of it."""
+    """Return a bucket's rules; () also when they cannot be read now, of which a page learns nothing."""
     call = own_call(parts, call_of(request, ANONYMOUS))
     try:
         (there,) = await parts.plain.files.look(call, (Look(bucket, Want.USER),))

@@ -1,6 +1,6 @@
-"""One request of the S3 door: who signed it, which operation it means, and what its answer is counted as.
+"""One request of the S3 door: its signer, its operation, and how its answer is counted.
 
-The door decides nothing about rights: it translates S3 into the port `Files`, and carries bytes by the port `Bytes`.
+The door never decides about rights: it translates S3 into the port `Files`, and carries bytes by the port `Bytes`.
 Every failure is an S3 error (`wire.s3.errors`) with a line that names the cure.
 """
 

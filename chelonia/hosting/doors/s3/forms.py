@@ -1,7 +1,7 @@
 """Uploads by a browser's form: POST of a bucket.
 
-The file goes on to Shepherds as it comes. The last of it waits until the form has ended and its size is as the policy
-says, so nothing else is ever stored whole.
+The file goes on to Shepherds as it comes. Its last piece waits until the form has ended and the policy allows its size,
+so nothing else is ever stored whole.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds) -> AsyncIterator[bytes]:
-    """The bytes of a file that is whole and as it must be. Raises: S3Error."""
+    """Yield the bytes of a file, and check its size and checksums. Raises: S3Error."""
     async for data in sent:
         measured.update(data)
         if 0 <= bounds.most < measured.size:

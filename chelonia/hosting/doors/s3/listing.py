@@ -1,7 +1,7 @@
 """Listings by the S3 door: keys in byte order, by prefix, delimiter and page, and bulk deletions.
 
 A collection shows as a key that ends in a slash, unless it is implied: there only for the sake of the keys below it.
-What the caller may not read below a bucket is left out. Keys that are kept apart come from a listing of their own.
+Listings leave out what the caller may not read. Keys that are kept apart come from a listing of their own.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ KEYS_MAX: Final = 1000
 DELETED_AT_ONCE: Final = 256
 """Keys of a bulk deletion in one call; the calls go side by side."""
 KEYS_AT_ONCE: Final = 16
-"""Keys of one that are each removed by itself, side by side: by version or etag, or where versions are kept."""
+"""Keys of one that are removed one by one, side by side: by version or etag, or where versions are kept."""
 LISTED_AGAIN: Final = 2
-"""Times that versions are listed while keys get others."""
+"""Times that versions are listed while keys get new ones."""
 _NO_BUCKET: Final = (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION, Kind.IN_MOUNTPOINT)
 _EMPTY_ETAG: Final = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket: either version of the call."""
+    """Answer GET of a bucket, in either version of the call."""
     asked = asked_of(ask)
     after = _after(asked.token or "") or asked.after
     items = await _found(parts, ask, asked, after)
@@ -68,9 +68,9 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer GET of a bucket with `versions`: of each key the version that has it, then those that had it."""
+    """Answer GET of a bucket with `versions`: of each key its current version, then the older ones."""
     bucket = await narrowed.open_bucket(parts, ask)
-    # Who may read a part alone is shown what has its key: older versions lie beside all parts.
+    # A caller who may read a part alone sees current versions: older ones lie beside all parts.
     keeps = not narrowed.tops(ask.exchange.call, ask.bucket)
     ask = replace(ask, versioning=facts.facts_of(bucket.user).versioning if keeps else "")
     mark = ask.query.get("version-id-marker", "")
@@ -83,13 +83,13 @@ async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _versions(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
-    """Versions, markers and common prefixes behind a key, or behind a version of it: one more than is asked for."""
+    """Return versions, markers and common prefixes behind a key, or a version of it: one more than requested."""
     order = await _order_of(parts, ask, asked.after, asked.mark) if asked.mark and ask.versioning else None
     gone = asked.mark if order is None else ""
     now, before, kept = await _newest(parts, ask, asked, gone), list[Item](), list[Item]()
     for _ in range(LISTED_AGAIN if ask.versioning else 0):
         before, kept = now, await _kept_versions(parts, ask, asked, order)
-        now = await _newest(parts, ask, asked, gone)  # what moves to or from its key meanwhile is in one of the three
+        now = await _newest(parts, ask, asked, gone)  # a version that moves to or from its key is in one of the three
         if now == before:
             break
     went = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
@@ -98,7 +98,7 @@ async def _versions(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
 
 
 async def _order_of(parts: S3Parts, ask: Ask, key: str, version: str) -> str | None:
-    """The order of what comes behind a version of a key, "" behind what has the key. None: that is not there now."""
+    """Return the order of what comes behind a version of a key, "" behind the current one; None: that is gone."""
     asked = _about(ask, key)
     for each in await kept_of(parts, asked):
         if each.version == version:
@@ -117,8 +117,8 @@ def _about(ask: Ask, key: str) -> Ask:
 
 
 async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Item]:
-    """The part of a listing of versions that have their keys. Where what a page before ended with is `gone`, and maybe
-    all that it told of that key, an older version has it."""
+    """Return the current versions of a listing. Where the version `gone`, the end of the last page, is gone, an older
+    one has its key."""
     items = await _found(parts, ask, asked, asked.after, Want.USER)
     if not versions.instant_of(gone):
         return items
@@ -127,7 +127,7 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Ite
     except CheloniaError as error:
         if error.kind is not Kind.DENIED:
             raise
-        return items  # whose it is the caller may not know, nor since when it is there
+        return items  # the caller may know neither its owner nor its time
     if there is not None and not now.marks:
         made = versions.instant_of(now.current) or versioning.written_ns(parts, there.attributes)
         if made < versions.instant_of(gone):
@@ -136,13 +136,11 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Ite
 
 
 async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, order: str | None) -> list[Item]:
-    """The part of a listing of versions that no longer have their keys; `order`: of the one that it goes on behind."""
+    """Return the older versions of a listing; `order`: of the one behind which it goes on."""
     place, after, items = ask.bucket.child(versions.COLLECTION), asked.after, list[Item]()
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind = versions.begins(summed + apart.AFTER) if summed else versions.behind(after)
-    if (
-        mark := asked.mark
-    ):  # one that is gone had, as a rule, the order that its id is: what came before it is kept in that
+    if mark := asked.mark:  # a version that is gone mostly had its id as its order: what came before it is kept in that
         order = order if order is not None else mark[:-1] if versions.instant_of(mark) else ""
         behind = f"{versions.begins(after)} {order}"
     more = True
@@ -174,7 +172,7 @@ def _version_item(entry: Named) -> Item:
 
 
 def asked_of(ask: Ask) -> Asked:
-    """What a listing is asked for. Raises: S3Error."""
+    """Return the parameters of a listing. Raises: S3Error."""
     query = ask.query
     v2 = query.get("list-type") == "2"
     limit = number_of(query.get("max-keys", "") or str(KEYS_MAX), "max-keys")
@@ -198,7 +196,7 @@ def _token(key: str) -> str:
 
 
 def _after(token: str) -> str:
-    """The key at which a page ended. Raises: S3Error for a token that is none of ours."""
+    """Return the key at which a page ended. Raises: S3Error for a token that is none of ours."""
     try:
         return base64.urlsafe_b64decode(token).decode()
     except (binascii.Error, ValueError) as error:
@@ -206,7 +204,7 @@ def _after(token: str) -> str:
 
 
 async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want = Want.NOTHING) -> list[Item]:
-    """Keys and common prefixes behind a key, in byte order: one more than is asked for, where there are more.
+    """Return keys and common prefixes behind a key, in byte order: one more than requested, where there are more.
 
     Raises: NoSuchBucket, AccessDenied.
     """
@@ -223,14 +221,14 @@ async def _found(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want 
 
 
 async def _nothing(parts: S3Parts, ask: Ask) -> list[Item]:
-    """No item of a bucket that is there. Raises: NoSuchBucket, AccessDenied."""
+    """Return no items, of a bucket that exists. Raises: NoSuchBucket, AccessDenied."""
     await narrowed.open_bucket(parts, ask)
     return []
 
 
 async def _top(parts: S3Parts, ask: Ask, asked: Asked, where: tuple[str, str], want: Want) -> list[Item]:
-    """The part of a listing that the caller's key is narrowed to: an object, or a collection and what is below it.
-    `where`: behind which key, and a path of `narrowed.tops`."""
+    """Return the part of a listing to which the caller is narrowed: an object, or a collection and what is below it.
+    `where`: the key behind which to list, and a path of `narrowed.tops`."""
     after, top = where
     if not (asked.prefix.startswith(top) or top.startswith(asked.prefix)):
         return []
@@ -242,14 +240,14 @@ async def _top(parts: S3Parts, ask: Ask, asked: Asked, where: tuple[str, str], w
     itself = _item(Named(top[:-1], there.attributes, there.user))
     items = [] if itself is None else [itself]
     if there.attributes.type == TYPE_COLLECTION:
-        one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # of what is summed up together
+        one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # all below is summed up as one
         inner = replace(asked, prefix=max(asked.prefix, top, key=len), limit=0 if one else asked.limit)
         items += await _names(parts, ask, inner, after, want, top)
     return pages.summed_up(items, asked, after)
 
 
 async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want, top: str = "") -> list[Item]:
-    """The part of a listing that other doors show as it is. Raises: NoSuchBucket, AccessDenied."""
+    """Return the part of a listing that other doors show as it is. Raises: NoSuchBucket, AccessDenied."""
     if asked.prefix.startswith(apart.RESERVED) or keys.followable(asked.prefix) != asked.prefix:
         return await _nothing(parts, ask)
     items: list[Item] = []
@@ -275,7 +273,7 @@ async def _names(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want,
 
 
 async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: Want) -> list[Item]:
-    """The part of a listing that is kept apart."""
+    """Return the part of a listing that is kept apart."""
     place, prefix = ask.bucket.child(apart.COLLECTION), apart.prefix_of(asked.prefix)
     items: list[Item] = []
     summed = common_prefix(after, asked.prefix, asked.delimiter)
@@ -286,7 +284,7 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
                 ask.exchange.call, Listing(place, behind, 0, want, below=True, prefix=prefix)
             )
         except CheloniaError as error:
-            if error.kind in _NO_BUCKET:  # or there is a bucket, and nothing apart: `_names` tells
+            if error.kind in _NO_BUCKET:  # or the bucket has nothing apart: `_names` finds out
                 return []
             raise
         known = [(apart.key_of(entry.name), entry) for entry in page.entries if entry.attributes.type == TYPE_FILE]
@@ -299,7 +297,7 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
 
 
 def _item(entry: Named) -> Item | None:
-    """What an entry shows as; None: as nothing."""
+    """Return the item for an entry; None: it shows as nothing."""
     known = entry.attributes
     if entry.name.startswith(apart.RESERVED):
         return None
@@ -311,7 +309,6 @@ def _item(entry: Named) -> Item | None:
 
 
 def _file_item(key: str, entry: Named) -> Item:
-    """What an object shows as."""
     return _object(key, entry.attributes, version_of(entry.user) if entry.user else versions.NULL)
 
 
@@ -337,7 +334,7 @@ async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def _each_deleted(
     parts: S3Parts, ask: Ask, state: str, doomed: Sequence[requests.BulkDeletion]
 ) -> list[KeyRemoved]:
-    """What became of each: those of one key in turn, some keys side by side."""
+    """Return the outcome of each deletion: those of one key in turn, some keys side by side."""
     told: dict[int, KeyRemoved] = {}
     places, of_key = asyncio.Semaphore(KEYS_AT_ONCE), dict[str, list[int]]()
     for number, each in enumerate(doomed):
@@ -353,7 +350,7 @@ async def _each_deleted(
 
 
 async def _one_deleted(parts: S3Parts, ask: Ask, state: str, doomed: requests.BulkDeletion) -> KeyRemoved:
-    """What became of one of many, where the bucket keeps versions or a version or an etag is named."""
+    """Return the outcome of one deletion, where the bucket keeps versions or it names a version or an etag."""
     match = doomed.etag and (doomed.etag if doomed.etag == "*" else quoted(doomed.etag))
     asked = replace(ask, target=replace(ask.target, key=doomed.key))
     try:
@@ -365,7 +362,7 @@ async def _one_deleted(parts: S3Parts, ask: Ask, state: str, doomed: requests.Bu
 
 
 async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, CheloniaError | None]:
-    """Why keys that were to go are there still; None: they are not."""
+    """Remove keys; return the error of each, None: it is gone."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
     none_apart = isinstance(there, Failure) and there.kind is Kind.NOT_FOUND
     outcomes: dict[str, CheloniaError | None] = dict.fromkeys(names)

@@ -1,7 +1,7 @@
-"""Uploads in parts by the S3 door: opened, filled, listed, completed in one step for readers, or given up.
+"""Uploads in parts by the S3 door: opened, filled, listed, completed in one step for readers, or aborted.
 
-A part is a blob of its own: nothing is copied when they become a file. The etag is S3's for such objects, the MD5 of
-the parts' MD5s and how many they are.
+A part is a blob of its own: completion copies nothing. The etag is S3's for such objects: the MD5 of the parts' MD5s,
+and their number.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from chelonia.wire.s3.versions import NULL
 from chelonia.wire.web.conditions import quoted
 
 PART_BYTES_MIN: Final = 5 * 1024 * 1024
-"""All parts but the last have as many: Amazon's bound."""
+"""Smallest size of all parts but the last: Amazon's bound."""
 PAGE: Final = 1000
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})\Z", re.ASCII)
 _CONTROLS: Final = re.compile(r"[\0-\x1f]")
-"""What no name holds, and stands before all that a name does."""
+"""Characters that no name has, and that sort before all that names have."""
 _APART: Final = "k"
-"""What the name of an upload begins with whose object is to be kept apart."""
+"""Prefix of the id of an upload whose object is to be kept apart."""
 
 
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -104,7 +104,7 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     _, arrived = await sent(parts.plain, ask.exchange, placing)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
-    etag = (await _applied(parts, ask, change)).etag or measured.etag  # "": it had arrived when its answer was lost
+    etag = (await _applied(parts, ask, change)).etag or measured.etag  # "": a try before applied, its answer was lost
     told = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
     told |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
     return HttpResponse(200, (("ETag", quoted(etag)), *told.items()), b"", 0)
@@ -139,7 +139,7 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer POST with `uploadId`: the parts are the object from now on, or nothing has changed."""
+    """Answer POST with `uploadId`: the parts become the object, or nothing changes."""
     listed = await said(ask, requests.completion)
     order = tuple((part.number, part.etag) for part in listed)
     etag = etag_of(etag for _, etag in order)
@@ -158,7 +158,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         stored = _guid(await _applied(parts, final, seal), etag)
         version = await _settled(parts, replace(final, guid=stored), when, there)
     except CheloniaError as error:
-        # A client that has not heard the answer asks again.
+        # A client that has lost the answer sends the request again.
         lost = error.kind is Kind.NOT_FOUND and when == ANY
         again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
@@ -171,13 +171,13 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 def _guid(done: Done, etag: str) -> Guid:
-    """Of what was sealed, where that waits still; else of the root, which waits nowhere: who completes the same upload
-    has given it its key by now, or it was erased."""
+    """Return the GUID of the sealed file while it waits for its key; else the root's, which waits nowhere."""
+    # Another completion of the upload has given it its key by now, or it was erased.
     return done.attributes.guid if done.attributes is not None and done.attributes.etag == etag else ROOT
 
 
 async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None) -> versions.Headers:
-    """Give what was sealed its key. Raises: ConditionalRequestConflict: then the upload is gone, as Amazon has it."""
+    """Give the sealed file its key. Raises: ConditionalRequestConflict: then the upload is gone, as at Amazon."""
     try:
         return await versions.settled(parts, final, when, there, shared=True)
     except CheloniaError as error:
@@ -188,13 +188,13 @@ async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None)
 
 
 async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, UserValues] | None:
-    """Where and what an upload became before: it has its key, has had it, or waits for it still."""
+    """Return place and metadata of what an upload became before: it has its key, has had it, or waits for it."""
     before = None
     for _ in range(MOVES_MAX):
         now, there = await seen(parts, ask, Want.USER)
         kept, moved = await kept_versions(parts, now) if now.versioning else [], False
         found = [(now.current, None), *((each.version, each) for each in kept)]
-        # A null version of these bytes may be a copy of what the upload became: that counts before.
+        # A null version of these bytes may be a copy of what the upload became, which counts first.
         for _, each in sorted(filter(lambda pair: _is_of(pair[0], tag), found), key=lambda pair: pair[0] == NULL):
             if each is None:
                 if there is not None and there.attributes.etag == etag:
@@ -206,7 +206,7 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
                 now = replace(now.at(each.place), guid=known.attributes.guid)
                 return replace(now, final=final, version=facts.facts_of(known.user).version), known.user
             moved = moved or isinstance(known, Failure)
-        # It may have had its key while the others were listed, and not before, nor afterwards.
+        # It may have had its key only while the others were listed.
         if not moved and before == (now.current, kept):
             return None
         before = now.current, kept
@@ -214,7 +214,7 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
 
 
 def _is_of(version: str, tag: str) -> bool:
-    """Whether this may be the version of an upload."""
+    """Return whether this may be the version of an upload."""
     return version == NULL or version.endswith(tag)
 
 
@@ -260,7 +260,7 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _named_uploads(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
-    """Open uploads of keys that are names."""
+    """Return open uploads of keys that are names."""
     upload, items = asked.mark, list[Item]()
     name = _CONTROLS.split(asked.after, maxsplit=1)[0]  # no name goes on as the key does: this is before, or behind it
     is_named = name == asked.after and upload and not upload.startswith(_APART)
@@ -281,7 +281,7 @@ def _in_order(item: Item) -> tuple[bytes, str]:
 
 
 async def _uploads_apart(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
-    """Open uploads of keys that are kept apart: of one key they follow the others."""
+    """Return open uploads of keys that are kept apart: of one key they follow the others."""
     key, upload = "/".join(apart.path_of(asked.after)), asked.mark
     follows = listing_mark(key, upload.removeprefix(_APART) if upload.startswith(_APART) else "")
     follows = follows if upload else f"{key}{AFTER_KEY}"
@@ -301,7 +301,7 @@ async def _opened(
     where: tuple[str, str],
     known: Callable[[PartsUpload], PartsUpload | None],
 ) -> list[Item]:
-    """Open uploads as they are shown, one more than is asked for, where there are more; `where`: prefix and mark."""
+    """Return items of open uploads, one more than requested, where there are more; `where`: prefix and mark."""
     shown: list[Item] = []
     (prefix, after), more = where, True
     while more and len(shown) <= asked.limit:
@@ -320,12 +320,12 @@ def _upload(ask: Ask) -> UploadId:
 
 
 def _tag(ask: Ask) -> str:
-    """What the order of the version ends with that an upload becomes, so that it is found while it waits."""
+    """Return the end of the order of the version that an upload becomes, by which it is found while it waits."""
     return f"{zlib.crc32(_upload(ask).encode()):08x}"
 
 
 def _of_upload(ask: Ask) -> Ask:
-    """The same request, about the place that its upload was opened for."""
+    """Return the same request, about the place for which its upload was opened."""
     home = keys.home_of(ask.bucket, ask.target.key)
     is_apart = home is None or ask.query.get("uploadId", "").startswith(_APART)
     return ask.at(ask.apart if home is None or is_apart else home)
@@ -344,7 +344,7 @@ def _scheme(page: PartPage) -> InParts:
 
 
 async def _all_parts(parts: S3Parts, ask: Ask) -> PartPage:
-    """All parts of an upload, in one page. Raises: NOT_FOUND."""
+    """Return all parts of an upload, in one page. Raises: NOT_FOUND."""
     page = await parts.plain.files.parts(ask.exchange.call, UploadParts(ask.place, _upload(ask), 0, PAGE))
     found = list(page.parts)
     while page.after:
@@ -354,7 +354,7 @@ async def _all_parts(parts: S3Parts, ask: Ask) -> PartPage:
 
 
 async def _page(parts: S3Parts, ask: Ask, after: int = 0, limit: int = 0) -> PartPage:
-    """Parts of the upload that is asked about. Raises: NoSuchUpload."""
+    """Return parts of the request's upload. Raises: NoSuchUpload."""
     try:
         asked = UploadParts(ask.place, _upload(ask), after, min(limit, PAGE))
         return await parts.plain.files.parts(ask.exchange.call, asked)
@@ -372,10 +372,10 @@ async def _is_open(parts: S3Parts, ask: Ask) -> bool:
 
 
 async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done:
-    """Apply a change of an upload, again while others change the same name. Raises: NoSuchUpload; as it fails."""
+    """Apply a change of an upload; try again while others change the name. Raises: NoSuchUpload, and as it fails."""
 
     async def raced(error: CheloniaError) -> bool:
-        # The file that it was to replace may have been removed meanwhile.
+        # NOT_FOUND may be of the file to be replaced, removed meanwhile.
         gone = isinstance(change, Seal) and error.kind is Kind.NOT_FOUND
         return error.kind in RACES or (gone and await _is_open(parts, ask))
 
@@ -387,7 +387,7 @@ async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done
 
 
 def _refusal(error: CheloniaError, order: tuple[tuple[int, str], ...]) -> CheloniaError:
-    """What S3 calls a refusal about parts."""
+    """Return S3's error for a refusal about parts."""
     if error.kind is Kind.NOT_FOUND:
         cause = "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted"
         return S3Error("NoSuchUpload", f"{cause} or completed.")

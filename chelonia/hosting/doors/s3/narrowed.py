@@ -1,7 +1,7 @@
-"""What a key that is narrowed to parts of a bucket is told of what lies above them: that it is there, and which of its
-own is in it.
+"""The view above its parts for an access key that is narrowed to parts of a bucket.
 
-It is told no more than its owner is: he has to be able to read the bucket. What is below the parts the port judges.
+Such a key sees that a bucket exists, and its own parts in it, if the key's owner may read the bucket. The port judges
+what is below the parts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chelonia.wire.s3.errors import S3Error
 
 
 def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
-    """The paths below a place that the caller is narrowed to reading, each with a slash at its end, in order; none:
-    he may read all that is there, or nothing."""
+    """Return the paths below a place to which the caller's reading is narrowed, each with a slash at its end, in order.
+    None: the caller may read all that is there, or nothing."""
     reading = [scope for scope in call.scopes if Action.READ in scope.actions]
     if place.start != ROOT or any(scope.holds(place) for scope in reading):
         return ()
@@ -30,7 +30,7 @@ def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
 
 
 def upload_prefixes(call: Call, bucket: LogicalName) -> list[str]:
-    """What the places of the bucket's open uploads begin with (`listing_mark`) that the caller may see."""
+    """Return the prefixes (`listing_mark`) of the bucket's open uploads that the caller may see."""
     shown = list[str]()
     for top in tops(call, bucket) or ("",):
         if not (shown and top.startswith(shown[-1])):
@@ -39,12 +39,12 @@ def upload_prefixes(call: Call, bucket: LogicalName) -> list[str]:
 
 
 def at(bucket: LogicalName, top: str) -> LogicalName:
-    """Where a path of `tops` is; "": the bucket itself."""
+    """Return the place of a path of `tops`; "": the bucket itself."""
     return LogicalName(bucket.start, (*bucket.parts, *filter(None, top.split("/"))))
 
 
 def above(ask: Ask) -> Ask:
-    """The same request as its owner's, where the caller's key is narrowed to parts of the bucket."""
+    """Return the same request as the key owner's, if the key is narrowed to parts of the bucket."""
     call = ask.exchange.call
     if not tops(call, ask.bucket):
         return ask
@@ -52,12 +52,12 @@ def above(ask: Ask) -> Ask:
 
 
 async def open_bucket(parts: S3Parts, ask: Ask) -> Looked:
-    """The bucket of a request, of which the caller may read a part. Raises: NoSuchBucket, AccessDenied."""
+    """Return the bucket of a request, of which the caller may read a part. Raises: NoSuchBucket, AccessDenied."""
     return await readable_bucket(parts, above(ask))
 
 
 async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-bucket-owner") -> None:
-    """Refuse a request whose client takes the bucket for somebody else's. Raises: AccessDenied."""
+    """Refuse a request whose client expects another owner of the bucket. Raises: AccessDenied."""
     expected = ask.header(field)
     if expected and ask.target.bucket and ask.operation != "CreateBucket":
         there = await check_bucket(parts, above(ask))
@@ -66,7 +66,7 @@ async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-buc
 
 
 async def buckets(parts: S3Parts, call: Call, asked: Listing) -> dict[str, Attributes]:
-    """The collections in which the caller may read parts, behind a name and with a prefix."""
+    """Return the collections in which the caller may read parts, behind a name and with a prefix."""
     names = sorted({top.partition("/")[0] for top in tops(call, parts.root)})
     named = [name for name in names if name.startswith(asked.prefix) and f"{name}/" > asked.after]
     looks = tuple([Look(parts.root.child(name)) for name in named])
@@ -75,8 +75,7 @@ async def buckets(parts: S3Parts, call: Call, asked: Listing) -> dict[str, Attri
 
 
 async def page(parts: S3Parts, call: Call, asked: Listing, top: str) -> Listed:
-    """A page of what a listing of a bucket has below a path of `tops`; `asked.prefix` begins with that path.
-    "": of all of it."""
+    """Return a page of a bucket's listing below a path of `tops` ("": all), with which `asked.prefix` begins."""
     if not top:
         return await parts.plain.files.list(call, asked)
     if not asked.after.startswith(top) and asked.after.encode() > top.encode():

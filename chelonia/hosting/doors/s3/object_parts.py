@@ -1,4 +1,4 @@
-"""The parts that an object was completed of, as far as its bytes still show them: each is one extent of the file."""
+"""The parts of a completed upload's object, as far as its bytes still show them: each is one extent of the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE: Final = 1000
 
 
 async def made_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[tuple[int, Mapping[str, str]], ...]:
-    """Bytes and checksums of each part; none of an object that was not made of parts."""
+    """Return bytes and checksums of each part; none of an object that was not made of parts."""
     known, out = there.attributes, list[tuple[int, Mapping[str, str]]]()
     made = _IN_PARTS.match(known.etag)
     at = 0
@@ -39,8 +39,7 @@ async def made_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[tuple[int, M
 
 
 async def one_part(parts: S3Parts, ask: Ask, there: Looked, headers: Headers) -> tuple[str, Headers]:
-    """The range that `partNumber` asks for, and the header fields of the object with what is of that part alone.
-    Raises: S3Error."""
+    """Return the range of `partNumber`, and the object's header fields with that part's values. Raises: S3Error."""
     number = number_of(ask.query["partNumber"], "partNumber", most=bounds.PARTS_MAX)
     pieces = await made_of(parts, ask, there)
     if not 1 <= number <= max(len(pieces), 1):
@@ -57,7 +56,7 @@ async def one_part(parts: S3Parts, ask: Ask, there: Looked, headers: Headers) ->
 
 
 def _checksum_of(name: str, sums: Mapping[str, str]) -> tuple[str, str]:
-    """The checksum of a part that goes with the object's, in base64."""
+    """Return a part's checksum of the object's kind, in base64."""
     return name, to_base64(sums.get(name, ""))
 
 

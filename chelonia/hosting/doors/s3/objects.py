@@ -1,8 +1,8 @@
 """Objects by the S3 door: GET and HEAD, PUT, DELETE, copy, tags.
 
-An object is a file; a key that ends in a slash and has no bytes is a collection that was made for its own sake. The
+An object is a file. An object without bytes, whose key ends in a slash, is a collection made for its own sake. The
 etag is the MD5 of the body, as clients compare it. Collections above a key come with it and go with the last key in
-them. Keys that have no place as names are kept apart (`wire.s3.apart`).
+them. Keys that cannot be names are kept apart (`wire.s3.apart`).
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ from chelonia.wire.web.conditions import http_date, is_fresh, quoted, range_aske
 from chelonia.wire.web.ranges import unsatisfied_range
 
 SANDBOX: Final = (("Content-Security-Policy", "sandbox"), ("X-Content-Type-Options", "nosniff"))
-"""Whatever type a user gives his bytes: of what a browser finds in them nothing runs, least of all as this server's."""
+"""Header fields that let a browser run nothing in a user's bytes, of whatever type, least of all as this server's."""
 _ALL: Final = Want.USER | Want.SOURCES | Want.BYTES
 _COPIED: Final = Want.USER | Want.POLICY
 NEW: Final = When(absent=True)
-"""Of a version that waits for its key: what is late, when it has that, finds what had the key before in its place."""
+"""Condition of a version that waits for its key: a late message finds the key's former version in that place."""
 SOURCE_OWNER: Final = "x-amz-source-expected-bucket-owner"
 """The field of `check_owner` for the source of a copy."""
 COPIED_BYTES_MAX: Final = 5 * 1024**3
-"""S3's largest object of one copy: so much is read for a checksum that is asked of it."""
+"""S3's largest object of one copy: as much is read for a requested checksum."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
 _BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
-"""What a removal fails with where there is nothing to remove."""
+"""Errors of a removal where there is nothing to remove."""
 
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -94,7 +94,7 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     )
     headers = described(ask, there)
     if is_fresh(request.headers, known.etag, known.modified_ns):
-        # A checksum of what is not sent would be compared with nothing.
+        # Without a body a client has nothing to compare a checksum with.
         return HttpResponse(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
     if ask.marks:
         return HttpResponse(200, headers, b"", 0)
@@ -112,12 +112,11 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 def _reader(parts: S3Parts, ask: Ask, there: Looked) -> FileReader:
-    """What reads what was seen."""
     return reader(parts.plain, ask.exchange.call, ask.itself(there))
 
 
 def described(ask: Ask, there: Looked) -> Headers:
-    """The header fields of an object; what a signed request overrides with `response-*` is as it says."""
+    """Return the header fields of an object, with those that a signed request overrides by `response-*`."""
     known, kept = there.attributes, facts.facts_of(there.user)
     fields = dict(facts.header_fields(kept))
     overrides = {name.removeprefix("response-"): value for name, value in ask.query.items()
@@ -149,7 +148,7 @@ def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
 
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT of an object: seen once its bytes are on stable storage as often as they must be."""
+    """Answer PUT of an object, which readers see once all its copies are on stable storage."""
     request = ask.exchange.request
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
@@ -158,7 +157,7 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
-    """Store the body of a request as its object, with what is kept beside it."""
+    """Store the body of a request as its object, with the facts that are kept beside it."""
     request = ask.exchange.request
     known = await ready(parts, ask)
     ask, when = known.ask, known.when
@@ -200,8 +199,8 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
 
 
 async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When) -> Done:
-    """Make the collection, or mark the one that is there: again while others do so, or remove it. (Arrow asks for those
-    above each of its files, several at a time.)"""
+    """Make the collection, or mark the one that is there; try again while others make or remove it."""
+    # Arrow makes those above each of its files, several at a time.
     made, marked = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=when), Set(ask.place, user=user)
     for left in range(AGAIN_MAX, -1, -1):
         try:
@@ -218,7 +217,7 @@ async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When)
 
 
 async def _crossed(error: CheloniaError) -> bool:
-    """Whether a change failed as others changed the same entries."""
+    """Return whether a change failed because others changed the same entries."""
     return error.kind in (Kind.CONFLICT, Kind.NO_PARENT)
 
 
@@ -230,8 +229,7 @@ async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 @dataclass(frozen=True, slots=True)
 class WriteReady:
-    """A request with the place of its new object: how many copies that gets, what must hold of what is there, and what
-    that is."""
+    """A request with the place of its new object, the number of copies, and the entry there with its conditions."""
 
     ask: Ask
     copies: int
@@ -240,7 +238,7 @@ class WriteReady:
 
 
 async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
-    """What is known before an object is written."""
+    """Prepare the write of an object."""
     await check_unsigned(parts, ask)
     ask, there = await seen_to_change(parts, ask, writes=True)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
@@ -248,7 +246,7 @@ async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
 
 
 async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
-    """What must hold of what is there, and holds now. Raises: NoSuchKey, PRECONDITION."""
+    """Return the conditions on the present entry, which hold now. Raises: NoSuchKey, PRECONDITION."""
     when = when_of({name: ask.header(name) for name in ("If-Match", "If-None-Match")})
     if there is None and (when.etags or when.present):
         raise no_key(ask.target.key)
@@ -257,8 +255,8 @@ async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
 
 
 async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
-    """Apply a change of an object, again while others change the same name. Raises: as it fails."""
-    # What was to be overwritten may have been removed meanwhile: of a copy it may be the source.
+    """Apply a change of an object; try again while others change the same name. Raises: as it fails."""
+    # NOT_FOUND may be of the file to be overwritten, removed meanwhile; of a copy it may be of the source.
     races = (*RACES, Kind.NOT_FOUND) if isinstance(change, Write) and not change.when.etags else RACES
 
     async def raced(error: CheloniaError) -> bool:
@@ -272,10 +270,10 @@ async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
 
 
 async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
-    """What a failed write tells: to come again, when the key's place was taken while its bytes were on their way."""
+    """Return the error of a failed write: ServiceUnavailable when another request took its place meanwhile."""
     if error.kind not in _BLOCKED or ask.final:
         return error
-    now, _ = await seen(parts, in_own_name(parts, ask), writes=True)  # who may write need not be one who may look
+    now, _ = await seen(parts, in_own_name(parts, ask), writes=True)  # a caller who may write may not always look
     if now.place != ask.place:
         cause = "another request has just made an object whose name is in the way of this one: send it again"
         return S3Error("ServiceUnavailable", cause)
@@ -283,15 +281,15 @@ async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaErro
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer DELETE of an object; one that is not there is gone already."""
+    """Answer DELETE of an object; a missing one is gone already."""
     state = await versions.state_of(parts, ask)
     done = await removed(parts, ask, state, ask.query.get("versionId", ""), ask.header("If-Match"))
     return HttpResponse(204, versions.told(done))
 
 
 async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match: str) -> KeyRemoved:
-    """Take a key away, or one of its versions; `versioning`: the bucket's state; `match`: the key only from what has
-    this etag, as `If-Match` gives it. Raises: NoSuchBucket; with `match` NoSuchKey, PRECONDITION."""
+    """Remove a key, or one of its versions. `versioning`: the bucket's state; `match`: the etag that the key must have,
+    as in `If-Match`. Raises: NoSuchBucket; with `match` NoSuchKey, PRECONDITION."""
     when = when_of({"If-Match": match})
     if version and (versioning or version != wire_versions.NULL):
         return await versions.version_removed(parts, ask, version)
@@ -314,14 +312,14 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
 
 
 def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
-    """The changes that remove a key from where it may be."""
+    """Return the changes that remove a key from each place where it may be."""
     home, by_name = keys.home_of(ask.bucket, key), Removing.MARK if key.endswith("/") else Removing.KEY
     places = homes(ask.exchange.call, ask.bucket, key)
     return tuple([Remove(place, by_name if place == home else Removing.KEY) for place in places])
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT with `x-amz-copy-source`: bytes and facts are of one state of the source, whoever overwrites it."""
+    """Answer PUT with `x-amz-copy-source`. Bytes and facts are of one state of the source, even while it changes."""
     await narrowed.check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
     source, there = await found(parts, source_of(parts, ask), _COPIED)
     for left in range(AGAIN_MAX, -1, -1):
@@ -339,7 +337,7 @@ async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpResponse:
-    """Copy the state that was seen. Raises: PRECONDITION, also where the source is not in it any more."""
+    """Copy the state that was seen. Raises: PRECONDITION, also when the source has changed since."""
     anew = _anew(ask)
     kept = await _summed(parts, ask, there, replace_facts(ask, there, anew=anew))
     ready_to = await ready(parts, ask)
@@ -373,8 +371,8 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpR
 
 
 async def _summed(parts: S3Parts, ask: Ask, there: Looked, kept: Facts) -> Facts:
-    """The facts of a copy with the checksum that is asked for; where another is known of its source, that is read.
-    Raises: S3Error; PRECONDITION, when the source is not what was seen any more."""
+    """Return the facts of a copy with the requested checksum; read the source if that one is not known of it.
+    Raises: S3Error; PRECONDITION when the source has changed since it was seen."""
     field, etag = "x-amz-checksum-algorithm", there.attributes.etag
     name, whole = checksums.asked_for(field, ask.header(field)), kind_of(kept.checksum[1]) == "FULL_OBJECT"
     if not name or (kept.etag == etag and kept.checksum[0] == name and whole):
@@ -411,12 +409,12 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
 
 
 def _stamp(done: Done, there: Looked) -> tuple[str, int]:
-    """Etag and time (ns) of a copy."""
+    """Return etag and time (ns) of a copy."""
     return there.attributes.etag, (done.attributes or there.attributes).modified_ns
 
 
 def source_of(parts: S3Parts, ask: Ask) -> Ask:
-    """The same request, about the source of a copy. Raises: S3Error."""
+    """Return the same request, about the source of a copy. Raises: S3Error."""
     bucket, key, version = requests.copy_source(ask.header("x-amz-copy-source"))
     place, query = parts.root.child(keys.check_bucket(bucket)), {"versionId": version} if version else {}
     return replace(ask, target=Target(bucket, keys.check_key(key)), bucket=place, query=query)
@@ -430,7 +428,7 @@ def _anew(ask: Ask) -> bool:
 
 
 def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
-    """What a copy keeps beside its bytes."""
+    """Return the facts that a copy keeps beside its bytes."""
     known = facts.facts_of(there.user)
     tags = known.tags
     if ask.header("x-amz-tagging-directive").upper() == "REPLACE":
@@ -442,7 +440,7 @@ def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
 
 
 def check_source(ask: Ask, there: Looked) -> None:
-    """What must hold of the source. Raises: PRECONDITION."""
+    """Check the conditions on the source. Raises: PRECONDITION."""
     prefix = "x-amz-copy-source-"
     names = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
     fields = {"-".join(word.capitalize() for word in name.split("-")): ask.header(prefix + name) for name in names}
@@ -457,7 +455,7 @@ def check_source(ask: Ask, there: Looked) -> None:
 async def carried(
     parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing, measured: Measured | None = None
 ) -> Arrived:
-    """Bytes of an object where they are to be, `measured`; few are kept here, so that others can be tried."""
+    """Store bytes of an object in a new place, `measured`. This node keeps a small body, to try other Shepherds."""
     body = _reader(parts, source, there).get(there, span) if span.length else nothing()
     body = _measuring(body, measured) if measured is not None else body
     if span.length <= KEPT_BYTES_MAX:
@@ -495,7 +493,7 @@ async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -
         now, there = await found(parts, ask, Want.USER)
         kept = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
         known = there.attributes
-        pinned = When(version=known.version, guid=known.guid)  # another version may be as often changed
+        pinned = When(version=known.version, guid=known.guid)  # the counter of another entry may be the same
         try:
             await apply(parts.plain, ask.exchange.call, Set(now.itself(there), user=kept, when=pinned))
             return HttpResponse(status, versions.version_fields(now, there), b"", 0)

@@ -1,4 +1,4 @@
-"""What the handlers of the S3 door work with, and the few things that all of them do."""
+"""The parts of the S3 door's handlers, and the few steps that all of them take."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ T = TypeVar("T")
 SCOPES_KNOWN: Final = 4
 """Days and regions for which a user's signing key is kept."""
 STATE_KNOWN_MS: Final = 2000
-"""How long reads go by what a bucket has said of versions: another front end may have changed it. No write does."""
+"""Time for which reads go by a bucket's state of versioning: another front end may have changed it. No write does."""
 STATES_KNOWN: Final = 1000
-"""Callers and buckets of whom that is remembered."""
+"""Callers and buckets for which the state is kept."""
 AGAIN_MAX: Final = 8
-"""Times that a change is asked for again while others change the same name: the last one written stays."""
+"""Further tries of a change while others change the same name: the last one written stays."""
 MOVES_MAX: Final = 8
-"""Times that a version is looked for again while it moves from or to its key."""
+"""Tries to find a version while it moves from or to its key."""
 REGION = "us-east-1"
-"""What this door says where it is; any region that a client signs for is taken."""
+"""The region that this door names as its own; clients may sign for any."""
 
 
 class KeyRing(Protocol):
     """Finds the secrets that requests are signed with."""
 
     async def find(self, key_id: str) -> IssuedKey | None:
-        """A key with its secret, None where there is none in force."""
+        """Return a key with its secret, None where there is none in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Parts:
-    """The ports, the keys, and where buckets are: collections right below `root`; `domain`: whose subdomains name them,
-    "": none."""
+    """The ports, the keys, and the place of buckets: collections right below `root`. `domain`: its subdomains name
+    buckets ("": none do)."""
 
     plain: DoorParts
     keys: KeyRing
@@ -77,25 +77,25 @@ class S3Parts:
     root: LogicalName
     domain: str = ""
     derived: WeakKeyDictionary[IssuedKey, dict[str, bytes]] = field(default_factory=WeakKeyDictionary)
-    """Keys of a day that users' keys sign with, by scope: they go with the key that they are of."""
+    """Signing keys of a day by scope, for each access key: they go with it."""
     states: dict[tuple[Dn, Scopes, LogicalName], tuple[int, str]] = field(default_factory=dict)
-    """Of buckets that somebody asked for lately, with the same rights: until when (ms, monotonic) what they said to him
-    counts, and whether they keep versions, "" also where he may not know."""
+    """States of versioning by caller, rights and bucket: when each expires (ms, monotonic), and the state. It is ""
+    also where the caller may not know it."""
 
     def state(self, call: Call, bucket: LogicalName) -> str | None:
-        """Whether a bucket keeps versions, as it told this caller lately; None: it is to be asked."""
+        """Return whether a bucket keeps versions, as this caller saw it lately; None: not known."""
         until, state = self.states.get((call.dn, call.scopes, bucket), (0, ""))
         return state if self.clock.monotonic_ms() < until else None
 
     def note(self, call: Call, bucket: LogicalName, state: str) -> str:
-        """Remember whether a bucket keeps versions, as this caller was told. Returns: that."""
+        """Keep whether a bucket keeps versions, as this caller sees it; return that."""
         if len(self.states) >= STATES_KNOWN:
             self.states.clear()
         self.states[call.dn, call.scopes, bucket] = self.clock.monotonic_ms() + STATE_KNOWN_MS, state
         return state
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
-        """What an access key signs with for a day, region and service."""
+        """Return the signing key of an access key for a day, region and service."""
         known = self.derived.setdefault(issued, {})
         if scope not in known:
             if len(known) >= SCOPES_KNOWN:
@@ -107,10 +107,10 @@ class S3Parts:
 class Ask(Struct, frozen=True):
     """One request, verified as far as it can be before its body has come.
 
-    `exchange`: its body is decoded and measured as it is read; its place is the bucket's until `seen` has found where
-    the object is, or would be. `versioning`: whether the bucket keeps versions, and `current`: the version that has the
-    key, "": none, once `seen` knows. `final`: where what is stored at `place` first, as the entry `guid` ("": nobody
-    else knows of that place), goes then, as this `version`.
+    - `exchange`: its body is decoded and measured as it is read; its place is the bucket until `seen` finds the key's
+    - `versioning`, `current`: whether the bucket keeps versions, and the key's version ("": none), once `seen` knows
+    - `final`: the key's place, for a new version that is stored at `place` first, as this `version`
+    - `guid`: of that new version's entry ("": no other request knows of its place)
     """
 
     exchange: Exchange
@@ -127,17 +127,17 @@ class Ask(Struct, frozen=True):
     guid: Guid = Guid("")
 
     def header(self, name: str) -> str:
-        """One header field, "" when it is not there."""
+        """Return one header field, "" when it is not there."""
         return self.exchange.header(name)
 
     @property
     def place(self) -> LogicalName:
-        """Where the object is, or would be."""
+        """Place of the object, or of a new one."""
         return self.exchange.place
 
     @property
     def apart(self) -> LogicalName:
-        """Where the key is, if it is kept apart."""
+        """Place of the key, if it is kept apart."""
         return keys.apart_of(self.bucket, self.target.key)
 
     @property
@@ -146,20 +146,20 @@ class Ask(Struct, frozen=True):
         return self.target.key.endswith("/") and self.place == keys.home_of(self.bucket, self.target.key)
 
     def itself(self, there: Looked) -> LogicalName:
-        """What was seen at `place`, by its GUID: another version may take its name away from it. By its name where the
-        caller is narrowed: what is below a GUID lies in no scope."""
+        """Return a name of the entry seen at `place`: its GUID, as another version may take `place`. For a narrowed
+        caller it is `place`, as no scope covers a GUID."""
         return self.place if self.exchange.call.scopes else LogicalName(there.attributes.guid, ())
 
     def at(self, place: LogicalName) -> Ask:
-        """The same request, about an object that is there."""
+        """Return the same request, about an object at `place`."""
         if place == self.place:
             return self
         return replace(self, exchange=replace(self.exchange, place=place))
 
 
 async def said(ask: Ask, read: Callable[[bytes], T]) -> T:
-    """What the XML in a body says, read by one of `wire.s3.requests`; a large one holds up nobody else, and who has not
-    signed sends none. Raises: S3Error, TOO_LARGE."""
+    """Read the XML in a body by one of `wire.s3.requests`. A thread reads a large one, which an unsigned request must
+    not send. Raises: S3Error, TOO_LARGE."""
     limit = requests.BODY_BYTES_MAX if ask.exchange.call.dn != ANONYMOUS else bounds.SOAP_SMALL_BYTES
     body = await read_whole(ask.exchange.request, Whole(limit))
     return await asyncio.to_thread(read, body) if len(body) > bounds.SOAP_SMALL_BYTES else read(body)
@@ -168,9 +168,9 @@ async def said(ask: Ask, read: Callable[[bytes], T]) -> T:
 async def apply_again(
     parts: S3Parts, ask: Ask, change: Change, again: Callable[[CheloniaError], Awaitable[bool]]
 ) -> Done:
-    """Apply a change, again while `again` says so of what it failed with. Raises: as it fails.
+    """Apply a change; try again while `again` says so of its error. Raises: as it fails.
 
-    All tries have one request key: a message of one that was refused may come late, when another has applied.
+    All tries have one request key: the message of a refused one may come late, when another has applied.
     """
     call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
@@ -184,19 +184,19 @@ async def apply_again(
 
 
 def number_of(text: str, name: str, least: int = 0, most: int = 9_999_999_999) -> int:
-    """The number that is asked for by `name`. Raises: S3Error."""
+    """Read the number of a parameter `name`. Raises: S3Error."""
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
         raise S3Error("InvalidArgument", f"{name} is a number from {least} to {most}")
     return int(text)
 
 
 def xml_answer(body: bytes, *headers: tuple[str, str], status: int = 200) -> HttpResponse:
-    """An answer in XML, with further header fields."""
+    """Return an answer in XML, with further header fields."""
     return HttpResponse(status, (*answers.XML, *headers), body)
 
 
 def url_of(parts: S3Parts, ask: Ask) -> str:
-    """The URL of an object at the host that the client has asked, its bucket in the host or in the path as there."""
+    """Return the URL of an object at the request's host, with the bucket in the host or in the path as there."""
     host, path = ask.exchange.request.headers.get("Host", ""), f"/{quote(ask.target.key)}"
     if not keys.target_of("/", host, parts.domain).bucket:
         path = f"/{ask.target.bucket}{path}"
@@ -204,7 +204,7 @@ def url_of(parts: S3Parts, ask: Ask) -> str:
 
 
 def homes(call: Call, bucket: LogicalName, key: str) -> tuple[LogicalName, ...]:
-    """Where a key may be: by its name, and kept apart. Who is narrowed to a part of the bucket has names alone."""
+    """Return the places of a key: by its name, and kept apart (not for a caller narrowed to a part of the bucket)."""
     home, apart = keys.home_of(bucket, key), keys.apart_of(bucket, key)
     if home is None:
         return (apart,)
@@ -214,8 +214,8 @@ def homes(call: Call, bucket: LogicalName, key: str) -> tuple[LogicalName, ...]:
 async def seen(
     parts: S3Parts, ask: Ask, want: Want = Want.NOTHING, *, writes: bool = False, lately: bool = False
 ) -> tuple[Ask, Looked | None]:
-    """Where a key is, and what has it; None: nothing. `writes`: else say where it can be made, not where it may be;
-    `lately`: what the bucket has said of versions a moment ago will do for what has the key.
+    """Return the request at the place of a key, and its entry, None: none. `writes`: without an entry, at the place
+    where it can be made. `lately`: the bucket's state of a moment ago will do.
 
     A name counts before a key that is kept apart: other doors write names alone. A collection counts after it: it has
     no bytes. Raises: NoSuchBucket; as `Files.look` fails.
@@ -247,8 +247,8 @@ async def seen(
 
 
 async def seen_to_change(parts: S3Parts, ask: Ask, *, writes: bool = False) -> tuple[Ask, Looked | None]:
-    """As `seen`, with user metadata; where the caller may not look he may still change what is there, and what his
-    change needs to know is asked in this node's own name. Raises: as `seen`, also DENIED of a conditional change."""
+    """Return as `seen`, with user metadata. For a caller who may not look, but perhaps change, this node looks in its
+    own name. Raises: as `seen`, also DENIED of a conditional change."""
     try:
         return await seen(parts, ask, Want.USER, writes=writes)
     except CheloniaError as error:
@@ -263,18 +263,18 @@ async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -
 
 
 def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
-    """The same request by this node itself: to learn what the caller is not told, and nothing is changed by."""
+    """Return the same request in this node's own name, to learn what the caller may not see, and change nothing."""
     return replace(ask, exchange=replace(ask.exchange, call=own_call(parts, ask.exchange.call)))
 
 
 def own_call(parts: S3Parts, call: Call) -> Call:
-    """A call as this node makes it itself for the sake of another."""
+    """Return a call in this node's own name, on behalf of another."""
     return structs.replace(call, dn=parts.plain.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
 
 
 async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, lately: bool = False) -> str:
-    """Whether a bucket keeps versions, by what it has answered. Who may not read it is told nothing of versions by
-    what he reads (`lately`); what he changes goes by them all the same. Raises: NoSuchBucket; as the look failed."""
+    """Return whether a bucket keeps versions. For a caller who may not read it, reads (`lately`) show no versions, and
+    changes keep them all the same. Raises: NoSuchBucket; as the look failed."""
     call, hidden = ask.exchange.call, isinstance(bucket, Failure) and bucket.kind is Kind.DENIED
     if hidden and not lately:
         (bucket,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(ask.bucket, Want.USER),))
@@ -284,28 +284,28 @@ async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, la
     if bucket.kind is Kind.NOT_FOUND:
         raise no_bucket(ask)
     if not hidden:
-        raise bucket.error(ask.operation)  # it may keep versions
+        raise bucket.error(ask.operation)  # not "": it may keep versions
     return parts.note(call, ask.bucket, "")
 
 
 async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
-    """Whether a file stands where a collection above a name would have to be, also one that the caller may not see."""
+    """Return whether a file has the place of a collection above a name, even one that the caller may not see."""
     call = in_own_name(parts, ask).exchange.call
     above = [LogicalName(home.start, home.parts[:n]) for n in range(len(home.parts) - 1, len(ask.bucket.parts), -1)]
-    for asked in (above[:1], above[1:]):  # as a rule the nearest one is there
+    for asked in (above[:1], above[1:]):  # mostly the nearest one is there
         looks = tuple(Look(place) for place in asked)
         for answer in await parts.plain.files.look(call, looks) if looks else ():
             if isinstance(answer, Looked):
                 return answer.attributes.type == TYPE_FILE
             if answer.kind is not Kind.NOT_FOUND:
-                return False  # whoever writes is told why
+                return False  # the write will fail with the reason
     return False
 
 
 async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[Ask, Looked]:
-    """Where a key is, and what has it; or where the version is that the request names.
+    """Return the request at the place of a key, or of the version that it names, and the entry.
 
-    Raises: NoSuchKey, NoSuchVersion, NoSuchBucket; MethodNotAllowed of a delete marker; as `Files.look` fails.
+    Raises: NoSuchKey, NoSuchVersion, NoSuchBucket, MethodNotAllowed of a delete marker, and as `Files.look` fails.
     """
     version = ask.query.get("versionId", "")
     denied: CheloniaError | None = None
@@ -316,7 +316,7 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
         except CheloniaError as error:
             if not version or error.kind is not Kind.DENIED:
                 raise
-            now, there = (await _seen_in_own_name(parts, ask))[0], None  # older versions may be his to read
+            now, there = (await _seen_in_own_name(parts, ask))[0], None  # the caller may read older versions
             if version == now.current:
                 raise
             denied = error
@@ -328,7 +328,7 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
         known = await kept(parts, now)
         each = next((each for each in known if each.version == version), None)
         if each is None:
-            # It may have had its key while the others were listed, and be where it was, as something newer, before.
+            # It may have had its key only while the others were listed.
             if before == (now.current, known):
                 raise denied or S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
             before = now.current, known
@@ -346,7 +346,7 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
-    """A version that does not have its key any more, or (`removed`) a delete marker. `order`: of what came after it."""
+    """A version that no longer has its key, or (`removed`) a delete marker. `order`: of what came after it."""
 
     place: LogicalName
     version: str
@@ -356,7 +356,7 @@ class KeptVersion:
 
 
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
-    """What a bucket keeps of a key beside what has it, the newest first; `limit`: of how many; 0: of all."""
+    """Return what a bucket keeps of a key beside its current version, newest first; `limit`: how many (0: all)."""
     place, prefix = ask.bucket.child(versions.COLLECTION), f"{versions.begins(ask.target.key)} "
     asked, out = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion]()
     try:
@@ -375,23 +375,23 @@ async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
 
 
 def is_kept(entry: Named) -> bool:
-    """Whether an entry below `※versions` is a version or a marker that the caller may read."""
+    """Return whether an entry below `※versions` is a version or a marker that the caller may read."""
     known = entry.attributes
     return known.type in (TYPE_FILE, TYPE_SYMLINK) and known.owner != "" and versions.named(entry.name) is not None
 
 
 def version_in(entry: Named) -> str:
-    """The id of a version, or of a delete marker, as a listing tells it."""
+    """Return the id of a listed version or delete marker."""
     return entry.attributes.target if entry.attributes.type == TYPE_SYMLINK else version_of(entry.user)
 
 
 def version_of(user: UserValues) -> str:
-    """The id of an object's version, by its user metadata."""
+    """Return the id of an object's version, by its user metadata."""
     return facts.facts_of(user).version or versions.NULL
 
 
 async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
-    """The bucket of a request. Raises: NoSuchBucket; AccessDenied when the caller may not read it."""
+    """Return the bucket of a request. Raises: NoSuchBucket; AccessDenied when the caller may not read it."""
     there = await check_bucket(parts, ask)
     if there is None:
         raise S3Error("AccessDenied", "Access Denied")
@@ -399,15 +399,14 @@ async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
 
 
 async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
-    """Change what is kept beside a bucket, fields of `Facts`. Raises: PRECONDITION when it has
-    changed meanwhile."""
+    """Change fields of the `Facts` kept beside a bucket. Raises: PRECONDITION when it has changed meanwhile."""
     there = await readable_bucket(parts, ask)
     user = facts.stored(structs.replace(facts.facts_of(there.user), **changed))
     await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
-    """The bucket of a request, None when the caller may not read it. Raises: NoSuchBucket."""
+    """Return the bucket of a request, None when the caller may not read it. Raises: NoSuchBucket."""
     (answer,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER | Want.POLICY),))
     if isinstance(answer, Failure):
         if answer.kind is Kind.DENIED:
@@ -421,7 +420,7 @@ async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
 
 
 async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
-    """Tell who has not signed and may not write so before his body is wanted. Raises: DENIED."""
+    """Refuse an unsigned write that is not allowed, before its body comes. Raises: DENIED."""
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         home = keys.home_of(ask.bucket, ask.target.key) or ask.apart
@@ -431,11 +430,11 @@ async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
 
 
 def no_key(key: str, marker: str = "") -> S3Error:
-    """There is no such object; `marker`: the delete marker that has the key, "": none."""
+    """Return the error for a missing object; `marker`: the delete marker that has the key, "": none."""
     fields = (("x-amz-delete-marker", "true"), ("x-amz-version-id", marker)) if marker else ()
     return S3Error("NoSuchKey", "The specified key does not exist.", key[:80], fields)
 
 
 def no_bucket(ask: Ask) -> S3Error:
-    """There is no such bucket."""
+    """Return the error for a missing bucket."""
     return S3Error("NoSuchBucket", "The specified bucket does not exist", ask.target.bucket[:80])

@@ -1,7 +1,7 @@
-"""Who a request of the S3 door is from, and its body as it is measured: signature first, then byte by byte.
+"""Identifies the caller of an S3 request, and measures its body: signature first, then byte by byte.
 
 A caller is the owner of the key that signed, or `ANONYMOUS`. A key gives a user's rights: never a role. The last piece
-of a body is held back until all that was said of it has been found true, so nothing false is ever stored whole.
+of a body is held back until the body is what was announced, so nothing false is ever stored whole.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from chelonia.wire.s3.chunks import ChunkDecoder, Signing
 from chelonia.wire.s3.errors import S3Error
 
 OBJECT_BYTES_MAX: Final = 5 * 1024**4
-"""One upload may announce no more: Amazon's largest object."""
+"""Most bytes that one upload may announce: Amazon's largest object."""
 
 _SDK: Final = "x-amz-sdk-checksum-algorithm"
 
 
 class Verified(Struct, frozen=True):
-    """A request whose signature holds: as whom it calls, and itself, with the body that is measured as it is read."""
+    """A request whose signature holds: its call, and itself, with a body that is measured as it is read."""
 
     call: Call
     request: HttpRequest
@@ -60,18 +60,18 @@ async def verified(parts: S3Parts, request: HttpRequest, signable: sigv4.Signabl
 
 
 def unsigned(request: HttpRequest) -> Verified:
-    """What a browser asks by itself before it sends what a page has signed: it has no signature of its own."""
+    """Return a browser's preflight as it is: it has no signature of its own."""
     return Verified(call_of(request, ANONYMOUS), request, Measured())
 
 
 def _given(request: HttpRequest, signable: sigv4.Signable) -> dict[str, str]:
-    """The checksums that header fields give of the body; those of a completed upload are of its object."""
+    """Return the checksums that header fields give of the body; those of a completed upload are of its object."""
     completes = request.method == "POST" and "uploadId" in dict(signable.asked)
     return {} if completes else checksums.named(request.headers)
 
 
 def signable_of(request: HttpRequest) -> sigv4.Signable:
-    """A request as its signature is of it."""
+    """Return a request in the form that its signature covers."""
     target = request.target
     if not target.startswith("/") and "://" in target.partition("?")[0]:  # absolute form
         target = "/" + target.partition("://")[2].partition("/")[2]
@@ -80,12 +80,12 @@ def signable_of(request: HttpRequest) -> sigv4.Signable:
 
 
 def call_of(request: HttpRequest, dn: Dn) -> Call:
-    """Strong: what one front end has acknowledged the next one tells, as S3 promises its clients."""
+    """Return the call of a request. It is strong: every front end shows what one has acknowledged, as S3 promises."""
     return Call(dn=dn, address=request.peer.address, request_id=request.request_id, strong=True)
 
 
 def signed_by(call: Call, key: AccessKey) -> Call:
-    """A call as that of a key's owner, narrowed as the key is."""
+    """Return a call as a key owner's, narrowed as the key is."""
     return structs.replace(call, dn=key.dn, scopes=key.scopes, via=f"key {key.id}" if key.scopes else "")
 
 
@@ -132,7 +132,7 @@ async def _checked(
 
 
 async def _theirs(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The body as it comes; that it does not come is the client's doing, as the code of the error says."""
+    """Yield the body as it comes; one that does not come is the client's fault, by the code of the error."""
     try:
         async for piece in body:
             yield piece

@@ -1,8 +1,8 @@
-"""Versions by the S3 door: what is overwritten or removed stays, where its bucket keeps versions.
+"""Versions by the S3 door: where a bucket keeps versions, overwritten and removed objects stay.
 
-A new version is stored among the versions first, as a file of its own. Then it exchanges its name with what has the
-key, in one transact: readers see one or the other. What breaks off before leaves a version that never had the key.
-A removal makes a delete marker, then moves what has the key beside it, on condition that it is still the one seen.
+A new version is stored among the versions first, as a file of its own. Then one transact exchanges its name with the
+key's current version: readers see one or the other. A write that breaks off before leaves a version that never had the
+key. A removal makes a delete marker, then moves the current version beside it, if it is still the one seen.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 
 TRIES: Final = 24
-"""Times that a change is asked for again while others change the same key."""
+"""Further tries of a change while others change the same key."""
 _RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NOT_FOUND, Kind.PRECONDITION)
 _REFUSED: Final = (Kind.DENIED, Kind.LOCKED)
-"""Nothing has moved, and nothing will."""
+"""Errors after which nothing has moved, and nothing will."""
 MS_NS: Final = 1_000_000
 _AHEAD_NS: Final = 86_400_000 * MS_NS
-"""Further ahead of our clock no clock is: a time beyond was set by somebody, as a mount's users may, to anything."""
+"""Most that another clock is ahead of ours: a later time was set to anything by a user, as through a mount."""
 TAG: Final = 8
-"""Characters that an order ends with, beside its instant."""
+"""Characters at the end of an order, behind its instant."""
 
 Headers = tuple[tuple[str, str], ...]
 
 
 async def state_of(parts: S3Parts, ask: Ask) -> str:
-    """Whether a bucket keeps versions. Raises: NoSuchBucket."""
+    """Return whether a bucket keeps versions. Raises: NoSuchBucket."""
     (bucket,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket, Want.USER),))
     return await bucket_state(parts, ask, bucket)
 
 
 async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
-    """The same request, about where its new version is stored first, if what has the key is to be kept; `tag`: how its
-    order ends."""
+    """Return the same request, about the first place of its new version, if the bucket keeps versions; `tag`: the end
+    of its order."""
     if not ask.versioning:
         return ask
     order = await _order(parts, ask, there, tag)
@@ -84,18 +84,17 @@ async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") 
 
 
 def stored_as(ask: Ask, done: Done) -> Ask:
-    """The request, about the very file that was stored: its place may be another's when a message is late."""
+    """Return the request, about the very file that was stored: another may have its place when a message is late."""
     return replace(ask, guid=done.attributes.guid) if done.attributes is not None else ask
 
 
 async def settled(
     parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None, *, shared: bool = False
 ) -> Headers:
-    """Give what was stored its key, if it waits for it; `there`: what had the key when it was stored; `shared`: with
-    others who do the same, and remove it when their condition does not hold. Returns: the header fields that tell its
-    version.
+    """Give a stored version its key, if it waits for it; return the header fields that name the version.
 
-    Raises: PRECONDITION, NoSuchKey: then what was stored is gone; ConditionalRequestConflict.
+    `there`: the entry that had the key when it was stored. `shared`: others may do the same, and remove it when their
+    condition does not hold. Raises: PRECONDITION, NoSuchKey: then the version is gone; ConditionalRequestConflict.
     """
     if ask.final is not None:
         ask = await _exchanged(parts, ask, when, there, shared=shared)
@@ -105,8 +104,8 @@ async def settled(
 
 
 async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None, *, shared: bool) -> Ask:
-    """Exchange names with what had the key when the order of the new version was drawn: with something newer in its
-    place, that would come to stand behind older versions. Returns: the request, about the order it has in the end."""
+    """Exchange names with the entry that had the key when the new version got its order. A newer entry would get a
+    place behind older versions. Returns: the request, about the place it has in the end."""
     final, is_newest = ask.final, True
     assert final is not None, "it waits for a key"
     for left in range(TRIES, -1, -1):
@@ -137,8 +136,8 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None,
 
 
 async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
-    """What is refused its key goes, from where its order has it by now. Raises: ConditionalRequestConflict, when it is
-    not there: who removed the newest version has given it its key."""
+    """Remove a version that is refused its key, from its place by now. Raises: ConditionalRequestConflict, when it is
+    not there: a removal of the newest version has given it its key."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
         (gone,) = await apply_all(parts.plain, _makers(ask), (change,))
@@ -151,9 +150,9 @@ def _crossed() -> S3Error:
 
 
 async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
-    """What does not wait any more: who removes the newest version gives its key to the next, and who completes the same
-    upload may give that a newer order. Returns: the request, about that, whether it waits for its key there, and
-    whether it is there at all."""
+    """Find a version that is not in its place. Returns: the request about it, whether it waits, whether it exists.
+
+    A removal of the newest version gives its key to the next; another completion may give it a newer order."""
     own, tag = in_own_name(parts, ask), ask.place.name[-TAG:]
     for each in await kept(parts, own) if ask.version else ():
         if each.version == ask.version:
@@ -173,15 +172,15 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | N
 
 
 def _makers(ask: Ask) -> Call:
-    """The call of who has made what waits for its key: it is his, also where what he signs with adds to the bucket and
-    takes nothing away."""
+    """Return the call of the maker of a waiting version. It is the maker's own, even if the signing key may only add to
+    the bucket."""
     call = ask.exchange.call
     adds = any(scope.covers(Action.ADD_ENTRY, ask.bucket) for scope in call.scopes)
     return structs.replace(call, scopes=()) if adds else call
 
 
 async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
-    """What is there now, whoever may see it."""
+    """Return the present entry, whoever may see it."""
     (there,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(place, Want.USER),))
     if isinstance(there, Failure) and there.kind is not Kind.NOT_FOUND:
         raise there.error(ask.operation)
@@ -189,9 +188,9 @@ async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
 
 
 async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
-    """What was stored, if it waits still. None: an erasure has left it as the newest, so it has had its key; or it has
-    gone, as a null version, before one that came at the same time; or who completes the same upload has put there what
-    had the key."""
+    """Return the stored version if it still waits, else None. Then an erasure has left it as the newest, so it has had
+    its key. Or a null version of the same time has replaced it. Or another completion of the upload has put the entry
+    there that had the key."""
     there = await _there(parts, ask, ask.place)
     if there is None or ask.guid not in ("", there.attributes.guid):
         return None
@@ -199,7 +198,7 @@ async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
 
 
 async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
-    """What waits for its key gets a newer order, where it waits still; its version stays what listings have told."""
+    """Give a version that still waits for its key a newer order; its id stays as listings have shown it."""
     order, waits = await _order(parts, ask, there, ask.place.name[-TAG:]), await _waiting(parts, ask)
     if waits is None:
         return ask
@@ -209,13 +208,13 @@ async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
 
 
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
-    """Take the key away from what has it, and note that: a delete marker is what the key has from then on."""
+    """Take the key away from its version; a delete marker has it from then on."""
     told = ""
     for left in range(TRIES, -1, -1):
         here, there = await seen_to_change(parts, ask)
         when.require(here.place, there.attributes if there else None)
         order = await _order(parts, here, there)
-        told = told or order  # listings may have told it though it was taken back
+        told = told or order  # listings may have shown it though it was taken back
         marker = told if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
         await apply(parts.plain, ask.exchange.call, mark)
@@ -232,7 +231,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_RACES, *_REFUSED):
-                raise  # what has the key may be behind the marker by now
+                raise  # the key's version may be behind the marker by now
             await apply_all(parts.plain, _makers(ask), (Remove(mark.place, Removing.KEY),))
             if error.kind in _REFUSED or not left:
                 raise
@@ -240,20 +239,20 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
 
 
 async def _kept_back(parts: S3Parts, ask: Ask) -> None:
-    """Change the newest version: whoever has seen it as the newest of all, before there was a marker, and is about to
-    give it its key (`_brought_back`), finds it changed."""
+    """Change the newest version: a request that has seen it without a marker, and is about to give it its key
+    (`_brought_back`), finds it changed."""
     own = in_own_name(parts, ask)
     each = next((each for each in await kept(parts, own) if not each.removed), None)
     if each is not None:
         seen_now = Setting(accessed_ns=parts.clock.now_ms() * MS_NS)
         change = Set(each.place, seen_now, when=When(guid=each.guid))
         (told,) = await apply_all(parts.plain, own.exchange.call, (change,))
-        if isinstance(told, Failure) and told.kind not in _RACES:  # it has its key, or is gone: that is seen next
+        if isinstance(told, Failure) and told.kind not in _RACES:  # those: it has its key, or is gone, as seen next
             raise told.error(ask.operation)
 
 
 async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> None:
-    """What has the key goes behind the marker of this order, or (the null version, for a null marker) away."""
+    """Move the key's version behind the marker of this order; remove the null version, for a null marker."""
     when, call = _pinned(there.attributes), ask.exchange.call
     if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
@@ -263,14 +262,14 @@ async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> Non
 
 
 async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
-    """What a move has left goes, where only the key asked for it."""
+    """Remove the collection that a move has left, if it is implied."""
     (there,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(there, Looked) and there.attributes.implied:
         await apply_all(parts.plain, _makers(ask), (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
-    """Take one version, or a delete marker, away for good; the newest that is left has the key then."""
+    """Remove one version, or a delete marker, for good; the newest that is left has the key then."""
     for left in range(TRIES, -1, -1):
         here, there = await seen_to_change(parts, ask, writes=True)
         try:
@@ -305,7 +304,7 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     known = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(known) if each.version == version), -1)
     if at < 0:
-        # It may have come back to its key meanwhile, or have had it while the others were listed.
+        # It may have its key again by now, or have had it while the others were listed.
         if await _given_on(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != known:
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
@@ -316,16 +315,16 @@ async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version:
     await _gone(parts, ask, known[at])
     if not known[at].removed and (there is not None or at):
         return KeyRemoved(ask.target.key, version)
-    # Of older markers the newer ones may have gone meanwhile; or another null version has come to the key, and what was
-    # to take its place was the one that went.
+    # Newer markers may have gone meanwhile. Or another null version has come to the key, and the one removed was to
+    # take its place.
     if await _given_on(parts, ask) == version == NULL:
         raise _busy(ask)
     return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
 
 
 async def _given_on(parts: S3Parts, ask: Ask) -> str:
-    """Give the newest version its key, where nothing has it and no marker is newer: what had it, and a marker behind
-    that, were removed at the same time. Returns: the version that had the key before, "" for none."""
+    """Give the newest version its key, where no version has it and no marker is newer. Others then removed the current
+    one and a marker behind it at the same time. Returns: the version that had the key before, "" for none."""
     here, there = await seen_to_change(parts, ask, writes=True)
     newest = await kept(parts, in_own_name(parts, here), 1)
     if there is None and newest and not newest[0].removed:
@@ -334,8 +333,8 @@ async def _given_on(parts: S3Parts, ask: Ask) -> str:
 
 
 async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
-    """Give a version its key again; `marker`: what is about to go. Raises: CONFLICT, when the key has been removed anew
-    meanwhile: then it stays; or, by one that does no `_kept_back`, it goes back, overwritten or not."""
+    """Give a version its key again; `marker`: the one about to go. Raises: CONFLICT, when the key was removed anew
+    meanwhile. Then the version stays or, after a removal without `_kept_back`, goes back, overwritten or not."""
     ask = ask.at(ask.apart) if ask.marks else ask  # a version has bytes: it is no collection
     own, call = in_own_name(parts, ask), ask.exchange.call
 
@@ -358,7 +357,7 @@ async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: Kep
 
 
 async def _is_first(parts: S3Parts, ask: Ask, place: LogicalName) -> bool:
-    """Whether the newest of what is kept is at this place, whoever may see it."""
+    """Return whether the newest kept version is at this place, whoever may see it."""
     return [now.place for now in await kept(parts, in_own_name(parts, ask), 1)] == [place]
 
 
@@ -367,13 +366,13 @@ def _busy(ask: Ask) -> CheloniaError:
 
 
 async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
-    """Remove a version. Raises: PRECONDITION when another has its place or none has: it may have its key."""
+    """Remove a version. Raises: PRECONDITION when another has its place, or none: it may have its key."""
     await apply(parts.plain, ask.exchange.call, Remove(each.place, Removing.KEY, when=When(guid=each.guid)))
 
 
 async def _without_null(parts: S3Parts, ask: Ask, since: str) -> None:
-    """The null version of a key is the newest one alone: the others go, from a name among the versions on. What is
-    before waits for the key, or has come since."""
+    """Remove null versions of a key, from a name among the versions on: only the newest may stay. Those before that
+    name wait for the key, or have come since."""
     known = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
     await _but_null(parts, ask, known, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
 
@@ -381,8 +380,8 @@ async def _without_null(parts: S3Parts, ask: Ask, since: str) -> None:
 async def _but_null(
     parts: S3Parts, ask: Ask, known: list[KeptVersion], stay: tuple[Kind, ...] = (Kind.DENIED,)
 ) -> list[KeptVersion]:
-    """All but null versions, which go; what has broken off may have left several. `stay`: what those fail with that
-    stay: as a rule the caller may not remove them."""
+    """Remove null versions, of which writes that broke off may have left several; return the others. `stay`: errors
+    after which one stays, mostly as the caller may not remove it."""
     for each in known:
         try:
             if each.version == NULL:
@@ -394,41 +393,41 @@ async def _but_null(
 
 
 def _pinned(known: Attributes) -> When:
-    """That a name still leads to what was seen there."""
+    """Return the condition that a name still leads to the entry seen there."""
     return When(version=known.version, guid=known.guid)
 
 
 def told(outcome: KeyRemoved) -> Headers:
-    """The header fields that tell what a removal has done."""
+    """Return the header fields for the outcome of a removal."""
     fields = [("x-amz-version-id", outcome.version or outcome.marker)] if outcome.version or outcome.marker else []
     return (*fields, ("x-amz-delete-marker", "true")) if outcome.marker else tuple(fields)
 
 
 def version_fields(ask: Ask, there: Looked) -> Headers:
-    """The header field that tells the version of what is read."""
+    """Return the header field with the version of an object that is read."""
     return (("x-amz-version-id", version_of(there.user)),) if ask.versioning else ()
 
 
 def copied_fields(source: Ask, there: Looked) -> Headers:
-    """The header field that tells the version of what was copied."""
+    """Return the header field with the version of a copy's source."""
     return tuple(("x-amz-copy-source-version-id", version) for _, version in version_fields(source, there))
 
 
 async def _order(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> str:
-    """The order of what comes now: before all that the key has had, whatever clocks say."""
+    """Return the order of a new version: before all that the key has had, whatever clocks say."""
     before = [versions.instant_of(each.order) for each in await kept(parts, in_own_name(parts, ask), 1)]
-    if there is not None:  # what came back to its key, or came to it late, is older than what is kept
+    if there is not None:  # one that came back to its key, or came to it late, is older than kept ones
         before += written_ns(parts, there.attributes), versions.instant_of(version_of(there.user))
     least = max(before, default=-MS_NS) + MS_NS
     return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
 
 
 def written_ns(parts: S3Parts, known: Attributes) -> int:
-    """When what has a key was written, in ns since the epoch, by its own time unless that is far ahead."""
+    """Return the time at which a key's entry was written, in ns since the epoch: its own, unless that is far ahead."""
     ahead = known.modified_ns > parts.clock.now_ms() * MS_NS + _AHEAD_NS
     return known.created_ns if ahead else known.modified_ns
 
 
 def place_of(ask: Ask, order: str) -> LogicalName:
-    """Where a version of a key is kept."""
+    """Return the place of a kept version of a key."""
     return LogicalName(ask.bucket.start, (*ask.bucket.parts, *versions.path_of(ask.target.key, order)))
