@@ -68,7 +68,7 @@ async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub
     leave_group(Path(section.data_dir))
     store = await asyncio.to_thread(BdbStore, Path(section.data_dir), store_settings(section), node.panicked)
     settings = settings_of(section)
-    if not settings.cluster and not meta.is_prepared(store):  # what was before it, and nobody named, is another cluster
+    if not settings.cluster and not meta.is_prepared(store):  # a new store, of no configured cluster, begins one
         settings = replace(settings, cluster=node.ids.uuid())
     executor = ThreadExecutor(goes_round=end(RESTORE))
     ahash = AHashService(store, executor, node.clock, settings, LocalDurability(node.horizon))

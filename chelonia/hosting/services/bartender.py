@@ -45,7 +45,7 @@ from chelonia.wire.operations.bartender import BARTENDER
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the page of the cluster shows (`doors.plain.parts.AdminView`), asked by a Bartender in its own name."""
+    """The cluster for its page (`doors.plain.parts.AdminView`), as a Bartender sees it in its own name."""
 
     librarian: Librarian
     call: Call
@@ -108,6 +108,6 @@ def _s3_door(node: HostingNode, plain: DoorParts, bartender: BartenderService, s
 
 
 def _is_revoked(tls: TlsStore, credential: str) -> bool:
-    """Whether a CRL names a certificate (`Call.credential`)."""
+    """Return whether a CRL names a certificate (`Call.credential`)."""
     serial, _, issuer = credential.partition(" ")
     return any(int(serial, 16) in crl.revoked for crl in tls.trust.crls.get(issuer, ()))

@@ -1,4 +1,4 @@
-"""What a node shares with the services that it hosts: identity, clocks, links, doors, jobs, and how it ends."""
+"""The state that a node shares with the services it hosts: identity, clocks, links, doors, jobs, and its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 log = logging.getLogger("chelonia.node")
 
 START_RETRY_MS: Final = 500
-"""Pause before a Librarian whose A-Hash does not answer yet tries to start again."""
+"""Pause between two tries to start a Librarian whose A-Hash does not answer."""
 
 
 class HostingNode:
@@ -76,24 +76,23 @@ class HostingNode:
         self.soap = SoapParts(self.registry, self.metrics, self.horizon)
 
     def _attested(self, chain: Chain, now_ms: Ms) -> Attested:
-        """What VOMS says of one who shows its attributes. Where no organisation is known, what reads them, 1.6 MiB, is
-        loaded when somebody first does."""
-        from chelonia.hosting.net.voms import Voms
+        """Return the VOMS attributes of a chain."""
+        from chelonia.hosting.net.voms import Voms  # here: 1.6 MiB, which a node without organisations may never need
 
         directory = Path(self.config.tls.voms_dir)
         return Voms(directory, lambda: self.tls.trust, lambda: self.tls.own_names).verify(chain, now_ms)
 
     def own(self, role: Role, service_id: str) -> Call:
-        """The context of what the node itself asks a service it hosts."""
+        """Return the context of the node's own calls of a service."""
         return Call(self.dn, (role,), ServiceId(service_id), request_id=f"{self.config.node.name}-self")
 
     def remote_librarians(self, urls: tuple[str, ...], own_id: ServiceId) -> Librarian:
-        """A failing-over stub; a Shepherd retries in its own loops, so the stub itself asks each once."""
+        """Return a failing-over stub, which calls each once: a Shepherd retries in its own loops."""
         return remote_librarian(replace(self.link, service_id=own_id), urls, RetryLimits(retry_ms=0, read_ms=10_000))
 
     def each_librarian(self, urls: tuple[str, ...], own_id: ServiceId) -> Callable[[], Mapping[str, Librarian]]:
-        """All Librarians of the moment, each by itself: the one in this process, those that are named, and those that
-        are approved, as the registry tells: any of them may lead repair."""
+        """Return a function that returns a stub of each present Librarian by URL: named, approved, or in this process.
+        Any of them may lead repair."""
         own = self.config.librarian
         here = {own.id: self.librarian} if own is not None and self.librarian is not None else {}
         stub = lru_cache(lambda url: self.remote_librarians((url,), own_id))
@@ -127,7 +126,7 @@ class HostingNode:
         return await self.librarian.services(self.own(Role.LIBRARIAN, ""))
 
     def guard(self, limit_ms: Callable[[], int]) -> None:
-        """Have users' connections cut when the event loop has not turned for `limit_ms`; the first to ask says that."""
+        """Have users' connections cut when the event loop stands still for `limit_ms`; the first call counts."""
         if self.guarded is not None:
             return
         config = self.config
@@ -142,7 +141,7 @@ class HostingNode:
             self.guarded.served(self.clock.monotonic_ms())
 
     async def persist(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
-        """Start a service; while what it needs does not answer, try again. Returns False when told to stop before."""
+        """Start a service, again and again while its errors are retryable; return False when the node stops before."""
         waiting = False
         while not self.stop.is_set():
             try:
@@ -158,7 +157,7 @@ class HostingNode:
         return False
 
     def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run what the node is there for; when it ends by itself the node ends with it."""
+        """Run a service's main work; the node ends when it ends by itself."""
         task = asyncio.create_task(work, name=name)
         self.tasks[task] = name
         task.add_done_callback(self.ended)
@@ -178,7 +177,7 @@ class HostingNode:
         if task.cancelled() or not name:
             return
         error = task.exception()
-        if error is not None and not isinstance(error, CheloniaError):  # those say themselves what is wrong
+        if error is not None and not isinstance(error, CheloniaError):  # a CheloniaError needs no stack trace
             log.error("background work failed: %s", name, exc_info=error)
         if not self.stop.is_set():
             self.fail(f"{name} ended: {error or 'it should go on for ever'}")
@@ -188,10 +187,10 @@ class HostingNode:
         self.stop.set()
 
     def panicked(self, reason: str) -> None:
-        """The store cannot go on in this process. Called from any thread."""
+        """End the node: the store cannot go on in this process. Any thread may call this."""
         self._loop.call_soon_threadsafe(self.fail, f"the store panicked: {reason}")
 
     def watch(self, part: str, check: Callable[[], Awaitable[None]]) -> None:
-        """Ask `check` for readiness and for gauges."""
+        """Call `check` for readiness and for gauges."""
         self.readiness.add(part, check)
         self.metrics.read_with(check)

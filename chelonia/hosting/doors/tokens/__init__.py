@@ -1,1 +1,1 @@
-"""Who a bearer token is: our own tokens and share links, and those of configured issuers."""
+"""Holders of bearer tokens: of our own tokens and share links, and of configured issuers' tokens."""

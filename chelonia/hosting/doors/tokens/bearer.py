@@ -1,7 +1,7 @@
-"""Who a request of the plain door is: a token that it carries, else the certificate of its connection, else ANONYMOUS.
+"""Identifies the caller of the plain door: by the request's token, else its connection's certificate, else ANONYMOUS.
 
-A token comes as `Authorization: Bearer`, as the password of `Authorization: Basic`, whatever the name (RFC 7617: file
-managers ask for both), or as `authz` in the query, as links have it. One that does not hold refuses the request,
+A token comes as `Authorization: Bearer`, as `authz` in the query (in links), or as the password of `Authorization:
+Basic`. Any name goes with that (RFC 7617: file managers want both). A token that does not hold refuses the request,
 whatever certificate there is. Tokens narrow: they never carry a role to another door.
 """
 
@@ -26,21 +26,21 @@ from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.wire import shares
 
 AUTHZ: Final = "authz"
-"""The name of a token in a query; clients of dCache and XRootD know it too."""
+"""The name of a token in a query; clients of dCache and XRootD use it too."""
 _BEARER: Final = "bearer "
 _BASIC: Final = "basic "
 
 
 @dataclass(frozen=True, slots=True)
 class Bearers:
-    """How tokens are checked.
+    """The check of tokens.
 
     Args:
         key: the Bartenders' token key; clock: this host's.
-        lifetime_ms_max: a share link is good for so long after it was given, whatever it says.
+        lifetime_ms_max: the longest life of a share link, whatever it says.
         revoked: whether a certificate (`Call.credential`) is revoked by now.
-        kept: a share link of this id with what is kept of it, None when it was taken back.
-        other: what a token of another issuer makes of a call. Raises: UNTRUSTED, EXPIRED.
+        kept: returns the record of the share link of an id, None when it was taken back.
+        other: returns a call narrowed by another issuer's token. Raises: UNTRUSTED, EXPIRED.
     """
 
     registry: RoleRegistry
@@ -52,9 +52,8 @@ class Bearers:
     other: Callable[[str, Call], Awaitable[Call]] | None = None
 
     async def call_of(self, request: HttpRequest) -> Call:
-        """The context of `request`. Strong: clients of HTTP have no word for how new an answer has to be, and may ask
-        another front end for what one has acknowledged. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does
-        not hold."""
+        """Return the context of `request`. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does not hold."""
+        # Strong: clients of HTTP cannot say how new an answer has to be, and may ask another front end next.
         call, token = (await call_of(request, self.registry)).strongly(), token_of(request)
         if not token:
             return call
@@ -67,7 +66,7 @@ class Bearers:
         return await self.other(token, nobody)
 
     async def _shared(self, text: str, call: Call) -> Call:
-        """A call by a share link: its giver's, narrowed."""
+        """Return a call by a share link: its giver's, narrowed."""
         now_ms = self.clock.now_ms()
         token = await self._verified(text, now_ms)
         if now_ms >= token.issued_ms + self.lifetime_ms_max:
@@ -95,7 +94,7 @@ class Bearers:
 
 
 def token_of(request: HttpRequest) -> str:
-    """The token that a request carries, "" for none."""
+    """Return the token that a request carries, "" for none."""
     text = request.headers.get("Authorization", "")
     if signs_in(request):
         return _password(text[len(_BASIC) :])
@@ -105,12 +104,12 @@ def token_of(request: HttpRequest) -> str:
 
 
 def signs_in(request: HttpRequest) -> bool:
-    """Whether a request carries a name and a password."""
+    """Return whether a request carries a name and a password."""
     return request.headers.get("Authorization", "").lower().startswith(_BASIC)
 
 
 def _password(encoded: str) -> str:
-    """The password of a name and one; what is none stays what it is, which is no token."""
+    """Return the password of Basic credentials; malformed ones stay as they are, which is no token."""
     try:
         return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2].strip()
     except ValueError:
@@ -118,6 +117,6 @@ def _password(encoded: str) -> str:
 
 
 def query_of(request: HttpRequest) -> str:
-    """What links on a page that was asked for by a link need to lead anywhere; "" when the token is not of the link."""
+    """Return the query for links on a page that was opened by a share link; "" when the URL has no token."""
     token = request.query.get(AUTHZ, "")
     return f"?{AUTHZ}={quote(token, safe='')}" if token else ""

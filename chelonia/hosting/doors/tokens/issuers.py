@@ -1,7 +1,7 @@
-"""Tokens of issuers (JWT, RFC 7519): whose they are, whether signed by a key of his, and whom that makes of a call.
+"""Tokens of issuers (JWT, RFC 7519): checks the issuer and the signature, and makes a call the holder's.
 
-The issuer is chosen by `iss` among those that are configured; then his keys alone count, in algorithms of public keys
-alone. What the claims allow, `core.rights.claims` says. A token carries no role: administrators come with certificates.
+`iss` chooses one of the configured issuers; then its keys alone count, in algorithms of public keys alone.
+`core.rights.claims` decides what claims allow. A token carries no role: administrators come with certificates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chelonia.hosting.net.identity import escape_value
 from chelonia.hosting.net.key_sets import Jwk, KeySet, KeySource
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those that only the holder of a private key can sign by: neither `none` nor a shared secret."""
+"""Algorithms in which only the holder of a private key can sign: neither `none` nor a shared secret."""
 _SIGNATURE_ALONE: Final[Options] = {
     "verify_signature": True, "verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False,
     "verify_iss": False, "verify_sub": False, "verify_jti": False,
@@ -37,11 +37,11 @@ class Issuer:
 
     Args:
         issuer: the `iss` of its tokens, to the letter.
-        audience: how its tokens name this service, mostly the URL of this plain door.
-        base_path: the collection that a scope's `/` is here.
-        keys, ca_file: where its keys are, as in `KeySource`.
-        identity: the DN of a holder is this and `/CN=<sub>`; empty: `/O=Token/OU=<issuer without https://>`.
-        subjects: DNs of holders who have one otherwise, by `sub`.
+        audience: names of this service in its tokens, mostly the URL of this plain door.
+        base_path: the collection that a scope's `/` stands for.
+        keys, ca_file: the place of its keys, as in `KeySource`.
+        identity: a holder's DN is this and `/CN=<sub>`; empty: `/O=Token/OU=<issuer without https://>`.
+        subjects: DNs of holders who have another one, by `sub`.
         vo: groups (`wlcg.groups`) count at `/<vo>` and below; empty: none counts.
     """
 
@@ -55,7 +55,7 @@ class Issuer:
     vo: str = ""
 
     def dn_of(self, subject: str) -> Dn:
-        """Who a holder is here."""
+        """Return a holder's DN here."""
         if subject in self.subjects:
             return Dn(self.subjects[subject])
         organisation = escape_value(self.issuer.removeprefix("https://").rstrip("/"))
@@ -72,7 +72,7 @@ class Issuers:
         self._clock = clock
 
     async def call_of(self, token: str, call: Call) -> Call:
-        """`call` as that of the token's holder. Raises: UNTRUSTED, EXPIRED; UNAVAILABLE when there are no keys."""
+        """Return `call` as the token's holder's. Raises: UNTRUSTED, EXPIRED; UNAVAILABLE when there are no keys."""
         try:
             header = jwt.get_unverified_header(token)
             claimed = jwt.decode(token, options=_UNCHECKED)
@@ -95,7 +95,7 @@ class Issuers:
 
 
 def _verified(token: str, key: Jwk, algorithm: str, issuer: str) -> dict[str, Any]:
-    """The claims, of a token that this key has signed. Raises: UNTRUSTED."""
+    """Return the claims of a token that this key has signed. Raises: UNTRUSTED."""
     if key.get("alg", algorithm) != algorithm:
         raise _refused(f"its key is for {str(key['alg'])[:20]!a}, it is signed by {algorithm}")
     try:
