@@ -1,1 +1,1 @@
-"""TLS, HTTP, identity and RPC: what clients may import."""
+"""TLS, HTTP, identity and RPC, which clients may import."""

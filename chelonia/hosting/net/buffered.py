@@ -1,6 +1,6 @@
-"""Reads TLS into one buffer for all connections, on both ends: what the event loop speaks to instead of aiohttp itself.
+"""Reads TLS into one buffer for all connections, on both ends, between the event loop and aiohttp.
 
-It is faster by a second of CPU per GiB and knows nothing of HTTP (docs/performance-history.md).
+It saves a second of CPU per GiB, and knows nothing of HTTP (docs/performance-history.md).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import contextlib
 import ssl
 
 SLICE_BYTES = 256 * 1024
-"""Most that one step of the event loop takes in."""
+"""Most bytes that one step of the event loop takes in."""
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """Hands a connection's bytes on from a buffer that is used again and again.
+    """Hands a connection's bytes on from a reused buffer.
 
-    TLS is read into such a buffer for 0.55 CPU seconds per GiB; for protocols that are given bytes uvloop needs 1.5
+    uvloop reads TLS into such a buffer in 0.55 CPU seconds per GiB, for protocols that get bytes in 1.5
     (docs/performance-history.md). Filling and emptying it is one step of the event loop, so all connections share one.
     `first_bytes`: most that a step takes until `widen`.
     """
@@ -41,13 +41,13 @@ class Buffered(asyncio.BufferedProtocol):
     def _take_at_once(self, view: memoryview) -> None:
         self._view, transport = view, self._transport
         if transport is not None and self._tls is not None:
-            # else TLS takes in twice 256 KiB in a step, whatever is decrypted of it
+            # else TLS takes in twice 256 KiB in a step, however little of it is decrypted
             transport.set_read_buffer_limits(len(view))  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None  # uvloop's holds `get_buffer`: a ring, and a megabyte until a full collection
         tls, self._tls = self._tls, None
-        # Nor does it hand on what has come before the end while its reader was busy or paused.
+        # Nor does uvloop hand on what came before the end while its reader was busy or paused.
         with contextlib.suppress(ssl.SSLError):
             while tls is not None and (rest := tls.read(len(self._whole))):
                 self._handler.data_received(rest)
@@ -63,7 +63,7 @@ class Buffered(asyncio.BufferedProtocol):
         return self._handler.eof_received()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the place of the next bytes."""
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:

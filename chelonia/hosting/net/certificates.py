@@ -6,7 +6,7 @@ below one directory, `/etc/grid-security` by example:
 - `hostcert.pem` 0444, `hostkey.pem` 0400
 - `ca/`, closed to others: the CA's own key and CRL
 
-Decides no trust. Files are replaced whole (temporary, fsync, rename), so a reader sees the old one or the new one.
+It never decides about trust. It replaces files whole (temporary, fsync, rename): a reader sees the old or the new one.
 The instant is passed in; serial numbers come from one place, `_serial`.
 """
 
@@ -46,12 +46,12 @@ from chelonia.hosting.net.tls import crl_signed
 DAY_S: Final = 24 * 3600
 CA_LIFETIME_S: Final = 10 * 365 * DAY_S
 CERTIFICATE_LIFETIME_S: Final = 395 * DAY_S
-"""13 months, what grid CAs give."""
+"""13 months, as grid CAs give."""
 PROXY_LIFETIME_S: Final = 12 * 3600
-"""12 hours, what proxy tools give by default."""
+"""12 hours, the default of proxy tools."""
 CRL_LIFETIME_S: Final = 30 * DAY_S
 BACKDATE_S: Final = 300
-"""Certificates begin so much earlier, for peers whose clock is behind."""
+"""Certificates begin this much earlier, for peers whose clock is behind."""
 RSA_BITS: Final = 2048
 SAME_HASH_MAX: Final = 100
 """CAs whose subjects share one 32-bit hash."""
@@ -61,7 +61,7 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
 class KeyKind(enum.Enum):
-    """Which key pair to make."""
+    """Kinds of key pairs."""
 
     RSA = "rsa-2048"
     P256 = "p-256"
@@ -103,9 +103,9 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class CertificateAuthority:
-    """A certificate authority on disk: `directory/ca` is its own, `directory/certificates` is what others read.
+    """A certificate authority on disk: `directory/ca` is its own, `directory/certificates` is for others.
 
-    Fields: `directory` the grid-security root; `issued` the CA's certificate (with the chain above it) and key;
+    Fields: `directory` the grid-security root, `issued` the CA's certificate (with the chain above it) and key,
     `kind` of the keys it makes for others.
     """
 
@@ -144,7 +144,7 @@ class CertificateAuthority:
 
     @classmethod
     def is_in(cls, directory: Path) -> bool:
-        """Whether a CA was made in `directory`."""
+        """Return whether a CA was made in `directory`."""
         return (directory / "ca" / "cacert.pem").exists()
 
     @classmethod
@@ -203,7 +203,7 @@ class CertificateAuthority:
         *,
         lifetime_s: int = CERTIFICATE_LIFETIME_S,
     ) -> tuple[x509.Certificate, ...]:
-        """As `issue_host`, for a key whose private half is elsewhere. Returns: the chain, leaf first."""
+        """Certify a key whose private half is elsewhere, as `issue_host`; return the chain, leaf first."""
         if not names:
             raise CheloniaError(Kind.BAD_REQUEST, "issue host", subject, "a host certificate names at least one host")
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -243,8 +243,8 @@ class CertificateAuthority:
     def renew(self, now_ms: Ms) -> CertificateAuthority:
         """Sign the CA's own certificate anew, with its subject and key: all it has issued stays good.
 
-        It takes the place of the one before, also in the trust directory, and the CRL is signed again.
-        Raises: BAD_REQUEST if another CA stands above it, which is the one to sign it.
+        It replaces the old one, also in the trust directory, and signs the CRL again.
+        Raises: BAD_REQUEST if another CA has issued the CA's certificate and has to sign it.
         """
         old = self.certificate
         if old.issuer != old.subject:
@@ -254,13 +254,13 @@ class CertificateAuthority:
         cert = builder.sign(self.issued.key, hashes.SHA256())
         renewed = CertificateAuthority(self.directory, Issued((cert,), self.issued.key), self.kind)
         write_file(self.directory / "ca" / "cacert.pem", chain_pem((cert,)), 0o444)
-        for path in publish(self.trust_dir, old):  # where it stands
+        for path in publish(self.trust_dir, old):  # in its place
             write_file(path, chain_pem((cert,)), 0o444)
         renewed.write_crl(now_ms)
         return renewed
 
     def finish(self, now_ms: Ms, crl_lifetime_s: int = CRL_LIFETIME_S) -> None:
-        """Make and publish what is not there yet, after whoever made the CA was killed; what is there stays."""
+        """Make and publish the files that a killed `create` left out; present ones stay."""
         if self._crl() is None:
             self.write_crl(now_ms, lifetime_s=crl_lifetime_s)
         published = publish(self.trust_dir, self.certificate)
@@ -278,7 +278,6 @@ class CertificateAuthority:
         usage: list[x509.ObjectIdentifier],
         san: x509.SubjectAlternativeName | None,
     ) -> tuple[x509.Certificate, ...]:
-        """Make an end-entity certificate; returns its chain."""
         builder = _builder(name_from_dn(subject), self.certificate.subject, key, now_ms, lifetime_s)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_key_usage(key), critical=True)
@@ -292,20 +291,20 @@ class CertificateAuthority:
 
     @property
     def crl_due(self) -> datetime:
-        """When everything of this CA is refused unless the CRL was signed again."""
+        """The instant from which all of this CA is refused, unless it signs the CRL again."""
         crl = self._crl()
         assert crl is not None
         assert crl.next_update_utc is not None, "we have written it"
         return crl.next_update_utc
 
     def _crl(self) -> x509.CertificateRevocationList | None:
-        """The CRL that is there; one that an earlier CA of this directory has signed is none."""
+        """Return the present CRL; one that an earlier CA of this directory has signed is none."""
         path = self.directory / "ca" / "crl.pem"
         found = x509.load_pem_x509_crl(path.read_bytes()) if path.exists() else None
         return found if found is not None and crl_signed(found, self.certificate) else None
 
     def _revoked(self) -> dict[int, datetime]:
-        """Serial numbers on the present CRL and when each was revoked."""
+        """Return the serial numbers on the present CRL, and when each was revoked."""
         return {entry.serial_number: entry.revocation_date_utc for entry in self._crl() or ()}
 
     def _write_crl(self, revoked: dict[int, datetime], now_ms: Ms, lifetime_s: int | None = None) -> None:
@@ -338,9 +337,9 @@ def make_proxy(
     """Make an RFC 3820 proxy, one deeper than `issuer` (a user's or host's certificate, or a proxy).
 
     Args:
-        issuer: whose rights the proxy carries; its chain is put behind the proxy's.
-        lifetime_s: validity in seconds; never beyond the issuer's own end; negative makes an expired one.
-        limited: make a limited proxy; below a limited one every proxy is limited whether asked or not.
+        issuer: gives the proxy its rights; its chain goes behind the proxy's.
+        lifetime_s: validity in seconds, never beyond the issuer's own end; negative makes an expired one.
+        limited: make a limited proxy; below a limited one every proxy is limited.
         kind: of the new key, unless `key` is given.
     Source: RFC 3820 section 3.
     """
@@ -404,9 +403,9 @@ def publish_whole(trust_dir: Path, cert: x509.Certificate, crl: bytes) -> None:
 
 
 def subject_hashes(cert: x509.Certificate) -> tuple[str, str]:
-    """The names under which OpenSSL looks for a CA: (1.0 and later: SHA-1 of the canonical name; before: MD5 of DER).
+    """Return the names, 8 hex digits each, under which OpenSSL looks for a CA.
 
-    Each is 8 hex digits.
+    The first is for 1.0 and later (SHA-1 of the canonical name), the second for older ones (MD5 of DER).
     """
     new = crypto.X509.from_cryptography(cert).subject_name_hash()
     digest = hashlib.md5(cert.subject.public_bytes(), usedforsecurity=False).digest()
@@ -414,18 +413,18 @@ def subject_hashes(cert: x509.Certificate) -> tuple[str, str]:
 
 
 def chain_pem(chain: Sequence[x509.Certificate]) -> bytes:
-    """Certificates as PEM, in the order given."""
+    """Return certificates as PEM, in the order given."""
     return b"".join(cert.public_bytes(serialization.Encoding.PEM) for cert in chain)
 
 
 def key_pem(key: PrivateKey) -> bytes:
-    """A private key as PKCS #8 PEM, that no password closes."""
+    """Return a private key as PKCS #8 PEM, without a password."""
     how = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 
 def load_key(path: Path) -> PrivateKey:
-    """Read a private key that no password closes. Raises: BAD_CONFIG with what is wrong."""
+    """Read a private key that has no password. Raises: BAD_CONFIG with the reason."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -436,7 +435,7 @@ def load_key(path: Path) -> PrivateKey:
 
 
 def key_at(path: Path, kind: KeyKind) -> PrivateKey:
-    """The key that is in a file; a new one is written there (0400) when there is none. Raises: BAD_CONFIG."""
+    """Return the key in a file; write a new one there (0400) when there is none. Raises: BAD_CONFIG."""
     if path.exists():
         try:
             return load_key(path)
@@ -449,7 +448,7 @@ def key_at(path: Path, kind: KeyKind) -> PrivateKey:
 
 
 def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Replace `path` whole, with exactly `mode`, never readable by more on the way; folders are made (0755).
+    """Replace `path` whole, with exactly `mode`, never readable by more on the way; make its folders (0755).
 
     Args: `owner`: user and group ids that the file has from its first moment; None: those of this process.
     Raises: BAD_CONFIG where `path` is there and no ordinary file, such as a device; OSError.
@@ -471,12 +470,12 @@ def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None
 
 
 def _serial() -> int:
-    """A fresh serial number: 159 random bits, so that two CAs of one name do not collide (RFC 5280 section 4.1.2.2)."""
+    """Return a new serial number: 159 random bits, so that two CAs of a name do not collide (RFC 5280, 4.1.2.2)."""
     return x509.random_serial_number()
 
 
 def _instant(now_ms: Ms) -> datetime:
-    """Milliseconds since the epoch as a UTC datetime in whole seconds, as certificates hold them."""
+    """Return an instant as a UTC datetime in whole seconds, as certificates hold it."""
     return datetime.fromtimestamp(now_ms // 1000, UTC)
 
 
@@ -489,7 +488,7 @@ def _builder(
     serial: int | None = None,
     end: datetime | None = None,
 ) -> x509.CertificateBuilder:
-    """A certificate with names, key, serial number and validity; `end` caps the validity."""
+    """Begin a certificate with names, key, serial number and validity; `end` caps the validity."""
     begin = _instant(now_ms) - timedelta(seconds=BACKDATE_S)
     until = _instant(now_ms) + timedelta(seconds=lifetime_s)
     until = until if end is None else min(until, end)
@@ -510,7 +509,7 @@ def _identifiers(builder: x509.CertificateBuilder, key: PublicKey, signer: Priva
 
 
 def _key_usage(key: PublicKey, *, ca: bool = False) -> x509.KeyUsage:
-    """Signing (and, for RSA, key transport) for end entities and proxies; certificates and CRLs for a CA."""
+    """Return signing (and RSA key transport) for end entities and proxies, certificates and CRLs for a CA."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -525,7 +524,7 @@ def _key_usage(key: PublicKey, *, ca: bool = False) -> x509.KeyUsage:
 
 
 def _general_name(name: str) -> x509.GeneralName:
-    """A SAN entry: an IP address if `name` is one, else a DNS name."""
+    """Return a SAN entry: an IP address if `name` is one, else a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -533,12 +532,11 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _namespace(cert: x509.Certificate) -> str:
-    """The signing policy pattern of all subjects beside and below the CA's own."""
+    """Return the signing policy's pattern of all subjects beside and below the CA's own."""
     return f"{render_dn(x509.Name(cert.subject.rdns[:-1]))}/*"
 
 
 def _crl_of(published: Path) -> Path:
-    """Where the CRL of a published CA stands."""
     return published.with_suffix(f".r{published.suffix[1:]}")
 
 

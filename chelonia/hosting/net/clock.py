@@ -21,7 +21,7 @@ class SystemClock:
         return Ms(time.time_ns() // 1_000_000)
 
     def monotonic_ms(self) -> Ms:
-        """Milliseconds that never go back, and go on while the host sleeps: a lease does not outlive a suspension."""
+        """Return ms that never go back, and go on while the host sleeps: no lease outlives a suspension."""
         return Ms(clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000)
 
     async def sleep(self, duration_ms: int) -> None:
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """`Ids` from the operating system's source; choices that nobody gains by guessing from a quicker one."""
+    """`Ids` from the operating system's source; choices that need no secrecy come from a quicker one."""
 
     def __init__(self) -> None:
         self._random = random.Random()  # jitter and placement; seeded by the system

@@ -1,9 +1,8 @@
-"""Asks in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
+"""Makes calls in the compact encoding (`wire.compact`): one connection to each target, many calls in flight on it.
 
-A connection is made when it is first needed and again after it broke; all calls on a connection that breaks fail
-together. One that says nothing for as long as a call may wait is left: with that call all fail that may wait no longer
-than it, and those that may (a copy takes minutes) go on waiting there. Whether to ask again, and where, is the caller's
-(`rpc_client.Channel`).
+The first call to a target connects, and the first after a connection broke; a break fails all calls on it. The client
+leaves a connection that is silent for as long as a call may wait. Then that call fails, and all that may wait no longer
+than it; others (a copy takes minutes) go on waiting there. It never repeats a call: `rpc_client.Channel` decides that.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from chelonia.hosting.net.http_client import RoundTrips, explain, keep_trouble_q
 from chelonia.wire import compact
 
 REFUSED: Final = "TLSV1_ALERT_NO_APPLICATION_PROTOCOL"
-"""What OpenSSL calls it when a server ends the handshake because nothing was agreed on; most go on without."""
+"""OpenSSL's reason when a server ends the handshake because nothing was agreed on; most go on without."""
 CONNECT_MS: Final = 5_000
-"""TCP and TLS together."""
+"""Time for TCP and TLS together."""
 
 
 class CompactClient:
     """Connections to services of ours. Use inside one event loop; close when done."""
 
     def __init__(self, tls: ssl.SSLContext, round_trips: RoundTrips | None = None) -> None:
-        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate; round_trips: is told of them."""
+        """Args: tls: offers `compact.PROTOCOL` and shows this node's certificate; round_trips: keeps those measured."""
         self._tls = tls
         self._round_trips = round_trips or RoundTrips()
         self._open: dict[str, asyncio.Task[Connection]] = {}
@@ -43,22 +42,22 @@ class CompactClient:
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call.
 
-        Raises: NOT_SUPPORTED (nobody speaks it there), NETWORK, TIMEOUT, UNTRUSTED; `Silent` if that is to be told.
+        Raises: NOT_SUPPORTED (the target does not speak it), NETWORK, TIMEOUT, UNTRUSTED, and `Silent` if wanted.
         """
         connection = self._connection_to(_target(url)) or await self._connected(_target(url))
         return await connection.ask(asking)
 
     def open_connection(self, url: str) -> Connection | None:
-        """The connection on which a call may be sent at once; None: there is none yet, or it broke."""
+        """Return the connection on which a call may be sent at once; None: there is none yet, or it broke."""
         return self._connection_to(_target(url))
 
     def anew(self) -> None:
-        """Have whoever asks from now on make another connection; those that stand end with the last who waits there."""
+        """Make new connections for later calls; the present ones end with their last waiting call."""
         for connection in self._stands.values():
             connection.part()
 
     async def close(self) -> None:
-        """Close all connections, and wait until they are: else the interpreter warns of them."""
+        """Close all connections, and wait until they have ended: else the interpreter warns of them."""
         opening, ending = list(self._open.values()), [*self._left, *self._stands.values()]
         self._open, self._stands, self._left = {}, {}, []
         for task in opening:
@@ -66,13 +65,12 @@ class CompactClient:
         await asyncio.gather(*opening, return_exceptions=True)
         for connection in ending:
             connection.close()
-        await asyncio.sleep(0)  # so that goodbye is said; a peer's own is a round trip away, and nobody needs it
+        await asyncio.sleep(0)  # sends TLS's goodbye; the peer's own is a round trip away, and not needed
         for connection in ending:
             connection.abort()
         await asyncio.gather(*(connection.ended for connection in ending))
 
     def _connection_to(self, target: str) -> Connection | None:
-        """The connection that stands; None: there is none yet, or it broke."""
         connection = self._stands.get(target)
         return None if connection is None or connection.broken else connection
 
@@ -108,8 +106,8 @@ class CompactClient:
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """What is asked, its number still to be given, and for how long an answer is waited for; `silent_ms`: after so long
-    without an answer `Silent` is raised (0: it is not)."""
+    """A call that has no number yet. `read_ms`: longest wait for its answer; `silent_ms`: time without an answer after
+    which `Silent` is raised (0: never)."""
 
     words: compact.OutgoingCall
     read_ms: int
@@ -117,7 +115,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 
 
 class Silent(Exception):
-    """A call has no answer yet. It goes on: `rest` is to be awaited."""
+    """A call has no answer yet. It goes on: await `rest`."""
 
     def __init__(self, rest: asyncio.Future[compact.IncomingAnswer]) -> None:
         super().__init__()
@@ -125,7 +123,7 @@ class Silent(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One connection: numbers calls, and hands answers to whoever asked."""
+    """One connection: numbers calls, and hands answers to their callers."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -133,24 +131,24 @@ class Connection(asyncio.Protocol):
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[compact.IncomingAnswer]] = {}
         self._due: list[tuple[float, int, float, float]] = []
-        """When who waits is told that it takes long, its number, since when he waits, and when next (0: never)."""
+        """Deadlines of calls: the instant, the call's number, its beginning, and its next deadline (0: none)."""
         self._heard_s = 0.0
         self._watch: asyncio.Handle | None = None
         self._watch_s = 0.0
-        """When the watch looks next. (uvloop's handle of a time that is now does not know its time.)"""
+        """When the watch looks next: uvloop's handle of a time that is now does not know it."""
         self._splitter = compact.Splitter(compact.ANSWER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._handed_out = 0
-        """How many answers came last together: as many may ask again in this turn."""
+        """Number of answers that came last together: as many callers may call again in this turn."""
         self.broken = False
         self._refused: compact.WireError | None = None
-        """Why the peer hears nobody of us."""
+        """The peer's refusal of all our calls."""
         self.ended = self._loop.create_future()
-        """Done when it is closed."""
+        """Done when the connection is closed."""
 
     def ask(self, asking: PendingCall) -> asyncio.Future[compact.IncomingAnswer]:
-        """Send a call; its answer is to be awaited.
+        """Send a call; return the future of its answer.
 
         Raises: NETWORK, TOO_LARGE, BAD_REQUEST (text that is not UTF-8); when awaited NETWORK, TIMEOUT, `Silent`.
         """
@@ -167,28 +165,28 @@ class Connection(asyncio.Protocol):
         else:
             self._expect(read_s, number, now_s, 0)
         if len(self._waiting) == 1 and self._handed_out < 2:
-            self._flush()  # nobody else waits: hardly another call comes in this turn
+            self._flush()  # no other call waits: hardly another comes in this turn
         elif len(self._out) == 1:
             self._loop.call_soon(self._flush)
         return answer
 
     @property
     def waits(self) -> bool:
-        """Whether anybody waits for an answer."""
+        """Whether any call waits for its answer."""
         return bool(self._waiting)
 
     def part(self) -> None:
-        """Be asked by nobody more, and end with the last who waits."""
+        """Take no more calls, and end with the last that waits."""
         self.broken = True
         self._end_when_left()
 
     def close(self) -> None:
-        """Say goodbye."""
+        """End the connection with TLS's goodbye."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now."""
+        """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -196,7 +194,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Every call in flight fails."""
+        """Fail every call in flight."""
         if not self.ended.done():
             self.ended.set_result(None)
         self._transport = None
@@ -222,14 +220,14 @@ class Connection(asyncio.Protocol):
             self._break(CheloniaError(Kind.NETWORK, cause=f"{self._target} answered what is no answer: {error.cause}"))
 
     def _flush(self) -> None:
-        """Send what one turn of the event loop has asked in one write."""
+        """Send the calls of one turn of the event loop in one write."""
         out = self._out
         if self._transport is not None and not self._transport.is_closing() and not self.broken and out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
 
     def _expect(self, due_s: float, number: int, since_s: float, then_s: float) -> None:
-        """Watch one deadline, and another `then`; one timer, for the earliest."""
+        """Watch a deadline, and another after it (0: none); one timer, for the earliest of all calls."""
         while self._due and self._is_over(self._due[0][1]):
             self._waiting.pop(heapq.heappop(self._due)[1], None)
         heapq.heappush(self._due, (due_s, number, since_s, then_s))
@@ -242,8 +240,8 @@ class Connection(asyncio.Protocol):
         self._watch, self._watch_s = self._loop.call_at(when_s, self._overdue), when_s
 
     def _overdue(self) -> None:
-        """Whoever has waited too long fails, and others with him if nothing was heard meanwhile: the peer is frozen,
-        gone, or busy with what takes long."""
+        """Fail a call that has waited too long, and others with it if nothing came meanwhile: the peer is frozen, gone,
+        or busy for long."""
         self._watch = None
         while self._due:
             due_s, number, since_s, then_s = self._due[0]
@@ -269,24 +267,24 @@ class Connection(asyncio.Protocol):
             waiting.set_exception(error)
 
     def _is_over(self, number: int) -> bool:
-        """Whether a call was answered, or whoever asked does not wait any more."""
+        """Return whether a call was answered, or its caller no longer waits."""
         waiting = self._waiting.get(number)
         return waiting is None or waiting.done()
 
     def _tell_silence(self, number: int, waiting: asyncio.Future[compact.IncomingAnswer]) -> None:
-        """Whoever waits hears that it takes long; what answers him comes to another future."""
+        """Raise `Silent` for a waiting caller; the answer will come to another future."""
         rest = self._waiting[number] = self._loop.create_future()
-        rest.add_done_callback(_look_at)  # who asked may have gone in this turn of the loop: then nobody awaits it
+        rest.add_done_callback(_look_at)  # the caller may have gone in this turn of the loop: then nobody awaits it
         waiting.set_exception(Silent(rest))
 
     def _break(self, error: CheloniaError) -> None:
-        """All fail, and it ends."""
+        """Fail all calls, and end the connection."""
         self.broken = True
         self._due.clear()
         self._fail(error, tuple(self._waiting))
 
     def _leave(self, error: CheloniaError, patience_s: float) -> None:
-        """Who may wait no longer than `patience_s` fails, nobody asks any more, and it ends with the last who waits."""
+        """Fail the calls that may wait no longer than `patience_s`; take no more, and end with the last that waits."""
         self.broken = True
         self._due = [due for due in self._due if (due[3] or due[0]) - due[2] > patience_s and not self._is_over(due[1])]
         heapq.heapify(self._due)
@@ -313,7 +311,7 @@ class Connection(asyncio.Protocol):
 
 
 def _look_at(answer: asyncio.Future[compact.IncomingAnswer]) -> None:
-    """Have the event loop not warn that nobody took a failure."""
+    """Take a failure, so that the event loop does not warn that nobody did."""
     if not answer.cancelled():
         answer.exception()
 

@@ -26,11 +26,11 @@ def _noted_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 class _Handler(ResponseHandler):
-    """aiohttp's, whose clock for the next bytes stands still when the answer has come whole: it would go off later, and
-    fail what is sent next over the connection."""
+    """aiohttp's handler, whose timeout of reading ends once the answer has come whole. Else it would fire later, and
+    fail the next request on the connection."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on; what was parsed meanwhile may have been the last of it."""
+        """Read on; the bytes parsed meanwhile may have been the last."""
         super().resume_reading(resume_parser)
         if self._payload is not None and self._payload.is_eof():
             self._drop_timeout()
@@ -68,7 +68,7 @@ class Connector(aiohttp.TCPConnector):
 
 
 def impatient(continue_ms: int) -> type[aiohttp.ClientRequest]:
-    """aiohttp's request, whose body goes without `100 Continue` after so long (RFC 9110, section 10.1.1)."""
+    """Return aiohttp's request, whose body goes without `100 Continue` after this time (RFC 9110, section 10.1.1)."""
 
     class Impatient(aiohttp.ClientRequest):
         async def write_bytes(

@@ -1,4 +1,4 @@
-"""Which files of a credential and of CAs somebody names."""
+"""Files of a credential and of CAs that a user names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class CredentialFiles(msgspec.Struct, frozen=True):
-    """Credential and CA files; None where not named. Each that is wins over anything found."""
+    """Credential and CA files; None where not named. A named file wins over any that is found."""
 
     proxy: Path | None = None
     cert: Path | None = None

@@ -1,8 +1,8 @@
-"""Find a user's credential and CAs where grid software keeps them, and explain why a chain is refused.
+"""Finds a user's credential and CAs where grid software keeps them, and explains why a chain is refused.
 
 Decides which files are used, in the order the ecosystem agreed on; the environment, home and user id are passed in.
 Explicit arguments win and are final: if they are no good, nothing else is tried. From the environment and the default
-places the first usable credential is taken; what was passed over, and why, is kept in `Credential.passed_over`.
+places the first usable credential wins; `Credential.passed_over` has the better places, with reasons.
 Order: explicit proxy, explicit certificate + key; then X509_USER_PROXY, ARC_PROXY_FILE, /tmp/x509up_u<uid>,
 X509_USER_CERT + X509_USER_KEY, ARC_CERT_FILE + ARC_KEY_FILE, ~/.globus/usercert.pem + userkey.pem.
 CAs: explicit, X509_CERT_DIR, ARC_CA_DIR, ARC_CA_FILE, ~/.globus/certificates, /etc/grid-security/certificates.
@@ -29,14 +29,14 @@ from chelonia.hosting.net.tls import TlsSettings, Trust, check_key_mode, load_ke
 SYSTEM_CA_DIR: Final = Path("/etc/grid-security/certificates")
 PROXY_DIR: Final = Path("/tmp")
 PASSWORD_TRIES_MAX: Final = 3
-"""How often a person may mistype a password."""
+"""Tries that a person has for a password."""
 
 Prompt = Callable[[Path], bytes | None]
-"""Asks a person for the password of an encrypted key file; None to give up."""
+"""Asks a person for the password of an encrypted key file; returns None when the person gives up."""
 
 
 class CredentialSurroundings(msgspec.Struct, frozen=True):
-    """Where to look: `environ` the environment, `home` the user's directory (None if he has none), `uid` his number.
+    """A user's surroundings: `environ` the environment, `home` the directory (None: there is none), `uid` the user id.
 
     `proxy_dir` and `system_ca_dir` are the places grid software agreed on; other values are for tests.
     """
@@ -49,7 +49,7 @@ class CredentialSurroundings(msgspec.Struct, frozen=True):
 
 
 class PassedOver(msgspec.Struct, frozen=True):
-    """A place that was looked at and not used: `origin` how we came to it, `path` the file, `reason` why not."""
+    """A place that was examined and not used: `origin` how it was found, `path` the file, `reason` why not."""
 
     origin: str
     path: Path
@@ -81,7 +81,7 @@ class Credential:
     passed_over: tuple[PassedOver, ...] = ()
 
     def settings(self, cas: TlsSettings) -> TlsSettings:
-        """TLS settings with this credential and the CAs of `cas` (as `find_cas` gives them)."""
+        """Return TLS settings with this credential and the CAs of `cas` (as `find_cas` returns them)."""
         if self.is_proxy:
             return replace(cas, proxy=self.cert, cert=None, key=None, password=self.password)
         return replace(cas, proxy=None, cert=self.cert, key=self.key, password=self.password)
@@ -107,8 +107,7 @@ def find_credential(
         around: environment, home, user id.
         now_ms: the instant at which it must be valid.
         prompt: asks for the password of an encrypted key; without it encrypted keys are passed over.
-    Raises: BAD_CONFIG naming each file tried and why it was refused; EXPIRED if all that stood in the way of every
-        file that exists was its end.
+    Raises: BAD_CONFIG naming each file tried and why it was refused; EXPIRED if each file that exists has expired.
     """
     passed: list[PassedOver] = []
     kinds: list[Kind] = []
@@ -145,17 +144,17 @@ def find_cas(explicit: CredentialFiles, around: CredentialSurroundings) -> TlsSe
 
 
 def explain_chain(chain: Sequence[x509.Certificate], trust: Trust, now_ms: Ms) -> tuple[str, ...]:
-    """Say why a chain would be refused, by OpenSSL's verification and by ours, without a connection.
+    """Return why a chain would be refused, by OpenSSL's verification and by ours, without a connection.
 
     Args:
         chain: leaf first; the trust anchor may be left out.
-        trust: as `tls.load_trust` gives it.
+        trust: as `tls.load_trust` returns it.
         now_ms: the instant to judge at.
     Returns: reasons naming the certificate, empty if the chain is accepted.
     """
     if not chain:
         return ("there is no certificate",)
-    from OpenSSL import crypto  # here, so that a command that is let in starts without it
+    from OpenSSL import crypto  # here, so that a command whose credential is accepted starts without it
 
     store = crypto.X509Store()
     store.set_flags(crypto.X509StoreFlags.ALLOW_PROXY_CERTS)
@@ -177,7 +176,7 @@ def explain_chain(chain: Sequence[x509.Certificate], trust: Trust, now_ms: Ms) -
 
 
 def explain_file(cert_file: Path, trust: Trust, now_ms: Ms) -> tuple[str, ...]:
-    """`explain_chain` for the certificates in a PEM file; an unreadable file is a reason too."""
+    """Return as `explain_chain`, for the certificates in a PEM file; an unreadable file is a reason too."""
     try:
         chain = x509.load_pem_x509_certificates(cert_file.read_bytes())
     except (OSError, ValueError) as error:
@@ -186,7 +185,7 @@ def explain_file(cert_file: Path, trust: Trust, now_ms: Ms) -> tuple[str, ...]:
 
 
 def _places(explicit: CredentialFiles, around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
-    """Places to look at, best first."""
+    """Yield the places to examine, best first."""
     if explicit.proxy is not None:
         yield _CredentialPlace("named explicitly", explicit.proxy, explicit.proxy, is_proxy=True, final=True)
     elif explicit.cert is not None or explicit.key is not None:
@@ -199,7 +198,7 @@ def _places(explicit: CredentialFiles, around: CredentialSurroundings) -> Iterat
 
 
 def _found_places(around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
-    """The places of the environment and the conventions."""
+    """Yield the places of the environment and the conventions."""
     environ = around.environ
     for name in ("X509_USER_PROXY", "ARC_PROXY_FILE"):
         if environ.get(name):
@@ -216,7 +215,7 @@ def _found_places(around: CredentialSurroundings) -> Iterator[_CredentialPlace]:
 
 
 def _ca_places(around: CredentialSurroundings) -> Iterator[tuple[str, Path, bool]]:
-    """(origin, path, whether a directory) of each place for CAs, best first."""
+    """Yield (origin, path, whether a directory) of each place for CAs, best first."""
     for name, is_dir in (("X509_CERT_DIR", True), ("ARC_CA_DIR", True), ("ARC_CA_FILE", False)):
         if around.environ.get(name):
             yield name, Path(around.environ[name]), is_dir
@@ -243,7 +242,7 @@ def _examine(place: _CredentialPlace, uid: int, now_ms: Ms, prompt: Prompt | Non
 
 
 def _check_file(path: Path, uid: int) -> None:
-    """Refuse a file that is missing or that another user put there. Raises: NOT_FOUND, BAD_CONFIG."""
+    """Refuse a file that is missing, or neither the user's nor root's. Raises: NOT_FOUND, BAD_CONFIG."""
     try:
         found = path.stat()
     except OSError as error:
@@ -255,7 +254,7 @@ def _check_file(path: Path, uid: int) -> None:
 
 
 def _may_hold_key(path: Path) -> bool:
-    """False when it certainly holds none; what cannot be read is judged later."""
+    """Return False when a file certainly holds no key; an unreadable one is judged later."""
     try:
         return b"PRIVATE KEY" in path.read_bytes()
     except OSError:
@@ -263,9 +262,9 @@ def _may_hold_key(path: Path) -> bool:
 
 
 def _password(key_file: Path, prompt: Prompt | None) -> bytes | None:
-    """The password of an encrypted key, asked for; None for a plain key.
+    """Prompt for the password of an encrypted key; return None for a plain key.
 
-    Raises: BAD_CONFIG if there is nobody to ask, he gives up, or is wrong too often.
+    Raises: BAD_CONFIG without a prompt, when the person gives up, or after too many wrong passwords.
     """
     check_key_mode(key_file)
     try:

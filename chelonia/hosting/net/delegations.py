@@ -1,8 +1,8 @@
 """Proxies that users have delegated to this node, so that it may show them to other servers in their name.
 
-The key of each is made here and never leaves: the user signs its certificate. All of it is in memory alone, ends with
-the proxy's validity, and is gone after a restart; clients then delegate again. A user has one delegation for each set
-of attributes (VOMS) that he comes with, whatever id he gives it.
+The node makes the key of each, which never leaves it: the user signs its certificate. Delegations are in memory alone.
+They end with the proxy's validity or a restart, and clients delegate again. A user has one delegation for each set of
+attributes (VOMS) on its certificates, whatever id its client gives.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from chelonia.hosting.net.identity import check_validity, identity_of_chain
 log = logging.getLogger("chelonia.delegations")
 
 DELEGATIONS_MAX: Final = 1000
-"""Of one node, about 20 KiB each."""
+"""Delegations of one node, about 20 KiB each."""
 DELEGATIONS_PER_DN_MAX: Final = 8
-"""Sets of attributes that one user comes with."""
+"""Delegations of one user, each for a set of attributes."""
 ANSWER_MS_MAX: Final = 10 * 60 * 1000
-"""How long a request waits for its proxy."""
+"""Time for which a request waits for its proxy."""
 CHAIN_MAX: Final = 16
 Who = tuple[Dn, tuple[str, ...]]
 
 
 @dataclass(slots=True)
 class _Delegated:
-    """What one user has delegated, and the key that waits for a proxy."""
+    """One user's delegated proxy, and the key that waits for a proxy."""
 
     issued: Issued | None = None
     until_ms: Ms = Ms(0)
@@ -48,7 +48,7 @@ class _Delegated:
 
 
 class Delegations:
-    """Keeps what is delegated by those who show a certificate. Every method raises DENIED to those who show none."""
+    """Keeps the proxies that holders of certificates delegate. Every method raises DENIED to peers without one."""
 
     def __init__(self, now_ms: Callable[[], Ms] | None = None, limits: LimitCounts | None = None) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
@@ -57,8 +57,8 @@ class Delegations:
         self._making = asyncio.Lock()
 
     async def request(self, peer: Peer) -> str:
-        """A certificate request (PEM) for `peer` to sign: the same one until it is signed. Raises: BUSY."""
-        async with self._making:  # an RSA key costs 100 ms of a core: nobody gets more than one core of them
+        """Return a certificate request (PEM) for `peer` to sign: of the same key until it is signed. Raises: BUSY."""
+        async with self._making:  # an RSA key costs 100 ms of a core: together they get no more than one core
             held = self._place(_who(peer))
             key = held.asked if self._now_ms() < held.asked_until_ms else None
             if key is None:
@@ -90,12 +90,12 @@ class Delegations:
             raise CheloniaError(Kind.UNTRUSTED, "putProxy", cause=f"it is a proxy of {identity.dn}, you are {who[0]}")
         check_validity(chain, self._now_ms())
         held.issued, held.until_ms = Issued(chain, key), identity.not_after_ms
-        if key is held.asked:  # else another client of this user signs what was asked last
+        if key is held.asked:  # else another client of this user will sign the last request
             held.asked, held.asked_until_ms = None, Ms(0)
         log.info('event=delegated dn="%s" until_ms=%d limited=%s', who[0], identity.not_after_ms, identity.limited)
 
     def until_ms(self, peer: Peer) -> Ms:
-        """When what `peer` has delegated ends. Raises: NOT_FOUND."""
+        """Return when the delegation of `peer` ends. Raises: NOT_FOUND."""
         held = self._held.get(_who(peer))
         if held is None or self._now_ms() >= held.until_ms:
             raise CheloniaError(Kind.NOT_FOUND, "delegation", cause="nothing that you have delegated is kept here")
@@ -105,14 +105,14 @@ class Delegations:
         self._held.pop(_who(peer), None)
 
     def credential(self, peer: Peer, left_ms: int) -> bytes:
-        """What to show in the name of `peer` (PEM), "" when nothing is kept that is good for `left_ms` more."""
+        """Return the credential in the name of `peer` (PEM), "" when none is good for `left_ms` more."""
         held = self._held.get(_who(peer))
         if held is None or held.issued is None or self._now_ms() + left_ms >= held.until_ms:
             return b""
         return held.issued.proxy_pem
 
     def _place(self, who: Who) -> _Delegated:
-        """What `who` has, or room for it. Raises: BUSY."""
+        """Return the entry of `who`, a new one if need be. Raises: BUSY."""
         if who not in self._held:
             now_ms = self._now_ms()
             gone = [each for each, held in self._held.items() if now_ms >= max(held.until_ms, held.asked_until_ms)]
@@ -130,7 +130,7 @@ class Delegations:
 
 
 def id_of(peer: Peer) -> str:
-    """The id of what `peer` delegates, 16 hex digits."""
+    """Return the id of the delegation of `peer`, 16 hex digits."""
     return hashlib.sha256(repr(_who(peer)).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """The one HTTP client: pooled, bounded, mutual TLS, and every failure as a CheloniaError that names its cure.
 
-Used by the services' stubs, by Shepherds that push copies, and by the users' SDK. It knows nothing of SOAP or TURLs.
-A new TLS context (certificates reloaded) is used for every connection opened after it; old ones run out by themselves.
+The services' stubs use it, Shepherds that push copies, and the users' SDK. It knows nothing of SOAP or TURLs. New
+connections use the newest TLS context (certificates reloaded); old ones run out by themselves.
 Invariant: queries (they may hold tickets) never reach an error text or a log line.
 """
 
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from chelonia.hosting.net.compact_client import CompactClient
 
 EXPECT_ABOVE_BYTES = 64 * 1024
-"""Bodies longer than this (or of unknown length) ask `Expect: 100-continue` first: a refusal then costs no upload."""
+"""Bodies longer than this (or of unknown length) send `Expect: 100-continue` first: a refusal then costs no upload."""
 ERROR_BODY_BYTES_MAX = 2048
 ROUND_TRIPS = 4
-"""A new connection needs as many until its peer has been heard: TCP, TLS, the question, and one for its patience."""
+"""Round trips of a new connection until its peer has answered: TCP, TLS, the question, and one to spare."""
 TARGETS_MAX = 1000
-"""Of so many targets it is remembered how far they are."""
+"""Targets whose round trip is kept."""
 _RTT_AT = 68
-"""Where `struct tcp_info` (linux/tcp.h) has the smoothed round trip, a 32-bit number of microseconds."""
+"""Offset of the smoothed round trip in `struct tcp_info` (linux/tcp.h), a 32-bit number of microseconds."""
 
 TlsSource = Callable[[], ssl.SSLContext | None]
-"""Gives the context for new connections, the same object while nothing changes (connections are pooled by it): hold
+"""Returns the context for new connections, the same object while nothing changes (connections are pooled by it). Hold
 on to one `TlsStore.client_context()`, which renews itself. None: plaintext and default trust (tests)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Patience and pool sizes."""
+    """Limits of waiting, and pool sizes."""
 
     connect_ms: int = 10_000
     read_idle_ms: int = 60_000
-    """How long an answer, or the next bytes of one, may take."""
+    """Longest wait for an answer, or for the next bytes of one."""
     send_idle_ms: int = bounds.HTTP_BODY_IDLE_MS
-    """How long the next bytes of a body may take to be taken; a longer `Sending.read_idle_ms` counts for them too."""
+    """Longest wait until the peer takes the next bytes of a body; a longer `Sending.read_idle_ms` counts too."""
     connections_max: int = 256
     connections_per_target_max: int = 32
     keepalive_ms: int = 30_000
-    """How long an unused connection is kept: less than any server of ours keeps it."""
+    """Time for which an unused connection is kept: less than any server of ours keeps it."""
     answer_bytes_max: int = 4 * bounds.SOAP_BODY_BYTES_MAX
 
 
@@ -72,7 +72,7 @@ class Sending(msgspec.Struct, frozen=True):
     body: bytes | AsyncIterator[bytes] | None = None
     length: int = -1
     read_idle_ms: int = 0
-    """Overrides the client's patience when positive."""
+    """Overrides the client's limit when positive."""
     expects: bool = True
     """Whether a long body waits for `100 Continue`."""
 
@@ -134,41 +134,41 @@ class Streaming:
 
 
 class RoundTrips:
-    """How far targets are, in milliseconds, as the kernel saw it when a connection to them had been made (tcp(7)):
-    how busy the peer is does not count."""
+    """Round trips to targets in ms, as the kernel measured them while a connection was made (tcp(7)): the load of the
+    peer does not count."""
 
     def __init__(self) -> None:
         self._ms: dict[str, float] = {}
 
     def note(self, target: str, transport: asyncio.BaseTransport) -> None:
-        """Keep what a new connection tells; nothing where the kernel does not say, or it has broken since."""
+        """Keep the round trip of a new connection, unless the kernel does not know it, or the connection broke."""
         end, what = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
         if what is not None and end is not None:
-            with suppress(OSError, ValueError):  # it is closed: each event loop says so in its way
+            with suppress(OSError, ValueError):  # it is closed: event loops differ in the error
                 info = end.getsockopt(socket.IPPROTO_TCP, what, _RTT_AT + 4)
                 self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
 
     def keep(self, target: str, ms: float) -> None:
-        """Keep how far a target is. Whoever was silent while a connection was made is not as far as that."""
+        """Keep a target's round trip, capped: a peer that was silent meanwhile is not as far as that."""
         self._ms.pop(target, None)
         self._ms[target] = min(ms, bounds.ROUND_TRIP_MS_MAX)
         if len(self._ms) > TARGETS_MAX:
             del self._ms[next(iter(self._ms))]
 
     def to(self, url: str) -> float:
-        """That of a target; as long as none is known it is taken to be as far as the farthest of all."""
+        """Return a target's round trip; of an unknown target, the longest of all."""
         known = self._ms.get(target_of(url))
         return max(self._ms.values(), default=0.0) if known is None else known
 
 
 class Unreachable(CheloniaError):
-    """A failure that passes only when somebody changes something, as an unknown host name: trying again is no use."""
+    """A failure that lasts until somebody changes something, as an unknown host name: trying again is no use."""
 
 
 class HttpClient:
     """Sends requests over pooled connections. Use inside one event loop; close when done.
 
-    Args: `continue_ms`: how long a body waits for `100 Continue`, and is then sent without; 0: as for an answer.
+    Args: `continue_ms`: time that a body waits for `100 Continue` before it goes without; 0: as for an answer.
     """
 
     def __init__(
@@ -189,10 +189,10 @@ class HttpClient:
         self.compact: CompactClient | None = None
         """The same peers in the compact encoding; closed with this."""
         self.renew: Callable[[], bool] = bool
-        """Takes up certificates that were replaced on the disk since, for new connections; tells whether any were. It
-        reads files. Raises: as `TlsStore.reload`."""
+        """Loads certificates that were replaced on the disk, for new connections; returns whether any were. It reads
+        files. Raises: as `TlsStore.reload`."""
         self.loads = "aiohttp"
-        """What is imported before the first request; a program of ours may know a quicker way."""
+        """Module to import before the first request; a program of ours may know a quicker way."""
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -201,7 +201,7 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; what is asked from now on fails with NETWORK."""
+        """Close all connections; later requests fail with NETWORK."""
         self._closed = True
         if self.compact is not None:
             await self.compact.close()
@@ -220,10 +220,10 @@ class HttpClient:
 
     @asynccontextmanager
     async def stream(self, sending: Sending) -> AsyncIterator[Streaming]:
-        """Send and give the answer with its body still to be read. Raises: as `request`; what the body raised."""
+        """Send, and yield the answer with its body still to be read. Raises: as `request`; what the body raised."""
         if not self._sessions:
             importlib.import_module(self.loads)
-        import aiohttp  # not above: it takes long to load, and many a command needs none
+        import aiohttp  # here: it takes long to load, and many commands do not need it
 
         target = target_of(sending.url)
         body = _Body(sending.body) if sending.body is not None and not isinstance(sending.body, bytes) else None
@@ -273,8 +273,8 @@ class HttpClient:
         )
 
     def _pool(self, *, asks: bool) -> aiohttp.ClientSession:
-        """The connections for bodies, or those for questions, which do not wait until a body has left one free: who
-        asks whether a busy Shepherd lives would take that for silence."""
+        """Return the connections for bodies, or those for questions, which never wait for a body's. Else a question
+        whether a busy Shepherd lives would find it silent."""
         if self._closed:
             raise CheloniaError(Kind.NETWORK, cause="this process closes its connections: it is ending")
         if asks not in self._sessions:
@@ -312,7 +312,7 @@ class HttpClient:
 
 
 class _Body:
-    """A body being sent; keeps what its source raised, which aiohttp would turn into a connection error."""
+    """A body being sent; keeps its source's error, which aiohttp would turn into a connection error."""
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
@@ -322,7 +322,7 @@ class _Body:
 
     @asynccontextmanager
     async def taken_within(self, idle_s: float) -> AsyncIterator[None]:
-        """Send it. Raises: TimeoutError when so long none of it is taken; its source may take longer."""
+        """Send the body. Raises: TimeoutError when none of it is taken for so long; its source may take longer."""
         self._idle_s = idle_s
         try:
             async with asyncio.timeout(idle_s) as self._limit:
@@ -347,13 +347,13 @@ class _Body:
 
 
 def target_of(url: str) -> str:
-    """The part of a URL that may be shown: scheme, host and port."""
+    """Return the part of a URL that may be shown: scheme, host and port."""
     parsed = urlsplit(url)
     return f"{parsed.scheme}://{parsed.netloc}"
 
 
 def raise_for_status(status: int, headers: Mapping[str, str], body: bytes, op: str = "") -> None:
-    """Raise what a refusal of a door of ours means. Raises: the kind it names, else by the status."""
+    """Raise the error of a door's refusal: of the kind that the answer names, else by the status."""
     if status < 400:
         return
     text = body[:ERROR_BODY_BYTES_MAX].decode("utf-8", "replace").strip()
@@ -382,18 +382,18 @@ _BY_STATUS = {
 
 
 def of_a_broken_connection(context: Mapping[str, Any]) -> bool:
-    """Whether what an event loop could not hand to anybody (`loop.call_exception_handler`) is only that a connection
-    broke: its peer left, or it was given up before its handshake ended. Whoever used it is told by what he awaits."""
+    """Return whether an error that an event loop could hand to nobody (`loop.call_exception_handler`) is only a broken
+    connection. Its peer left, or it was given up before its handshake ended; its user gets the error by an await."""
     error, text = context.get("exception"), str(context.get("message", ""))
     if text.startswith("Fatal error on"):
         return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
-    # aiohttp's task that sends an upload has nobody who waits for it when it fails before the first byte of the body
+    # nobody awaits aiohttp's task of an upload that fails before the first byte of the body
     return text.startswith("Task exception was never") and _is_a(error, "aiohttp", "ClientConnectionError")
 
 
 def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop without an exception handler pass over what concerns our connections alone: else it writes that to
-    the stderr of whatever program uses them. A handler of the program's own stays, and is told."""
+    """Have a loop without an exception handler ignore errors of our connections, which it would write to the stderr of
+    any program that uses them. A program's own handler stays, and gets them."""
     if loop.get_exception_handler() is None:
         loop.set_exception_handler(_pass_over)
 
@@ -409,11 +409,11 @@ def _pass_over(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 def explain(error: BaseException, target: str, *, connecting: bool = False) -> CheloniaError:
     """Turn a failure of the transport into an error that names the target, the reason and the cure.
 
-    `connecting`: it is one of a connection that was being made, as aiohttp's own say of themselves.
+    `connecting`: the connection was being made; aiohttp's own errors say so themselves.
     """
     if isinstance(error, CheloniaError):
         return error
-    # aiohttp's wrapper of a refused certificate looks like one itself, without saying why.
+    # aiohttp's wrapper of a refused certificate looks like one itself, without the reason.
     refused = handshake_error(getattr(error, "certificate_error", error), target)
     if refused.kind is not Kind.NETWORK:
         return refused
@@ -440,12 +440,12 @@ def explain(error: BaseException, target: str, *, connecting: bool = False) -> C
 
 
 def _is_a(thing: object, module: str, name: str) -> bool:
-    """Whether a thing is of a class of a module that may not be loaded: then nothing is."""
+    """Return whether a thing is of a class of a module; False while that is not loaded."""
     return isinstance(thing, getattr(sys.modules.get(module), name, ()))
 
 
 def _is_unknown_host(error: BaseException) -> bool:
-    """Whether the name service knows for certain that there is no such host; that it cannot say passes."""
+    """Return whether the name service is certain that there is no such host; its own failures pass."""
     inner = getattr(error, "os_error", error)
     return isinstance(inner, socket.gaierror) and inner.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
 
@@ -453,7 +453,7 @@ def _is_unknown_host(error: BaseException) -> bool:
 def _reason(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or error
     if isinstance(inner, ConnectionRefusedError):
-        return "connection refused"  # the event loops word it each in their way
+        return "connection refused"  # event loops differ in the words
     if inner is error and _is_a(error, "aiohttp", "ClientOSError"):  # its own text may quote the URL, with the ticket
         number = getattr(error, "errno", None)
         return os.strerror(number) if number else "it was closed"

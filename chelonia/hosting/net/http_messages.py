@@ -1,7 +1,7 @@
-"""What a door sees of HTTP: one request, one answer, without the library that carries them.
+"""A door's view of HTTP: one request, one answer, without the library that carries them.
 
-Bodies are async iterators: a request's is bounded in idle time and pace by the server, an answer's is written with
-back-pressure. Whatever a door raises as CheloniaError becomes an answer by `errors.TABLE`.
+Bodies are async iterators. The server bounds a request's in idle time and pace, and writes an answer's with
+back-pressure. A door's CheloniaError becomes an answer by `errors.TABLE`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of the connection.
+    """The other end of a connection.
 
     - `dn` is `ANONYMOUS` without a client certificate
     - `issuer`: its CA, `serial`: its number in hex
@@ -39,23 +39,23 @@ class Peer:
 
     @property
     def credential(self) -> str:
-        """Which certificate it is, for as long as its issuer vouches for it; "" without one."""
+        """Serial number and issuer of the certificate, by which a CRL names it; "" without one."""
         return f"{self.serial} {self.issuer}" if self.serial else ""
 
 
 async def nothing() -> AsyncIterator[bytes]:
-    """A body without bytes."""
+    """Yield nothing: a body without bytes."""
     empty: tuple[bytes, ...] = ()
     for chunk in empty:
         yield chunk
 
 
 WhenClosed = Callable[[Hashable, Callable[[], None]], None]
-"""Has a function called when the connection has closed; of those with the same key only the last."""
+"""Registers a function to call when the connection has closed; of those with the same key only the last."""
 
 
 def _never(key: Hashable, told: Callable[[], None]) -> None:
-    """What does not go over a connection closes none."""
+    """Register nothing: there is no connection that closes."""
 
 
 class HttpRequest(Struct, frozen=True):
@@ -64,7 +64,7 @@ class HttpRequest(Struct, frozen=True):
     - `path` is decoded
     - `headers` is case-insensitive, its items are in order, each field by itself
     - `length` is -1 when not declared
-    - `target`: path and query as they were sent, what signatures are of
+    - `target`: path and query as they were sent, which signatures cover
     """
 
     method: str
@@ -80,8 +80,8 @@ class HttpRequest(Struct, frozen=True):
 
 
 class AccessNote(Struct, frozen=True):
-    """What only its door knows of a request, for the access log: as whom it was served, which operation it was, and
-    which error it ended with, "": none."""
+    """Facts of a request that only its door knows, for the access log: as whom it was served, its operation, and its
+    error ("": none)."""
 
     who: Dn
     operation: str
@@ -100,16 +100,16 @@ class HttpResponse(Struct, frozen=True):
 
 
 Door = Callable[[HttpRequest], Awaitable[HttpResponse]]
-"""What serves the requests of a listener."""
+"""Serves the requests of a listener."""
 
 
 def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
-    """A short plain text answer."""
+    """Return a short plain text answer."""
     return HttpResponse(status, (("Content-Type", TEXT), *headers), text.encode())
 
 
 def error_answer(error: CheloniaError) -> HttpResponse:
-    """The HTTP face of an error: its status, and a line naming kind and cause."""
+    """Return the answer for an error: its status, and a line naming kind and cause."""
     kind = ((ERROR_HEADER, error.kind.value),)
     retry = (("Retry-After", "1"),) if error.meaning.http == 503 else ()
     return text_answer(error.meaning.http, f"{error.kind.value}: {error.cause or error.op}\n", (*kind, *retry))
@@ -117,8 +117,8 @@ def error_answer(error: CheloniaError) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """How a body is collected: at most `limit` bytes within `deadline_ms`; `large` is told its size as it grows
-    beyond `bounds.SOAP_SMALL_BYTES`, and may refuse it."""
+    """Limits of a collected body: at most `limit` bytes within `deadline_ms`. `large` is called with its size as it
+    grows beyond `bounds.SOAP_SMALL_BYTES`, and may refuse it."""
 
     limit: int
     deadline_ms: int = bounds.SOAP_BODY_MS
@@ -126,7 +126,7 @@ class Whole:
 
 
 async def read_whole(request: HttpRequest, how: Whole) -> bytes:
-    """Collect a request body. Raises: TOO_LARGE; TIMEOUT, INCOMPLETE from the body; what `how.large` raises."""
+    """Collect a request body. Raises: TOO_LARGE, TIMEOUT, INCOMPLETE, and as `how.large`."""
     try:
         async with asyncio.timeout(how.deadline_ms / 1000):
             return await _collect(request, how)

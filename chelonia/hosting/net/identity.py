@@ -1,15 +1,15 @@
-"""Who is at the other end of a TLS connection: the end entity at the root of a proxy chain.
+"""Identifies the peer of a TLS connection: the end entity at the root of a proxy chain.
 
 Decides the identity of a peer from the chain that OpenSSL verified, and keeps it for resumed sessions, which carry no
 chain. Never verifies signatures itself, never grants rights; VOMS attributes count as far as `Attests` says.
 
-Invariants: an identity comes from a verified chain seen in a full handshake; validity, revocation and trust anchors
-are checked again at each use; a proxy whose policy we do not understand is refused (RFC 3820 section 3.8.2).
+Invariants: an identity comes from a verified chain seen in a full handshake. Validity, revocation and trust anchors
+are checked again at each use. A proxy whose policy we do not understand is refused (RFC 3820 section 3.8.2).
 
 DN form: Globus slash form in certificate order (`/DC=org/O=Grid/CN=Jane Doe`); a multi-valued RDN joins its parts by
 `+`. Bytes of the UTF-8 value outside printable ASCII, and the backslash, become `\\xHH` as OpenSSL and Globus write
-them. A `/` or `+` inside a value stays as it is (`CN=host/a.example.org` is everyday grid usage) unless what follows
-reads like `type=`; then it becomes `\\x2F` or `\\x2B`. So the text is unambiguous and `parse_dn` is its exact inverse.
+them. A `/` or `+` inside a value stays as it is (`CN=host/a.example.org` is everyday grid usage). Where the rest reads
+like `type=`, it becomes `\\x2F` or `\\x2B`. So the text is unambiguous and `parse_dn` is its exact inverse.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.values import replace
 
 IDENTITIES_MAX: Final = 4096
-"""Identities remembered for resumed sessions, about 10 KiB each; the least recently used goes first."""
+"""Identities kept for resumed sessions, about 10 KiB each; the least recently used goes first."""
 VOMS_NOTES_MAX: Final = 4096
-"""Reasons to ignore VOMS attributes, by DN, that have been logged; beyond it one may be logged again."""
+"""Logged reasons to ignore VOMS attributes, by DN; beyond it one may be logged again."""
 FOREVER: Final = Ms(2**63 - 1)
 """Later than any certificate can say."""
 
 PROXY_CERT_INFO: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 LENGTH_BYTES_MAX: Final = 2
-"""Of the length of a DER element in a proxyCertInfo: its policy may have up to 64 KiB."""
+"""Bytes of an element's length in a proxyCertInfo (DER): its policy may have up to 64 KiB."""
 VOMS_ATTRIBUTES: Final = x509.ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
 INHERIT_ALL: Final = bytes.fromhex("2b06010505071501")
 """A policy language of proxies, as DER has object identifiers: 1.3.6.1.5.5.7.21.1."""
 LIMITED: Final = bytes.fromhex("2b060104019b5001010109")
 """1.3.6.1.4.1.3536.1.1.1.9."""
 INDEPENDENT: Final = bytes.fromhex("2b06010505071502")
-"""1.3.6.1.5.5.7.21.2: of rights that its user does not have."""
+"""1.3.6.1.5.5.7.21.2: a proxy with rights that its user does not have."""
 
 Chain = Sequence[x509.Certificate]
 """Certificates from the leaf to the trust anchor, the anchor included."""
 ChainCheck = Callable[[Chain, Ms], Ms]
 """Raises UNTRUSTED if a verified chain is not acceptable at an instant: CRLs, signing policies, anchors.
 
-Returns until when (exclusive) the verdict holds as long as nothing is loaded anew: the first CRL's end, or `FOREVER`.
+Returns until when (exclusive) the verdict holds unless something is loaded anew: the first CRL's end, or `FOREVER`.
 """
 TlsObject = ssl.SSLObject | ssl.SSLSocket
-"""What `transport.get_extra_info('ssl_object')` gives, on asyncio and on uvloop."""
+"""Results of `transport.get_extra_info('ssl_object')`, on asyncio and on uvloop."""
 Rdn = tuple[tuple[str, str], ...]
 """One relative distinguished name: (short name or dotted OID, value) pairs."""
 
@@ -103,13 +103,13 @@ _log = logging.getLogger(__name__)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A peer whose chain has been verified, or nobody in particular.
+    """A peer whose chain has been verified, or one without a certificate.
 
     Fields:
     - `dn` end-entity subject in slash form, or `ANONYMOUS`
     - `attributes` verified VOMS attributes
     - `issuer` the CA that issued the end-entity certificate, `serial` its number in hex
-    - `limited` whether a limited proxy stands anywhere in the chain
+    - `limited` whether a limited proxy is anywhere in the chain
     - `not_before_ms`, `not_after_ms` the window in which every certificate of the chain is valid
     - `fingerprint` SHA-256 of the leaf's DER in hex, for logs
     - `host` whether the end entity's certificate is for a host, as any service's is
@@ -132,7 +132,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Attested(msgspec.Struct, frozen=True):
-    """VOMS attributes of a chain that count, until an instant (exclusive), and why others do not."""
+    """VOMS attributes of a chain that count, until an instant (exclusive), and reasons why others do not."""
 
     attributes: tuple[str, ...] = ()
     until_ms: Ms = FOREVER
@@ -140,11 +140,11 @@ class Attested(msgspec.Struct, frozen=True):
 
 
 Attests = Callable[[Chain, Ms], Attested]
-"""Says what the attribute certificates in a verified chain are good for at an instant."""
+"""Judges the attribute certificates in a verified chain at an instant."""
 
 
 def attests_nothing(chain: Chain, now_ms: Ms) -> Attested:
-    """What a client says, which asks no server for its groups."""
+    """Return no attributes: a client does not use those of servers."""
     return Attested()
 
 
@@ -153,7 +153,7 @@ NOBODY: Final = Identity(ANONYMOUS)
 
 
 class _JudgedIdentity(msgspec.Struct, frozen=True):
-    """One remembered identity, the chain it was read from, and the last verdict on it.
+    """One kept identity, the chain it was read from, and the last verdict on it.
 
     The verdict holds in round `judged` of `IdentityCache.judge_again`, until `good_until_ms` (exclusive).
     """
@@ -165,7 +165,7 @@ class _JudgedIdentity(msgspec.Struct, frozen=True):
 
 
 class IdentityCache:
-    """Identities by SHA-256 of the leaf, filled at full handshakes only; bounded; checked again at each use."""
+    """Identities by SHA-256 of the leaf: bounded, filled at full handshakes only, checked again at each use."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class IdentityCache:
         now_ms: Callable[[], Ms],
         attests: Attests = attests_nothing,
     ) -> None:
-        """Take the trust check, the clock, and who says which VOMS attributes count."""
+        """Take the trust check, the clock, and the judge of VOMS attributes."""
         self._check = check
         self._now_ms = now_ms
         self._attests = attests
@@ -182,14 +182,14 @@ class IdentityCache:
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
 
     def identify(self, tls: TlsObject | None) -> Identity:
-        """Return who is at the other end of `tls`; cheap enough to ask for each request.
+        """Return the identity of the peer of `tls`; cheap enough for each request.
 
         Args:
             tls: the connection after its handshake; None for a connection without TLS.
         Returns: the identity; `NOBODY` for a peer without a certificate and without TLS.
         Raises: EXPIRED if the chain is outside its validity now. UNTRUSTED if it is revoked, breaks a signing policy,
             lost its trust anchor, or carries a proxy policy we do not know. UNTRUSTED, too, if the session was resumed
-            and its identity is no longer remembered: the cause tells to reconnect.
+            and its identity is no longer kept: the cause says to reconnect.
         Source: RFC 3820 for proxies; RFC 8446 section 2.2 for resumption without certificates.
         """
         leaf = tls.getpeercert(True) if tls is not None else None
@@ -206,7 +206,7 @@ class IdentityCache:
         return self._use(key, self._meet(tls, key))
 
     def judge_again(self) -> None:
-        """Void all verdicts, identities kept: to be called when CRLs, policies or CAs were loaded anew."""
+        """Void all verdicts, and keep the identities. Call this when CRLs, policies or CAs were loaded anew."""
         self._round += 1
 
     def _use(self, key: bytes, known: _JudgedIdentity) -> Identity:
@@ -244,7 +244,7 @@ class IdentityCache:
         return _JudgedIdentity(identity, chain)
 
     def _note_ignored(self, dn: Dn, reasons: tuple[str, ...]) -> None:
-        """Log once why VOMS attributes that a peer shows are ignored."""
+        """Log once each reason why a peer's VOMS attributes are ignored."""
         for reason in reasons:
             note = f'dn="{dn}" reason={reason!a}'
             if note in self._voms_noted:
@@ -264,8 +264,8 @@ def identity_of_chain(chain: Chain) -> Identity:
 
     Args:
         chain: verified certificates, leaf first, at least one.
-    Raises: UNTRUSTED if no end entity is found, if it is a CA, has an empty subject, or if a proxy's policy is not
-        inheritAll or limited.
+    Raises: UNTRUSTED for a chain without an end entity, a CA, an empty subject, or a proxy policy other than inheritAll
+        and limited.
     Source: RFC 3820 sections 2.3 and 3.8.
     """
     assert chain, "a verified chain has at least its leaf"
@@ -325,7 +325,7 @@ def load_certificate(der: bytes) -> x509.Certificate:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a peer wrote oddly must not become a warning of ours
+            warnings.simplefilter("ignore")  # a peer's odd certificate must not become a warning of ours
             cert = x509.load_der_x509_certificate(der)
             _ = cert.subject, cert.issuer, cert.extensions
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
@@ -334,17 +334,17 @@ def load_certificate(der: bytes) -> x509.Certificate:
 
 
 def subject_dn(cert: x509.Certificate) -> Dn:
-    """The certificate's subject in slash form; empty for an empty subject."""
+    """Return the certificate's subject in slash form; empty for an empty subject."""
     return render_dn(cert.subject)
 
 
 def fingerprint(cert: x509.Certificate) -> bytes:
-    """SHA-256 of the certificate's DER, 32 bytes."""
+    """Return the SHA-256 of the certificate's DER, 32 bytes."""
     return hashlib.sha256(cert.public_bytes(Encoding.DER)).digest()
 
 
 def proxy_language(cert: x509.Certificate) -> bytes | None:
-    """The policy language of a proxy certificate (content of a DER object identifier); None for one that is no proxy.
+    """Return the policy language of a proxy (content of a DER object identifier); None for one that is no proxy.
 
     Raises: UNTRUSTED if the proxyCertInfo extension is malformed.
     Source: RFC 3820 section 3.8 (ProxyCertInfo).
@@ -361,12 +361,12 @@ def proxy_language(cert: x509.Certificate) -> bytes | None:
 
 
 def proxy_cert_info(language: bytes) -> bytes:
-    """The extension that says so, without a policy; any number of proxies may follow."""
+    """Return the extension with this language, without a policy; any number of proxies may follow."""
     return _der(0x30, _der(0x30, _der(0x06, language)))
 
 
 def is_ca(cert: x509.Certificate) -> bool:
-    """Whether basicConstraints says the certificate may sign others."""
+    """Return whether basicConstraints says the certificate may sign others."""
     try:
         return cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -374,7 +374,7 @@ def is_ca(cert: x509.Certificate) -> bool:
 
 
 def has_issued(issuer: x509.Certificate, cert: x509.Certificate) -> bool:
-    """Whether a CA has signed a certificate, valid still or not."""
+    """Return whether a CA has signed a certificate, valid still or not."""
     try:
         cert.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
@@ -407,7 +407,7 @@ def parse_dn(text: str) -> tuple[Rdn, ...]:
 
 
 def names_of(cert: x509.Certificate) -> tuple[str, ...]:
-    """The DNS names and addresses that a certificate is for."""
+    """Return the DNS names and addresses that a certificate is for."""
     try:
         names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -416,7 +416,7 @@ def names_of(cert: x509.Certificate) -> tuple[str, ...]:
 
 
 def is_for(cert: x509.Certificate, host: str) -> bool:
-    """Whether TLS clients take a certificate for that of a host, given in lower case. Source: RFC 9525 section 6.3."""
+    """Return whether TLS clients accept a certificate for a host in lower case. Source: RFC 9525 section 6.3."""
     accepted = (host, "*." + host.partition(".")[2])
     return any(name.lower() in accepted for name in names_of(cert))
 
@@ -441,7 +441,7 @@ def canonical_dn(text: str) -> Dn:
 
 
 def _proxies(chain: Chain) -> tuple[int, bool]:
-    """Count the proxies at the head of `chain` and tell whether one of them is limited."""
+    """Count the proxies at the head of `chain`; return also whether one of them is limited."""
     limited = False
     for depth, cert in enumerate(chain):
         language = proxy_language(cert)
@@ -456,7 +456,7 @@ def _proxies(chain: Chain) -> tuple[int, bool]:
 
 
 def _extension(cert: x509.Certificate, oid: x509.ObjectIdentifier) -> x509.Extension[x509.UnrecognizedExtension] | None:
-    """An extension that `cryptography` does not know; None if absent."""
+    """Return an extension that `cryptography` does not know; None if absent."""
     return next((extension for extension in cert.extensions if extension.oid == oid), None)
 
 
@@ -482,7 +482,7 @@ def _policy_language(value: bytes) -> bytes:
 
 
 def _der(tag: int, content: bytes) -> bytes:
-    """One DER element of at most 127 bytes."""
+    """Encode one DER element of at most 127 bytes."""
     assert len(content) < 0x80, "its length is one byte"
     return bytes((tag, len(content))) + content
 
@@ -492,7 +492,7 @@ def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:
     if data[0] != tag:
         raise ValueError(f"tag {tag:#x} expected, {data[:1].hex()} found")
     length, at = data[1], 2
-    if length >= 0x80:  # the long form, in as few bytes as will do
+    if length >= 0x80:  # the long form, in as few bytes as possible
         count = length & 0x7F
         at += count
         length = int.from_bytes(data[2:at], "big")
@@ -504,7 +504,6 @@ def _expect(data: bytes, tag: int) -> tuple[bytes, bytes]:
 
 
 def _render_part(part: x509.NameAttribute[str | bytes]) -> str:
-    """One `type=value` of a DN."""
     oid = part.oid.dotted_string
     return f"{_SHORT_NAMES.get(oid, oid)}={escape_value(part.value)}"
 
@@ -531,7 +530,7 @@ def _unescape(value: str, whole: str) -> str:
 
 
 def _canonical_type(kind: str, whole: str) -> str:
-    """The one spelling of an attribute type. Raises: BAD_REQUEST for a name nobody knows."""
+    """Return the one spelling of an attribute type. Raises: BAD_REQUEST for an unknown name."""
     oid = kind if "." in kind else _OIDS.get(kind.lower())
     if oid is None:
         raise CheloniaError(Kind.BAD_REQUEST, "parse DN", whole[:200], f"unknown attribute type {kind}")
@@ -539,10 +538,10 @@ def _canonical_type(kind: str, whole: str) -> str:
 
 
 def instant_ms(when: datetime) -> Ms:
-    """An instant in milliseconds since the epoch."""
+    """Return an instant in milliseconds since the epoch."""
     return Ms(round(when.timestamp() * 1000))
 
 
 def _iso(when: datetime) -> str:
-    """An instant as people read it, UTC."""
+    """Return an instant as people read it, UTC."""
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
 """The public keys of a token issuer (RFC 7517): from a file, or fetched over HTTPS and kept for a while.
 
-Keys are fetched again after `REFRESH_MS`, and soon when a token names one that is not known, but never more often than
-`PAUSE_MS`. While the issuer is away, what was fetched last counts for `KEEP_MS`.
+Keys are fetched again after `REFRESH_MS`, and at once when a token names an unknown one, but never more often than
+`PAUSE_MS`. While the issuer is away, the last keys count for `KEEP_MS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE_MS: Final = 60_000
 KEEP_MS: Final = 24 * 3_600_000
 SET_BYTES_MAX: Final = 256 * 1024
 KEYS_MAX: Final = 100
-"""A set has a handful; bounds what one issuer may have us keep."""
+"""Keys of a set, which has a handful: bounds the memory for one issuer."""
 DISCOVERY: Final = ".well-known/openid-configuration"
 _LIMITS: Final = ClientLimits(connect_ms=5_000, read_idle_ms=5_000, connections_max=4, answer_bytes_max=SET_BYTES_MAX)
 
@@ -36,8 +36,8 @@ log = logging.getLogger("chelonia.tokens")
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """Where the keys of `issuer` are: `keys` is a file or an HTTPS URL; empty: its metadata says it. `ca_file`: CAs of
-    its server's certificate (PEM); empty: those of the system."""
+    """The place of an issuer's keys. `keys`: a file or an HTTPS URL; empty: as in its metadata. `ca_file`: CAs of its
+    server's certificate (PEM); empty: those of the system."""
 
     issuer: str
     keys: str = ""
@@ -56,7 +56,7 @@ class KeySet:
         self._reading = asyncio.Lock()
 
     async def find(self, kid: str) -> Jwk:
-        """The key that a token names; without a name the only one. Raises: UNTRUSTED, UNAVAILABLE."""
+        """Return the key that a token names; without a name the only one. Raises: UNTRUSTED, UNAVAILABLE."""
         found = self._known(kid)
         if found is None or self._age(self._read_ms) >= REFRESH_MS:
             await self._refresh()
@@ -92,7 +92,7 @@ class KeySet:
             log.info("keys read issuer=%r keys=%d", self._source.issuer, len(self._keys))
 
     async def _read(self) -> tuple[Jwk, ...]:
-        """Raises: UNAVAILABLE, NETWORK, TIMEOUT, UNTRUSTED."""
+        """Read or fetch the keys. Raises: UNAVAILABLE, NETWORK, TIMEOUT, UNTRUSTED."""
         where = self._source.keys
         if where and not where.startswith("https://"):
             return read_keys(Path(where))
@@ -110,7 +110,7 @@ class KeySet:
 
 
 def read_keys(path: Path) -> tuple[Jwk, ...]:
-    """The keys of a file. Raises: UNAVAILABLE, saying what is wrong with it."""
+    """Return the keys of a file. Raises: UNAVAILABLE with the reason."""
     try:
         return _keys(_json(path.read_bytes(), str(path)))
     except OSError as error:

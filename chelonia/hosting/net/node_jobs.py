@@ -1,6 +1,6 @@
-"""How the background jobs of all nodes get on: each node is asked for its own, at `GET /jobs`.
+"""The background jobs of all nodes, as each node reports its own at `GET /jobs`.
 
-Asks all at once, and waits for none of them long: a node that is stuck is told as such beside the others.
+It requests all at once, and waits for none of them long: a stuck node shows as an error beside the others.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.net.http_client import HttpClient, Sending, raise_for_status
 
 JOBS_MS: Final = 5_000
-"""How long a node is waited for that should say how its jobs get on: one may be stuck."""
+"""Longest wait for a node's answer: one may be stuck."""
 
 
 def node_urls(services: Iterable[str]) -> tuple[str, ...]:
-    """The base URLs of services, by their ids."""
+    """Return the base URLs of services, by their ids."""
     parts = {urlsplit(url) for url in services if url}
     # An id without a port is no address: it names a client, as the `service` identity of `cheloniad dev`.
     return tuple(sorted({f"{part.scheme}://{part.netloc}" for part in parts if part.port}))
 
 
 def by_version(versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Which nodes run which version, in words, those of software that does not tell its own last."""
+    """Return each version with its nodes; software that does not report its version comes last."""
     told = sorted(set(versions.values()), reverse=True)
     return [
         (each or "older, not told", sorted(url for url, version in versions.items() if version == each))
@@ -37,9 +37,9 @@ def by_version(versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
-    """The background jobs of a node, by its base URL. Raises: NETWORK, TIMEOUT, DENIED, ..."""
+    """Return the background jobs of a node, by its base URL. Raises: NETWORK, TIMEOUT, DENIED, ..."""
     try:
-        async with asyncio.timeout(JOBS_MS / 1000):  # of a host that is gone not even a connection comes
+        async with asyncio.timeout(JOBS_MS / 1000):  # with a host that is gone there is not even a connection
             answer = await http.request(Sending("GET", f"{node}/jobs"))
     except TimeoutError:
         raise CheloniaError(Kind.TIMEOUT, "jobs", node, f"no answer within {JOBS_MS // 1000} s") from None
@@ -52,7 +52,7 @@ async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
 
 
 async def jobs_of_all(http: HttpClient, nodes: Iterable[str]) -> dict[str, NodeJobs | CheloniaError]:
-    """By base URL the jobs of each process, or why there is no answer. One with several addresses is told once."""
+    """Return the jobs of each process by its base URL, or its error. A process with several addresses comes once."""
 
     async def asked(node: str) -> NodeJobs | CheloniaError:
         try:

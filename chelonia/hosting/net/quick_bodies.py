@@ -1,8 +1,8 @@
-"""What a process of ours that moves bodies loads first: aiohttp in half the time, and a heap that uses memory again.
+"""Loads aiohttp in half the time, and has the heap use memory again, for processes of ours that move bodies.
 
 aiohttp reads the system's CAs twice at import, which we never trust. glibc gives each buffer of a body back to the
-kernel and asks for it anew, which clears its pages: a fifth of the CPU of a stream. These are matters of the whole
-process, so a program that is not ours, which only uses the SDK, does without.
+kernel, which clears its pages for the next one. That takes a fifth of a stream's CPU. Both concern the whole process,
+so a program that is not ours, which only uses the SDK, does without.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["aiohttp", "trim_heaps"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES: Final = 8 * 1024 * 1024
-"""So much freed memory stays at the end of a heap."""
+"""Freed memory that stays at the end of a heap."""
 _BUFFER_BYTES: Final = 2 * 1024 * 1024
-"""Buffers up to this size come from a heap: twice what a chunk has."""
+"""Largest buffer that comes from a heap: twice the size of a chunk."""
 _HEAPS: Final = 2
-"""Each thread would get one of its own, up to eight for each processor, and each keeps what was freed in it."""
+"""Heaps of the process: else each thread gets one, up to eight per processor, and each keeps its freed memory."""
 
 
 @contextlib.contextmanager
@@ -30,11 +30,11 @@ def _without_cas() -> Iterator[None]:
     try:
         yield
     finally:
-        del ssl.SSLContext.set_default_verify_paths  # the one it inherits is there again
+        del ssl.SSLContext.set_default_verify_paths  # the inherited one is back
 
 
 def trim_heaps() -> None:
-    """Give back to the kernel whatever pages of the heaps are free."""
+    """Give the free pages of the heaps back to the kernel."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,14 +1,15 @@
-"""Stubs of the six ports: what a caller holds when the service is not in its own process.
+"""Stubs of the six ports, for callers in another process than the service.
 
-One generic stub stands for every port: its methods come from `core.operations`, its type is the port's Protocol. What
-a port needs is loaded by its first call: most commands ask one port of six.
+One generic stub serves every port: its methods come from `core.operations`, its type is the port's Protocol. The first
+call loads what its port needs: most commands call one port of six.
 
-A `Channel` carries calls to one service that may have several instances. It stays with one while it answers, goes on
-to the next when it does not, and asks the next beside it when it is silent (frozen, or cut off). It repeats a call
-within a deadline with the same request key, so that a change applies once. Context travels in headers: `X-Request-Id`,
-`Chelonia-Request-Key`, `Chelonia-Service` where one certificate serves several services, and `Chelonia-Read-After` with
-the newest position that any answer told, so that instances that differ in how far they are show one history. Errors
-arrive as they left the other side; those of the transport name target and cure.
+A `Channel` carries calls to one service that may have several instances. It stays with one while that answers, and goes
+on to the next when it does not. It calls the next beside one that is silent (frozen, or cut off). It repeats a call
+within a deadline with the same request key, so that a change applies once. Errors arrive as they left the other side;
+those of the transport name target and cure.
+
+Context travels in headers: `X-Request-Id`, `Chelonia-Request-Key`, and `Chelonia-Service` where one certificate serves
+several services. `Chelonia-Read-After` has the newest position of all answers, so that instances show one history.
 """
 
 from __future__ import annotations
@@ -65,23 +66,23 @@ AGAIN: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, 
 _UNHEARD: Final = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED})
 """Failures that may be the transport's."""
 _OTHER_DOOR: Final = (404, 405, 415)
-"""What a listener answers that serves something else at this path: nothing, or a door of users."""
+"""Statuses of a listener that serves something else at this path: nothing, or a door of users."""
 AHASH_HEDGE_MS: Final = 400
-"""Below this a replica of the A-Hash that is well has answered somebody; an election takes as long."""
+"""A healthy replica of the A-Hash has answered some call by then; an election takes as long."""
 AHASH_READ_HEDGE_MS: Final = 120
 """The same for reads, most of which any replica can answer at once: many times what one takes on a busy host."""
 COMPACT_MS: Final = 60_000
-"""How long an answer in the compact encoding is waited for."""
+"""Longest wait for an answer in the compact encoding."""
 
 
 class RetryLimits(msgspec.Struct, frozen=True):
-    """How hard a channel tries.
+    """Limits of a channel's tries.
 
-    - `retry_ms`: for how long after the first failure a call is repeated (0: every instance is asked once)
+    - `retry_ms`: time after the first failure in which a call is repeated (0: every instance is called once)
     - `pause_ms`: between two rounds over all instances
     - `read_ms`: for one answer (0: the client's default), unless the operation takes longer
-    - `hedge_ms`: an instance that has answered nobody for so long has the next one asked beside it
-    - `hedge_read_ms`: the same for what is brief (0: as for all)
+    - `hedge_ms`: silence of an instance after which the next is called beside it
+    - `hedge_read_ms`: the same for brief operations (0: as for all)
     """
 
     retry_ms: int = 10_000
@@ -92,12 +93,12 @@ class RetryLimits(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """What every channel of a process shares.
+    """Parts that all channels of a process share.
 
     - `service_id`: the caller's own, where its certificate serves several
-    - `trouble`: told target and reason of each failure after which a call is repeated
-    - `horizon`: the newest position that services told this process
-    - `compact`: asks in the compact encoding all that is spoken in it; None: all is asked by SOAP
+    - `trouble`: called with target and reason of each failure after which a call is repeated
+    - `horizon`: the newest position in services' answers to this process
+    - `compact`: for all calls that have a compact encoding; None: all go by SOAP
     """
 
     client: HttpClient
@@ -107,12 +108,12 @@ class Link(msgspec.Struct, frozen=True):
     trouble: Callable[[str, str], None] | None = None
     horizon: Horizon = msgspec.field(default_factory=Horizon)
     strong: bool = False
-    """Whether every call reads the newest acknowledged state: for who forgets positions between two calls."""
+    """Whether every call reads the newest acknowledged state: for callers that keep no positions between calls."""
     compact: CompactClient | None = None
 
 
 def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
-    """A link with connections of its own, in both encodings. Its `client` closes them."""
+    """Return a link with connections of its own, in both encodings. Its `client` closes them."""
     clock = SystemClock()
     client = HttpClient(functools.cache(tls.client_context), limits)
     client.compact = CompactClient(tls.client_context(speaks=compact.PROTOCOL), client.round_trips)
@@ -121,13 +122,13 @@ def open_link(tls: TlsStore, limits: ClientLimits | None = None) -> Link:
 
 
 def _is_answer(error: BaseException | None) -> bool:
-    """Whether a try has come to an end that another instance would only repeat."""
+    """Return whether a try has come to an end that another instance would only repeat."""
     return not (isinstance(error, CheloniaError) and (error.kind in AGAIN or error.kind is Kind.UNTRUSTED))
 
 
 class ChannelMethod(msgspec.Struct, frozen=True, eq=False):
-    """One method as a channel asks it, made for its first call. `form`: how it is written in the compact encoding
-    (None: only in SOAP); `read_ms`, `hedge_ms`: as of `RetryLimits`, 0: the client's default, and nobody beside it."""
+    """One method of a channel, made for its first call. `form`: its compact encoding (None: only SOAP). `read_ms`,
+    `hedge_ms`: as in `RetryLimits`; 0: the client's default, and no instance beside it."""
 
     name: str
     row: PortMethod
@@ -157,7 +158,7 @@ class Channel:
         self._methods: dict[str, ChannelMethod] = {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
-        """Make one call of the port method `method`. Raises: what the service raised, NETWORK, TIMEOUT, UNTRUSTED."""
+        """Make one call of the port method `method`. Raises: the service's error, NETWORK, TIMEOUT, UNTRUSTED."""
         assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
@@ -193,8 +194,7 @@ class Channel:
         return error.kind in AGAIN and self._link.clock.monotonic_ms() + self._patience.pause_ms < give_up
 
     async def _ask(self, first: int, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
-        """Ask one instance, and the next beside it for as long as the last one asked is silent; the first to answer
-        is the one to stay with."""
+        """Call one instance, and the next beside it while the last one is silent; stay with the first to answer."""
         url, client, hedge_ms = self._urls[first], self._link.compact, method.hedge_ms
 
         def trying(number: int) -> Coroutine[Any, Any, Any]:
@@ -206,7 +206,7 @@ class Channel:
         connection = client.open_connection(url) if client is not None and method.form is not None else None
         if connection is None:
             return await (self._race(first, trying, trying(first), (hedge_ms, hedge_ms)) if hedge_ms else trying(first))
-        try:  # what is answered soon needs no task and no timer of its own
+        try:  # a quick answer needs no task and no timer of its own
             answer = self._unpacked(await connection.ask(self._asking(call, method, args, hedge_ms)), url, method)
         except Silent as silent:
             return await self._race(first, trying, self._packed(silent.rest, url, method), (0, hedge_ms))
@@ -215,7 +215,7 @@ class Channel:
         return answer
 
     async def _ask_after(self, url: str, call: Call, pause_ms: int) -> None:
-        """Ask for nothing, again and again: one that is busy answers, so that no other one stores the bytes too."""
+        """Look at no entry, again and again: a busy instance answers, so that no other one stores the bytes too."""
         look = self._method("look")
         while True:
             await self._link.clock.sleep(pause_ms)
@@ -226,8 +226,8 @@ class Channel:
         self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], begun: Coroutine[Any, Any, Any],
         pauses_ms: tuple[int, int],
     ) -> Any:  # fmt: skip
-        """Wait for what was `begun` with one instance, `trying` others beside it: after the first pause if it has been
-        silent, after the second each further one."""
+        """Wait for the call `begun` with one instance, `trying` others beside it while the last one is silent. The
+        next comes after the first pause, each further one after the second."""
         pause_ms, hedge_ms = pauses_ms
         left = [(first + step) % len(self._urls) for step in range(1, len(self._urls))]
         async with Race[int, Any](self._link.clock) as race:
@@ -244,12 +244,12 @@ class Channel:
                     race.begin(last, trying(last))
 
     def _silent(self, url: str, hedge_ms: int) -> bool:
-        """Whether an instance has answered nobody for a while: one call that takes long is no sign of trouble."""
+        """Return whether an instance has answered no call for a while: one long call is no sign of trouble."""
         heard = self._heard.get(url)
         return heard is None or self._link.clock.monotonic_ms() - heard >= hedge_ms
 
     def _heard_from(self, url: str, error: CheloniaError | None = None) -> None:
-        """Note when an instance answered, be it with a failure; where there is but one nobody asks."""
+        """Note when one of several instances answered, even with a failure."""
         if len(self._urls) > 1 and (error is None or error.kind not in _UNHEARD):
             self._heard[url] = self._link.clock.monotonic_ms()
 
@@ -284,7 +284,7 @@ class Channel:
         return self._unpacked(await answer, url, method)
 
     def _unpacked(self, answered: compact.IncomingAnswer, url: str, method: ChannelMethod) -> Any:
-        """What was answered in the compact encoding. Raises: as the service did."""
+        """Return the result in an answer of the compact encoding. Raises: as the service did."""
         assert method.form is not None, "else it is asked by SOAP"
         if answered.position is not None:
             self._saw(answered.position)
@@ -293,7 +293,7 @@ class Channel:
 
     @property
     def _soap(self) -> Service:
-        """The SOAP form; who never asks so never loads it."""
+        """The SOAP form, loaded at its first use."""
         if self._form is None:
             form = importlib.import_module(f"chelonia.wire.operations.{self._name}")
             self._form = cast("Service", getattr(form, self._name.upper()))
@@ -327,7 +327,7 @@ class Channel:
         raise CheloniaError(Kind.BAD_XML, method, cause=f"HTTP {received.status} without an XML answer")
 
     def _saw(self, position: Position) -> None:
-        """Shepherds keep no metadata: what they say of it is hearsay and would bind this whole process."""
+        """Note a position, unless a Shepherd's: it keeps no metadata, so its word is hearsay."""
         if self._name != "shepherd":
             self._link.horizon.saw(position)
 
@@ -356,18 +356,18 @@ class Channel:
 
 
 class _RemotePort:
-    """A port's methods, each a call on `channel`, which is made for the first one."""
+    """A port whose methods are calls on `channel`, which the first one makes."""
 
     def __init__(self, make: Callable[[], Channel]) -> None:
         self._make = make
 
     @functools.cached_property
     def channel(self) -> Channel:
-        """What carries all of them: it knows who answers."""
+        """The channel of all methods: it knows which instances answer."""
         return self._make()
 
     def __getattr__(self, name: str) -> Any:
-        """A method of the port, kept for its next call. Raises: AttributeError for a name that the port has not."""
+        """Return a method of the port, kept for its next call. Raises: AttributeError for any other name."""
         row = self.channel.table.by_method.get(name)
         if row is None:
             raise AttributeError(name)
@@ -387,7 +387,7 @@ def _asking(channel: Channel, row: PortMethod) -> Callable[..., Coroutine[Any, A
 
 
 def remote(link: Link, service: Service | str, urls: Sequence[str], patience: RetryLimits) -> Any:
-    """The port of a service elsewhere, as of `Channel`, every method a call. Raises: BAD_CONFIG without a URL."""
+    """Return a service's port whose methods are calls on a `Channel`. Raises: BAD_CONFIG without a URL."""
     channel = functools.partial(Channel, link, service, urls, patience)
     if not urls:
         channel()
@@ -399,31 +399,31 @@ def _rows_of(port: str) -> PortTable:
 
 
 def remote_ahash(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> AHash:
-    """An A-Hash elsewhere. A transact without a key gets a fresh one: a repeated call must apply once."""
+    """Return an A-Hash elsewhere. A transact without a key gets a new one: a repeated call must apply once."""
     hedged = RetryLimits(hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
     return cast("AHash", remote(link, "ahash", urls, patience or hedged))
 
 
 def remote_librarian(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Librarian:
-    """A Librarian elsewhere."""
+    """Return a Librarian elsewhere."""
     return cast("Librarian", remote(link, "librarian", urls, patience or RetryLimits()))
 
 
 def remote_shepherd(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Shepherd:
-    """A Shepherd elsewhere; it is asked once, whoever asks has others."""
+    """Return a Shepherd elsewhere, which is called once: callers have others."""
     return cast("Shepherd", remote(link, "shepherd", urls, patience or RetryLimits(retry_ms=0)))
 
 
 def remote_files(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Files:
-    """The port `Files` of a Bartender elsewhere."""
+    """Return the port `Files` of a Bartender elsewhere."""
     return cast("Files", remote(link, "files", urls, patience or RetryLimits()))
 
 
 def remote_keys(link: Link, urls: Sequence[str]) -> AccessKeys:
-    """The port `AccessKeys` of a Bartender elsewhere."""
+    """Return the port `AccessKeys` of a Bartender elsewhere."""
     return cast("AccessKeys", remote(link, "access_keys", urls, RetryLimits()))
 
 
 def remote_bartender(link: Link, urls: Sequence[str], patience: RetryLimits | None = None) -> Bartender:
-    """A Bartender elsewhere."""
+    """Return a Bartender elsewhere."""
     return cast("Bartender", remote(link, "bartender", urls, patience or RetryLimits()))

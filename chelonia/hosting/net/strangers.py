@@ -1,9 +1,9 @@
-"""Requests to servers of others that a user names: as he or as nobody, and never into networks not meant for it.
+"""Requests to other servers that a user names: as the user or as nobody, and never into networks not meant for it.
 
-The client shows what the user has delegated, or no certificate: with the node's own, a user could reach what only the
-node may. What it shows and says is for the host that the user has named, and goes no further than that. Addresses that
-are not public (loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless they are in
-the networks that the operator has named. The address that was looked at is the one that is used.
+The client shows the user's delegated proxy, or no certificate: with the node's own, a user could reach what only the
+node may. Credential and header fields go to the named host alone. Addresses that are not public (loopback, private,
+link-local, ...) are refused, also behind a name or a redirect, unless the operator has named their network. The client
+connects to the very address that it checked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore, make_client_context
 
 REDIRECTS_MAX: Final = 5
 CONTINUE_MS: Final = 1000
-"""How long a body waits for `100 Continue`: not every server says it."""
+"""Time that a body waits for `100 Continue`: not every server sends it."""
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-"""What of IPv6 is given to networks of the world (RFC 4291, IANA); `is_global` says so of more."""
+"""Addresses of IPv6 given to public networks (RFC 4291, IANA); `is_global` is true of more."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Where a network has its gateway to IPv4 (RFC 6052)."""
+"""Addresses of a network's gateway to IPv4 (RFC 6052)."""
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _EXPECTATION_FAILED: Final = 417
 _ABOUT_BYTES: Final = ("Want-Digest", "Accept-Encoding", "If-None-Match", "User-Agent")
@@ -43,8 +43,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Strangers:
-    """An HTTP client for what users name. `tls`: whom it trusts; `networks`: not public, and yet allowed; `context`:
-    what it shows, None: nothing. Raises: BAD_CONFIG."""
+    """An HTTP client for servers that users name. `tls`: its trust. `networks`: not public, and yet allowed. `context`:
+    with the certificate to show, None: shows none. Raises: BAD_CONFIG."""
 
     def __init__(self, tls: TlsStore, networks: Sequence[str] = (), context: ssl.SSLContext | None = None) -> None:
         try:
@@ -56,7 +56,7 @@ class Strangers:
             )
             raise CheloniaError(Kind.BAD_CONFIG, "start", subject, cause) from error
         self._allowed, self._networks, self._tls = allowed, networks, tls
-        # It may measure a large file before it tells the checksum.
+        # A server may measure a large file before it answers with the checksum.
         limits = ClientLimits(read_idle_ms=bounds.HTTP_BODY_IDLE_MS, connections_max=64, keepalive_ms=1000)
         shown = context or tls.anonymous_context()
         self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed), continue_ms=CONTINUE_MS)
@@ -66,7 +66,7 @@ class Strangers:
 
     @asynccontextmanager
     async def showing(self, credential: bytes) -> AsyncIterator[Strangers]:
-        """The same client with this to show, for as long as it is used; "" to show nothing. Raises: BAD_CONFIG."""
+        """Yield the same client with a credential to show, "" for none. Raises: BAD_CONFIG."""
         if not credential:
             yield self
             return
@@ -81,10 +81,10 @@ class Strangers:
     async def stream(
         self, sending: Sending, body: Callable[[], AsyncIterator[bytes]] | None = None
     ) -> AsyncIterator[Streaming]:
-        """Send, follow redirects, and give the answer; `body` begins anew at each server.
+        """Send, follow redirects, and yield the answer; `body` begins anew at each server.
 
-        Beyond the first host no certificate is shown, and of `sending.headers` only said what gives no right: else that
-        host could have others read and written with the user's rights.
+        Other hosts than the first see no certificate, and only those of `sending.headers` that give no right. Else the
+        first could have others read and written with the user's rights.
         Raises: INVALID_TARGET (an address that is not public), NETWORK, TIMEOUT, UNTRUSTED, what the body raised.
         """
         client, first = self._client, _host(sending.url)
@@ -108,7 +108,7 @@ class Strangers:
 
 
 def _led(url: str, location: str) -> str:
-    """Where a redirect leads. Raises: INVALID_TARGET."""
+    """Return the target of a redirect. Raises: INVALID_TARGET."""
     try:
         there = urljoin(url, location).replace("davs://", "https://", 1)
         if there.startswith("https://") and _host(there)[0]:
@@ -119,13 +119,13 @@ def _led(url: str, location: str) -> str:
 
 
 def _host(url: str) -> tuple[str | None, int]:
-    """Host and port. Raises: ValueError."""
+    """Return host and port. Raises: ValueError."""
     parsed = urlsplit(url)
     return parsed.hostname, parsed.port or 443
 
 
 def _showing(credential: bytes, trusting: TlsStore) -> ssl.SSLContext:
-    """A client's context with a certificate, its key and its chain; no file keeps the key. Raises: BAD_CONFIG."""
+    """Return a client's context with a certificate, key and chain; no file keeps the key. Raises: BAD_CONFIG."""
     with os.fdopen(os.memfd_create("credential"), "wb") as file:  # OpenSSL reads only what has a name
         file.write(credential)
         file.flush()
@@ -143,7 +143,7 @@ class _Public(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raises: INVALID_TARGET when an address of it is not public."""
+        """Resolve a name. Raises: INVALID_TARGET when one of its addresses is not public."""
         self._inner = self._inner or ThreadedResolver()
         found = await self._inner.resolve(host, port, family)
         for each in found:
@@ -151,7 +151,7 @@ class _Public(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
 
 def _check_literal(url: str, allowed: Sequence[Network]) -> None:
@@ -159,7 +159,7 @@ def _check_literal(url: str, allowed: Sequence[Network]) -> None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        if host.replace(".", "").isdigit():  # whoever connects may read it as an address all the same
+        if host.replace(".", "").isdigit():  # a connect may read it as an address all the same
             cause = f"{host[:80]!a} is no address as it is spelled: write 192.0.2.1, or a name"
             raise CheloniaError(Kind.INVALID_TARGET, "COPY", cause=cause) from None
         return
@@ -176,7 +176,7 @@ def _check(address: Address, host: str, allowed: Sequence[Network]) -> None:
 
 
 def _meant(address: Address) -> Address:
-    """Where packets to an address end up: behind some of IPv6 is one of IPv4."""
+    """Return the address at which packets end up: some of IPv6 stand for one of IPv4."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:

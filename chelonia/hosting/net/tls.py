@@ -1,18 +1,18 @@
-"""TLS contexts for both ends, what they trust, and how both are renewed while connections live.
+"""TLS contexts for both ends, their trust, and the renewal of both while connections live.
 
 OpenSSL verifies signatures, validity, purposes, proxy chains (RFC 3820) and server names in the handshake. This module
 adds, on the chain OpenSSL verified, what it cannot say clearly or per CA: CRLs and signing policies (`Trust.check`).
 
-CRLs are checked here and only here: OpenSSL's VERIFY_CRL_CHECK_LEAF looks at the leaf alone, which for a proxy means
-nothing, and VERIFY_CRL_CHECK_CHAIN demands a CRL from every CA. Rule: each certificate but proxies and the anchor is
-checked against the CRLs of its issuer. A CA without a CRL is not checked; a CRL that has expired, cannot be read or is
-not signed by its CA refuses everything that CA issued. Same for signing policies: none = no limit, unreadable = refuse.
-A client runs these checks inside the handshake, before a byte of a request is sent. A server runs them when it asks
-who the peer is (`TlsStore.identify`, at each request), so that it can answer with the reason instead of a reset.
+CRLs are checked here and only here. OpenSSL's VERIFY_CRL_CHECK_LEAF looks at the leaf alone, which for a proxy means
+nothing; VERIFY_CRL_CHECK_CHAIN demands a CRL from every CA. Rule: each certificate but proxies and the anchor is
+checked against the CRLs of its issuer. A CA without a CRL is not checked. A CRL that has expired, cannot be read or is
+not signed by its CA refuses all of that CA. Same for signing policies: none = no limit, unreadable = refuse.
+A client runs these checks inside the handshake, before it sends a byte of a request. A server runs them at each request
+(`TlsStore.identify`), so that it can answer with the reason instead of a reset.
 
 Reload: the contexts handed out are shells that make each new connection from the newest contexts. Tickets of older
-contexts no longer resume; open connections are judged by the new trust at their next request. A reload that fails
-raises and leaves everything as it was.
+contexts no longer resume; the new trust judges open connections at their next request. A reload that fails raises and
+leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from chelonia.hosting.net.tls_handshake import AlertingObject, PartingObject, sh
 from chelonia.wire import compact
 
 HTTP: Final = "http/1.1"
-"""What is spoken after a handshake unless both ends agree on something else (RFC 7301)."""
+"""Protocol after a handshake unless both ends agree on another (RFC 7301)."""
 TLS_1_2_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""What TLS 1.2 may agree on: forward secrecy and authenticated encryption, no CBC, no SHA-1. TLS 1.3 has no other."""
+"""Ciphers of TLS 1.2: forward secrecy and authenticated encryption, no CBC, no SHA-1. TLS 1.3 has no other."""
 DAY_MS: Final = 24 * 3600 * 1000
 TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""One file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
+"""Largest file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
 X509_V_ERR_CERT_HAS_EXPIRED: Final = 10
 UNLIMITED: Final = (
     "it has no signing policy, so it may issue every name: write one, or name the other in [trust] issuers"
@@ -95,14 +95,14 @@ class ClientCertificate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where certificates, keys and CAs lie.
+    """Files of certificates, keys and CAs.
 
     Fields:
     - `cert`, `key` PEM files (the certificate's may hold its chain)
     - `proxy` one file with proxy, key and chain, which wins over both
     - `ca_dir` a directory in the `/etc/grid-security/certificates` layout
     - `ca_file` PEM CAs (and CRLs) in one file
-    - `password` of an encrypted key, asked from a person, never from a configuration
+    - `password` of an encrypted key, typed by a person, never from a configuration
 
     Without `cert` and `proxy` only clients can be made, and they are anonymous.
     """
@@ -125,7 +125,7 @@ class TlsSettings:
 
 
 class SigningPolicy(msgspec.Struct, frozen=True):
-    """What one CA may sign: `ca` its DN, `patterns` of subjects in slash form (`*` any text, `?` one character)."""
+    """Limits of one CA: `ca` its DN, `patterns` of subjects in slash form (`*` any text, `?` one character)."""
 
     ca: Dn
     patterns: tuple[str, ...]
@@ -138,7 +138,7 @@ class Crl(msgspec.Struct, frozen=True):
     """A revocation list as read: `source` file name, `revoked` serial numbers, `next_update_ms` when it expires.
 
     `signers`: SHA-256 of the CA certificates in the trust directory whose key verifies its signature.
-    `problem`: why it must not be relied on (an extension we do not know); empty if there is none.
+    `problem`: reason not to rely on it (an unknown extension, no end); empty if there is none.
     """
 
     source: str
@@ -156,8 +156,8 @@ class Crl(msgspec.Struct, frozen=True):
 class Trust(msgspec.Struct, frozen=True):
     """Everything read from a trust directory or CA file, at one moment; never changes.
 
-    Fields: `cas` certificates; `crls`, `policies`, `problems` by the DN of the CA they are about: `problems` names
-    files that could not be read, which refuse what that CA issued; `anchors` what the CAs are known by.
+    Fields: `cas` certificates. `crls`, `policies`, `problems` by the DN of their CA; `problems` names unreadable files,
+    which refuse all of that CA. `anchors` names and keys of the CAs.
     """
 
     cas: tuple[x509.Certificate, ...]
@@ -197,7 +197,7 @@ class Trust(msgspec.Struct, frozen=True):
         return until_ms
 
     def beyond(self, ca: Dn, subject: Dn) -> str:
-        """Why a CA may not sign a subject, by its signing policy; empty when it may."""
+        """Return why a CA may not sign a subject, by its signing policy; empty when it may."""
         policies = self.policies.get(ca, ())
         if not policies or any(policy.allows(subject) for policy in policies):
             return ""
@@ -206,10 +206,10 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 class TlsStore:
-    """The TLS side of one process: contexts for listeners and clients, who peers are, and renewal of all of it."""
+    """The TLS side of one process: contexts for listeners and clients, identities of peers, and renewal of all."""
 
     def __init__(self, settings: TlsSettings, now_ms: Callable[[], Ms], attests: Attests = attests_nothing) -> None:
-        """Read everything once; `attests` of peers' VOMS attributes. Raises: as `reload`."""
+        """Read everything once; `attests` judges peers' VOMS attributes. Raises: as `reload`."""
         self._settings = settings
         self._now_ms = now_ms
         self._contexts: dict[_Key, ssl.SSLContext] = {}
@@ -217,11 +217,11 @@ class TlsStore:
         self._stamp = _stamp(settings)
         self._own = load_own_chain(settings, now_ms())
         self.trust = load_trust(settings)
-        """What is trusted now."""
+        """The trust last loaded."""
 
     @property
     def own_identity(self) -> Identity | None:
-        """Who this process is to its peers; None without a certificate."""
+        """Identity of this process to its peers; None without a certificate."""
         return identity_of_chain(self._own) if self._own else None
 
     @property
@@ -230,18 +230,18 @@ class TlsStore:
         return names_of(self._own[0]) if self._own else ()
 
     def identify(self, tls: TlsObject | None) -> Identity:
-        """Return who is at the other end; to be asked at each request. Raises: as `IdentityCache.identify`."""
+        """Return the peer's identity; call this at each request. Raises: as `IdentityCache.identify`."""
         return self._identities.identify(tls)
 
     def server_context(self, client_certificate: ClientCertificate) -> ssl.SSLContext:
-        """A context for a listener, good for the life of the process: new handshakes use what was last loaded.
+        """Return a context for a listener, good for the life of the process: new handshakes use the files last loaded.
 
         Raises: BAD_CONFIG if there is no certificate.
         """
         return self._live(client_certificate, ssl.PROTOCOL_TLS_SERVER)
 
     def client_context(self, *, speaks: str = HTTP) -> ssl.SSLContext:
-        """A context for a client, good for the life of the process; `speaks` is what it asks to speak afterwards.
+        """Return a context for a client, good for the life of the process; `speaks`: the protocol that it offers.
 
         Its handshakes check the server's name against the SAN, and its chain against CRLs and signing policies.
         Failures are `ssl.SSLCertVerificationError`; `handshake_error` makes them readable.
@@ -249,7 +249,7 @@ class TlsStore:
         return self._live(speaks, ssl.PROTOCOL_TLS_CLIENT)
 
     def anonymous_context(self) -> ssl.SSLContext:
-        """As `client_context`, for a client that shows no certificate whomever it asks."""
+        """Return as `client_context`, for a client that never shows a certificate."""
         return self._live(_NOBODY, ssl.PROTOCOL_TLS_CLIENT)
 
     def reload(self) -> None:
@@ -267,14 +267,14 @@ class TlsStore:
         _log.info("event=tls-reloaded cas=%d crls=%d policies=%d", len(trust.cas), crls, len(trust.policies))
 
     def reload_if_changed(self) -> bool:
-        """Reload if a file was added, removed or replaced since; tell whether. Raises: as `reload`."""
+        """Reload if a file was added, removed or replaced since; return whether. Raises: as `reload`."""
         if _stamp(self._settings) == self._stamp:
             return False
         self.reload()
         return True
 
     def days_left(self) -> dict[str, float]:
-        """Days until the first one of a sort expires, negative afterwards.
+        """Return the days until the first one of a sort expires, negative afterwards.
 
         Returns: keys `certificate` (own chain), `ca`, `crl`, each present only where there is one.
         """
@@ -283,11 +283,10 @@ class TlsStore:
         return {name: (min(all_ms) - self._now_ms()) / DAY_MS for name, all_ms in ends.items() if all_ms}
 
     def _check(self, chain: Chain, now_ms: Ms) -> Ms:
-        """Check a chain by the newest trust."""
         return self.trust.check(chain, now_ms)
 
     def _live(self, key: _Key, protocol: ssl._SSLMethod) -> ssl.SSLContext:
-        """A shell around the context for `key`; built once now, so that errors show here."""
+        """Return a shell around the context for `key`; build that now, so that errors show here."""
         self._current(key)
         shell = _LiveContext(protocol)
         shell.current = functools.partial(self._current, key)
@@ -307,9 +306,9 @@ class TlsStore:
 
 
 _Key = ClientCertificate | str
-"""What a context is for: a listener, or clients that speak this."""
+"""Use of a context: a listener, or clients that speak this."""
 _NOBODY: Final = ""
-"""Clients that show nothing."""
+"""Clients that show no certificate."""
 
 
 def make_server_context(settings: TlsSettings, trust: Trust, client_certificate: ClientCertificate) -> ssl.SSLContext:
@@ -339,7 +338,7 @@ def make_client_context(
 
 
 def _authority(ca: x509.Certificate) -> bytes:
-    """What a CA is known by, its name and its key: a connection may be older than the CA's renewed certificate."""
+    """Return a CA's name and key, by which it is known: a connection may be older than its renewed certificate."""
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     return ca.subject.public_bytes() + ca.public_key().public_bytes(serialization.Encoding.DER, spki)
 
@@ -367,7 +366,7 @@ def load_trust(settings: TlsSettings) -> Trust:
 
 
 def _unusable(path: Path, error: OSError | ValueError, cas: _Cas, problems: dict[str, str]) -> None:
-    """Note that a file's CAs cannot be relied on. Callers are told its name alone; the log says where it lies."""
+    """Note that a file's CAs cannot be relied on. Peers see its name alone; the log has its path."""
     what = "CRL" if _is_crl(path) else "signing policy" if _is_policy(path) else "CA file"
     reason = error.strerror if isinstance(error, OSError) else str(error)
     for cert in _owners(path, cas):
@@ -400,14 +399,14 @@ def load_own_chain(settings: TlsSettings, now_ms: Ms) -> Chain:
 
 
 def load_key_public(key_file: Path, password: bytes | None) -> bytes:
-    """The public half (DER) of the private key in a PEM file.
+    """Return the public half (DER) of the private key in a PEM file.
 
     Raises: BAD_CONFIG if it cannot be read, is encrypted without a password, or the password is wrong.
     """
     try:
         data = key_file.read_bytes()
         password = password if b"ENCRYPTED" in data else None
-        # Unproved: only its public half is taken, and to prove primes costs as much as all the rest of a connection.
+        # Unproved: only its public half is used, and to prove primes costs as much as all the rest of a connection.
         key = serialization.load_pem_private_key(data, password, unsafe_skip_rsa_key_validation=True)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         cause = f"cannot read the key: {getattr(error, 'strerror', '') or error}"
@@ -430,7 +429,7 @@ def check_key_mode(key_file: Path) -> None:
 
 
 def _is_certificate(key_file: Path) -> bool:
-    """Whether a certificate alone is in the place of a key. What cannot be read is told by who reads it."""
+    """Return whether a file has a certificate in place of a key; False when it cannot be read."""
     try:
         data = key_file.read_bytes()
     except OSError:
@@ -467,10 +466,10 @@ def parse_signing_policy(text: str) -> tuple[SigningPolicy, ...]:
 
 
 def handshake_error(error: BaseException, peer: str = "") -> CheloniaError:
-    """Say what went wrong in a TLS handshake, and whose certificate was refused.
+    """Return what went wrong in a TLS handshake, and whose certificate was refused.
 
     Args:
-        error: what the connection attempt raised (aiohttp's wrappers included).
+        error: of the connection attempt (aiohttp's wrappers included).
         peer: host and port or URL, for the reader.
     Returns: UNTRUSTED, EXPIRED, or NETWORK for failures that concern no certificate.
     """
@@ -495,10 +494,9 @@ def handshake_error(error: BaseException, peer: str = "") -> CheloniaError:
 
 
 class _LiveContext(ssl.SSLContext):
-    """A shell that hands each new connection to the newest context. A subclass because the interpreter asks for one.
+    """A shell that hands each new connection to the newest context. The interpreter requires a subclass.
 
-    It holds no certificate and no CA: whatever came past its method, as blocking sockets would, could not finish a
-    handshake.
+    It holds no certificate and no CA: a connection past its method, as of a blocking socket, finishes no handshake.
     """
 
     current: Callable[[], ssl.SSLContext]
@@ -511,7 +509,7 @@ class _LiveContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """As `ssl.SSLContext.wrap_bio`: what asyncio and uvloop call for each connection."""
+        """Wrap as `ssl.SSLContext.wrap_bio`; asyncio and uvloop call this for each connection."""
         return shortened(self.current().wrap_bio(incoming, outgoing, server_side, server_hostname, session))
 
 
@@ -519,7 +517,7 @@ class _InspectingObject(PartingObject):
     """A connection whose handshake ends with a look at the peer."""
 
     def do_handshake(self) -> None:
-        """Finish the handshake, then inspect the peer; a refusal becomes the error that event loops expect of one."""
+        """Finish the handshake, then inspect the peer; raise a refusal as the error that event loops expect."""
         super().do_handshake()
         context = self.context
         assert isinstance(context, _InspectingContext)
@@ -542,7 +540,7 @@ class _InspectingContext(ssl.SSLContext):
 
 
 def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:
-    """Set what both ends share; `protocols` to be spoken, the first that both know (ALPN)."""
+    """Set the options of both ends; `protocols` to speak, the first that both know (ALPN)."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(TLS_1_2_CIPHERS)
     context.verify_flags |= ssl.VerifyFlags.VERIFY_ALLOW_PROXY_CERTS
@@ -584,7 +582,7 @@ def _refused(cert: x509.Certificate, cause: str) -> CheloniaError:
 
 
 def _trust_files(settings: TlsSettings) -> list[Path]:
-    """The files that make up the trust, in a fixed order. Raises: BAD_CONFIG if the directory cannot be listed."""
+    """Return the files of the trust, in a fixed order. Raises: BAD_CONFIG if the directory cannot be listed."""
     files: list[Path] = []
     if settings.ca_dir is not None:
         try:
@@ -605,16 +603,16 @@ def _is_policy(path: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """A trust file's bytes. Raises: OSError, ValueError if it is too large."""
+    """Return a trust file's bytes. Raises: OSError, ValueError if it is too large."""
     if path.stat().st_size > TRUST_FILE_BYTES_MAX:
         raise ValueError(f"larger than {TRUST_FILE_BYTES_MAX} bytes")
     return path.read_bytes()
 
 
 def _read_cas(path: Path) -> list[x509.Certificate]:
-    """The CA certificates in one file (PEM, several allowed, or DER); none, with a warning, if it cannot be read.
+    """Return the CA certificates in one file (PEM, several allowed, or DER); none, with a warning, if it is unreadable.
 
-    A file that was removed after the directory was listed is none without a word: so it would be a moment later.
+    A file that was removed after the directory was listed is none without a warning, as it would be a moment later.
     """
     try:
         data = _read(path)
@@ -630,12 +628,12 @@ _Cas = Sequence[tuple[Path, x509.Certificate]]
 
 
 def _owners(path: Path, cas: _Cas) -> list[x509.Certificate]:
-    """The CAs a CRL or policy file is about by its name: `<hash>.r0` belongs to every `<hash>.N`."""
+    """Return the CAs of a CRL or policy file by its name: `<hash>.r0` belongs to every `<hash>.N`."""
     return [cert for ca_path, cert in cas if ca_path == path or ca_path.name.split(".")[0] == path.name.split(".")[0]]
 
 
 def _read_crls(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -> dict[str, tuple[Crl, ...]]:
-    """All CRLs by the DN of their CA; a file that cannot be read becomes a problem of the CAs it is named for."""
+    """Return all CRLs by the DN of their CA; an unreadable file becomes a problem of the CAs it is named for."""
     found: dict[str, dict[bytes, Crl]] = {}
     for path in files:
         bundle = not _is_crl(path)
@@ -674,7 +672,7 @@ def _load_crl(data: bytes, path: Path, cas: _Cas) -> Crl:
 
 
 def crl_signed(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
-    """Whether a CRL is of a CA: a key of another kind than its signature is not."""
+    """Return whether a CA has signed a CRL; one with a key of another kind than the signature has not."""
     try:
         return crl.is_signature_valid(issuer.public_key())  # type: ignore[arg-type]
     except (TypeError, ValueError, UnsupportedAlgorithm):
@@ -682,7 +680,7 @@ def crl_signed(crl: x509.CertificateRevocationList, issuer: x509.Certificate) ->
 
 
 def _read_policies(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -> dict[str, tuple[SigningPolicy, ...]]:
-    """All signing policies by the DN of their CA; several files for one CA add up."""
+    """Return all signing policies by the DN of their CA; several files for one CA add up."""
     found: dict[str, dict[SigningPolicy, None]] = {}
     for path in filter(_is_policy, files):
         try:
@@ -699,7 +697,7 @@ def _read_policies(files: Iterable[Path], cas: _Cas, problems: dict[str, str]) -
 
 
 def _policy_dn(text: str) -> Dn:
-    """A DN from a policy file in our spelling; as it stands if it holds types nobody knows."""
+    """Return a DN from a policy file in our spelling; as it stands if it has unknown types."""
     try:
         return canonical_dn(text)
     except CheloniaError:
@@ -707,7 +705,7 @@ def _policy_dn(text: str) -> Dn:
 
 
 def _patterns(text: str) -> tuple[str, ...]:
-    """The subject patterns of a `cond_subjects` value, attribute types and letters spelled as DNs are here."""
+    """Return the subject patterns of a `cond_subjects` value, with types and letters in our spelling of DNs."""
     inner = text.strip().strip("'")
     found = re.findall(r'"([^"]*)"', inner) or [inner.strip()]
     return tuple(_respell(pattern) for pattern in found if pattern)
@@ -728,12 +726,11 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _unquote(text: str) -> str:
-    """A policy value without its quotes."""
     return text.strip().strip("'\"")
 
 
 def _spki(key: Any) -> bytes:
-    """A public key as DER SubjectPublicKeyInfo, to compare keys."""
+    """Return a public key as DER SubjectPublicKeyInfo, to compare keys."""
     data = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     assert isinstance(data, bytes)
     return data
@@ -744,13 +741,13 @@ def _ends(certs: Iterable[x509.Certificate]) -> list[Ms]:
 
 
 def _stamp(settings: TlsSettings) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells whether any file changed: name, time, size and inode of each."""
+    """Return name, time, size and inode of each file: they show a change."""
     paths = [*_trust_files(settings), *(settings.own_files or ())]
     return tuple(_stamp_of(path) for path in paths)
 
 
 def _stamp_of(path: Path) -> tuple[str, int, int, int]:
-    """Name, mtime (ns), size and inode of one file; zeros if it is gone."""
+    """Return name, mtime (ns), size and inode of one file; zeros if it is gone."""
     try:
         found = path.stat()
     except OSError:
@@ -759,7 +756,7 @@ def _stamp_of(path: Path) -> tuple[str, int, int, int]:
 
 
 def _causes(error: BaseException) -> Iterable[BaseException]:
-    """An error and what lies under it: causes, contexts and the errors that aiohttp carries."""
+    """Yield an error and those below it: causes, contexts and the errors that aiohttp carries."""
     queue: list[BaseException] = [error]
     seen: set[int] = set()
     while queue:
@@ -774,10 +771,10 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 
 def _is_refusal(reason: str) -> bool:
-    """Whether an OpenSSL reason is the peer's alert about our certificate."""
+    """Return whether an OpenSSL reason is the peer's alert about our certificate."""
     return "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED"))
 
 
 def _readable(reason: str) -> str:
-    """`TLSV13_ALERT_CERTIFICATE_REQUIRED` as `certificate required`."""
+    """Return `TLSV13_ALERT_CERTIFICATE_REQUIRED` as `certificate required`."""
     return reason.partition("ALERT_")[2].replace("_", " ").lower() or reason

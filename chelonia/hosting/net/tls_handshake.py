@@ -1,13 +1,13 @@
-"""How our connections begin and end, where the interpreter's own would mislead somebody.
+"""The beginning and end of our connections, where the interpreter's own would mislead.
 
-A listener's side of a handshake that fails: the peer is told why, and the log has a line. Event loops drop a connection
-whose handshake raises, with the alert still in the outgoing buffer: the peer would see nothing but an end. So a failure
-first looks like "more is needed", which makes the loop send what is pending; it is raised at the next call, when the
-peer has answered the alert by closing, or by the loop's handshake timeout.
+A listener whose handshake fails sends the reason to the peer, and logs a line. Event loops drop a connection whose
+handshake raises, with the alert still in the outgoing buffer: the peer would see nothing but an end. So a failure first
+looks like "more is needed", which makes the loop send the alert. The next call raises it: when the peer has answered by
+closing, or at the loop's handshake timeout.
 
-Either side's end: OpenSSL keeps what went wrong in one queue per thread, and the interpreter takes what it finds there
-for the fault of the call it just made. A fatal alert that arrives while a connection is closed stays in it, as closing
-succeeds nevertheless: the next connection to be read, or the next context to be made, would fail with it.
+The end, on either side: OpenSSL keeps errors in one queue per thread. The interpreter takes any error there for one of
+its last call. A fatal alert that arrives while a connection closes stays in the queue, as closing succeeds
+nevertheless. The next connection to be read, or the next context to be made, would fail with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger("chelonia.tls")
 
 
 def shortened(tls: ssl.SSLObject) -> ssl.SSLObject:
-    """The same connection, without the interpreter's own calls between an event loop and OpenSSL: three a message."""
+    """Return the same connection, without three calls of the interpreter a message between event loop and OpenSSL."""
     within = getattr(tls, "_sslobj", None)
     if within is not None:
         vars(tls).update(read=within.read, write=within.write, pending=within.pending)
@@ -30,13 +30,13 @@ class PartingObject(ssl.SSLObject):
     """A connection whose end leaves nothing behind (the hook is `SSLContext.sslobject_class`)."""
 
     def unwrap(self) -> None:
-        """Close; then begin a connection that comes to nothing: to begin one empties the queue of errors."""
+        """Close; then begin a connection that is never used, which empties the queue of errors."""
         super().unwrap()
         self.context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), self.server_side, self.server_hostname)
 
 
 class AlertingObject(PartingObject):
-    """A listener's."""
+    """A listener's connection."""
 
     _failure: ssl.SSLError | None = None
 

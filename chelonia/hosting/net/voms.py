@@ -1,8 +1,8 @@
-"""VOMS attributes: what an attribute certificate (AC) in a proxy says of its holder, once all of it is verified.
+"""VOMS attributes: the groups that an attribute certificate (AC) in a proxy gives its holder, once all is verified.
 
-An AC counts when it is about this chain's end entity, valid now, meant for this host, signed by a certificate that the
-`.lsc` files of its organisation name, and that certificate is good by the trust directory. Whatever fails is told as a
-reason and counts for nothing: the holder stays who he is, without groups.
+An AC counts when it is about this chain's end entity, valid now, and meant for this host. The `.lsc` files of its
+organisation must name its signer, whose certificate is good by the trust directory. Any failure becomes a reason and
+counts for nothing: the holder keeps the identity, without groups.
 Source: RFC 5755 (AC profile); the VOMS AC format (attributes and extensions below 1.3.6.1.4.1.8005.100.100).
 """
 
@@ -51,7 +51,7 @@ HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
 }  # fmt: skip
 AC_BYTES_MAX: Final = 256 * 1024
 ACS_MAX, FQANS_MAX, CHAIN_MAX, LSC_FILES_MAX, LSC_BYTES_MAX = 16, 256, 8, 256, 64 * 1024
-"""Of one proxy: ACs, and groups of each; certificates above a signer; of one organisation: files, bytes of each."""
+"""ACs of one proxy, groups of each, certificates of a signer's chain, files of one organisation, bytes of each."""
 
 _VO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NEXT_CHAIN: Final = "next chain"
@@ -100,12 +100,12 @@ class Voms:
         self._hosts = hosts
 
     def verify(self, chain: Chain, now_ms: Ms) -> Attested:
-        """What the first certificate of a verified chain that carries ACs says of its holder."""
+        """Return the groups that the first certificate with ACs in a verified chain gives its holder."""
         found: dict[str, None] = {}
         until_ms, reasons = FOREVER, []
         try:
             acs = _acs(chain)
-        except Exception as error:  # whatever a peer wrote, it says nothing then
+        except Exception as error:  # of any kind: a peer wrote it, and it counts for nothing
             return Attested(reasons=(f"it cannot be read: {_said(error)}",))
         entity = next(cert for cert in chain if proxy_language(cert) is None)
         for ac in acs:
@@ -119,7 +119,7 @@ class Voms:
         return Attested(tuple(found), until_ms, tuple(reasons))
 
     def _one(self, ac: cms.AttributeCertificateV2, entity: x509.Certificate, now_ms: Ms) -> tuple[list[str], Ms]:
-        """The groups that one AC gives its holder, and until when. Raises: UNTRUSTED, saying what does not hold."""
+        """Return the groups that one AC gives its holder, and their end. Raises: UNTRUSTED with the reason."""
         info = ac["ac_info"]
         if info["version"].native != "v2":
             raise _refused("it is of no version that RFC 5755 knows")
@@ -154,7 +154,7 @@ class Voms:
             raise _refused(f"it is meant for {', '.join(names) or 'nobody'}, this is {', '.join(sorted(hosts))}")
 
     def _chain(self, given: list[x509.Certificate], now_ms: Ms) -> list[x509.Certificate]:
-        """The signer's certificate and those above it, up to a trusted one. Raises: UNTRUSTED, EXPIRED."""
+        """Return the signer's certificate and those above it, up to a trusted one. Raises: UNTRUSTED, EXPIRED."""
         trust, chain = self._trust(), given[:1]
         while chain[-1].subject != chain[-1].issuer:
             above = (*given[1:], *trust.cas)
@@ -186,7 +186,7 @@ class Voms:
 
 
 def read_lsc(path: Path) -> list[list[str]]:
-    """The chains that a file names: DNs, the signer's first. What is no DN, or no file, names nobody."""
+    """Return the chains that a file names: DNs, the signer's first. A bad DN, or a missing file, names nobody."""
     try:
         text = path.read_bytes()[:LSC_BYTES_MAX].decode("utf-8")
     except (OSError, UnicodeDecodeError):
@@ -204,7 +204,7 @@ def read_lsc(path: Path) -> list[list[str]]:
 
 
 def _acs(chain: Chain) -> list[cms.AttributeCertificateV2]:
-    """Those of the first certificate that carries any. Raises: ValueError."""
+    """Return the ACs of the first certificate that carries any. Raises: ValueError."""
     for cert in chain:
         found = next((each for each in cert.extensions if each.oid == VOMS_ATTRIBUTES), None)
         if found is None:
@@ -232,7 +232,7 @@ def _check_holder(holder: cms.Holder, entity: x509.Certificate) -> None:
 
 
 def _groups(info: cms.AttributeCertificateInfoV2) -> tuple[str, list[str]]:
-    """The organisation and the groups and roles in it, without those that are NULL. Raises: UNTRUSTED."""
+    """Return the organisation, and the groups and roles in it without NULL parts. Raises: UNTRUSTED."""
     told = [each for each in info["attributes"] if each["type"].dotted == FQANS]
     syntaxes = [syntax for each in told for syntax in _Fqans.load(each["values"].dump(), strict=True)]
     if len(syntaxes) != 1:
@@ -251,7 +251,7 @@ def _groups(info: cms.AttributeCertificateInfoV2) -> tuple[str, list[str]]:
 
 
 def _certificates(encoded: bytes) -> list[x509.Certificate]:
-    """Those that the AC carries, its signer's first. Raises: UNTRUSTED."""
+    """Return the certificates that the AC carries, its signer's first. Raises: UNTRUSTED."""
     given = [cert for group in _CertificateLists.load(encoded, strict=True) for cert in group][:CHAIN_MAX]
     if not given:
         raise _refused("it does not carry its signer's certificate")
