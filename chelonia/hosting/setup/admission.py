@@ -1,12 +1,12 @@
-"""Who may join a cluster, and what is said on the way: decisions and messages of `cheloniad admit` and `join`.
+"""Decisions and messages of `cheloniad admit` and `join`, by which a host joins a cluster.
 
-The token that `admit` prints is the whole of the trust between the two hosts. Half of it is a digest of the certificate
-that the door shows: the newcomer knows to whom it speaks before it says a word. Half is a secret that only he has to
-whom the administrator gave it. A token is for one host and lives as long as the `admit` that made it. What is signed
-is decided here from the name that the administrator gave: of the request only the public key is taken.
+The token that `admit` prints is the whole of the trust between the two hosts. Half of it is a digest of the door's
+certificate: the newcomer identifies the door before it sends anything. Half is a secret, which only its receiver has. A
+token is for one host and lives as long as the `admit` that made it. A new certificate has the name that the
+administrator gave, and of the request only the public key.
 
-Messages are lines of JSON within TLS: one `AdmissionRequest`, then an `AdmissionStatus` each until one is
-final, then one empty line: received.
+Messages are lines of JSON within TLS: one `AdmissionRequest`, then an `AdmissionStatus` each until one is final. An
+empty line then acknowledges the offer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from chelonia.hosting.net.identity import is_for, names_of, subject_dn
 PREFIX: Final = "chelonia1-"
 PIN_BYTES, SECRET_BYTES = 16, 16
 LINE_BYTES_MAX: Final = 64 << 10
-"""A line of the conversation; certificates are 2 KiB each."""
+"""Longest line of the conversation; certificates are 2 KiB each."""
 WRONG_TOKENS_MAX: Final = 10
-"""Wrong secrets after which a door closes: somebody is trying. One of 2^128 is right."""
+"""Wrong secrets after which a door closes, as somebody guesses. One of 2^128 is right."""
 SKEW_MAX_MS: Final = 10_000
-"""How far the clocks of two hosts may be apart: certificates, tickets and leases of files go by them."""
+"""Largest difference between two hosts' clocks: certificates, tickets and leases of files go by them."""
 RSA_BITS_MIN: Final = 2048
 VERSION: Final = 1
 _AT_WORK: Final = ("master", "follower")
@@ -46,18 +46,18 @@ _AT_WORK: Final = ("master", "follower")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionToken:
-    """What the administrator carries from `admit` to `join`. `pin`: of the door's certificate."""
+    """A token that the administrator carries from `admit` to `join`. `pin`: of the door's certificate."""
 
     pin: bytes
     secret: bytes
 
     def __str__(self) -> str:
-        """As it is printed and typed."""
+        """Return the token as it is printed and typed."""
         return PREFIX + base64.b32encode(self.pin + self.secret).decode().rstrip("=").lower()
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
-    """What a newcomer asks. `csr`: PEM; `certificate`: PEM, when the site's own CA has certified the key already."""
+    """A newcomer's request. `csr`: PEM; `certificate`: PEM, when a CA has certified the key already."""
 
     version: int
     secret: str
@@ -68,12 +68,12 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What an admitted host gets.
+    """The facts and files that an admitted host gets.
 
-    - `replica`: which one it has
-    - `bartender_secret`: the same on all hosts; PEM: its `certificate` with chain, and the cluster's `ca` with `crl`,
-      each "" when the site has its own
-    - `round_trip_ms`: how far apart replicas may be
+    - `replica`: the number of its replica
+    - `bartender_secret`: the same on all hosts
+    - `certificate`, with chain, and the cluster's `ca` and `crl`: PEM, each "" when the site has its own
+    - `round_trip_ms`: longest between replicas
     """
 
     dn: str
@@ -91,7 +91,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class AdmissionStatus(msgspec.Struct, frozen=True):
-    """Where a request stands: `waiting` for the administrator, `refused` because of `cause`, or admitted: `offer`."""
+    """State of a request: `waiting` for the administrator, `refused` with a `cause`, or `admitted` with an `offer`."""
 
     state: str
     cause: str = ""
@@ -100,12 +100,12 @@ class AdmissionStatus(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whom the administrator admits.
+    """The host that the administrator admits.
 
-    - `dn`: "" until the site's certificate tells it
-    - `members`: of the A-Hash, the newcomer's own earlier self under `dn` included
-    - `taken`: identities that are somebody's
-    - `address`: of his replica
+    - `dn`: "" until the site's certificate shows it
+    - `members`: of the A-Hash, the newcomer's own earlier replica under `dn` included
+    - `taken`: identities of others
+    - `address`: of its replica
     """
 
     host: str
@@ -117,7 +117,7 @@ class Expected:
 
 
 def pin_of(certificate: bytes) -> bytes:
-    """The digest of a certificate (DER) that stands in a token."""
+    """Return the digest of a certificate (DER) for a token."""
     return hashlib.sha256(certificate).digest()[:PIN_BYTES]
 
 
@@ -156,17 +156,17 @@ def parse_answer(line: bytes) -> AdmissionStatus:
 
 
 def line_of(message: AdmissionRequest | AdmissionStatus) -> bytes:
-    """A message as a line."""
+    """Return a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def knows_secret(request: AdmissionRequest, secret: bytes) -> bool:
-    """Whether the token is the one that was given out; takes the same time whatever was sent."""
+    """Return whether a request has the token's secret, in the same time whatever was sent."""
     return hmac.compare_digest(request.secret.encode("utf-8", "replace"), secret.hex().encode())
 
 
 def judge(request: AdmissionRequest, expected: Expected, now_ms: Ms) -> x509.CertificateSigningRequest:
-    """Look at the request of one who knows the secret.
+    """Check the request of a newcomer that knows the secret.
 
     Returns: the signing request, whose key is the newcomer's own.
     Raises: BAD_REQUEST, CONFLICT, EXISTS, UNTRUSTED with the cure.
@@ -183,8 +183,8 @@ def judge(request: AdmissionRequest, expected: Expected, now_ms: Ms) -> x509.Cer
 
 
 def check_free(expected: Expected) -> None:
-    """Raises: EXISTS when another has the newcomer's name, address or identity, or he is a member at work already."""
-    if not expected.dn:  # the site's certificate, which tells whether the one at this address is he, is still to come
+    """Check that the newcomer's name, address and identity are free, and it is no member at work. Raises: EXISTS."""
+    if not expected.dn:  # the site's certificate, which shows who the member at this address is, is still to come
         return
     for view in expected.members:
         if view.dn == expected.dn and view.role in _AT_WORK:
@@ -205,19 +205,19 @@ def check_free(expected: Expected) -> None:
 
 
 def may_be_his(members: Sequence[ReplicaView], address: str) -> bool:
-    """Whether a member at a newcomer's address may be his own earlier self, whatever its certificate calls it."""
+    """Return whether a member at a newcomer's address may be its own earlier replica, whatever the certificate."""
     return any(view.address == address and view.role not in _AT_WORK for view in members)
 
 
 def replica_of(members: Sequence[ReplicaView], dn: Dn) -> int:
-    """The replica that a host has already, 0: none."""
+    """Return the replica that a host has already, 0: none."""
     return next((view.replica for view in members if view.dn == dn), 0)
 
 
 def own_certificate(request: AdmissionRequest, csr: x509.CertificateSigningRequest) -> tuple[x509.Certificate, ...]:
-    """The site's certificate that a newcomer brings, leaf first. Raises: UNTRUSTED, BAD_REQUEST.
+    """Return the certificate that a newcomer brings, leaf first. Raises: UNTRUSTED, BAD_REQUEST.
 
-    That the key is his own is shown by the signing request; whether a CA stands behind it is the caller's to ask.
+    The signing request proves that the key is its own; the caller checks the CA.
     """
     try:
         chain = tuple(x509.load_pem_x509_certificates(request.certificate.encode()))
@@ -235,7 +235,7 @@ def own_certificate(request: AdmissionRequest, csr: x509.CertificateSigningReque
 
 
 def fingerprint(csr: x509.CertificateSigningRequest) -> str:
-    """What both ends show of the newcomer's key, for people to compare."""
+    """Return the fingerprint of the newcomer's key, which both ends show for people to compare."""
     digest = hashlib.sha256(_public(csr.public_key())).hexdigest()[:32]
     return ":".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 

@@ -1,7 +1,7 @@
 """The two ends of an admission: the door that `cheloniad admit` opens for one host, and the knock of `cheloniad join`.
 
-The door shows a certificate made for it alone; the newcomer compares it with the token before it sends anything. Who
-does not know the secret learns nothing, whatever he sends; a few connections at a time, each with a deadline.
+The door shows a certificate made for it alone; the newcomer compares it with the token before it sends anything. A
+client without the secret learns nothing. The door serves a few connections at a time, each with a deadline.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from chelonia.hosting.setup.admission import (
 log = logging.getLogger("chelonia.admission")
 
 CONNECTIONS_MAX: Final = 8
-"""Knocks looked at at once; further ones wait in the kernel, or are turned away."""
+"""Connections served at once; further ones are closed."""
 REQUEST_S: Final = 10.0
-"""For a handshake, and for a request after it."""
+"""Time for a handshake, and for a request after it."""
 CONNECT_S: Final = 10.0
 FAREWELL_S: Final = 1.0
-"""For what was answered last to leave, when the door closes."""
+"""Time for the last answer to leave, when the door closes."""
 RECEIVED_S: Final = 30.0
-"""In which a newcomer says that it has written down what it was given."""
+"""Time for a newcomer to store its offer and acknowledge it."""
 
 Decide = Callable[[AdmissionRequest, str], Awaitable[Offer]]
-"""Asked about each request whose secret is right, with the address it came from. Raises: CheloniaError: refused."""
+"""Judges a request whose secret is right, by it and the address it came from. Raises: CheloniaError: refused."""
 
 
 class Door:
-    """Open for one host. `run` returns when it was admitted. Make it inside the event loop."""
+    """A door for one host. `run` returns when that was admitted. Make it inside the event loop."""
 
     def __init__(self, secret: bytes, decide: Decide) -> None:
         self._secret, self._decide = secret, decide
@@ -88,7 +88,7 @@ class Door:
                 task.cancel()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from request to farewell."""
+        """Serve one connection, from request to close."""
         task = asyncio.current_task()
         assert task is not None, "a connection is served by a task"
         self._inside.add(task)
@@ -124,7 +124,7 @@ class Door:
     async def _admit(
         self, request: AdmissionRequest, origin: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Have the request decided, and tell. A refusal leaves the door open for a better request."""
+        """Answer a request with the decision. A refusal, unless by the administrator, leaves the door open."""
         try:
             offer = await self._decide(request, origin)
         except CheloniaError as error:
@@ -161,7 +161,7 @@ class Door:
 
 
 class Knock:
-    """A newcomer at the door of `host:port`, once it has proved to be the token's."""
+    """A newcomer's connection to the door at `host:port`, once that has proved to be the token's."""
 
     def __init__(self, host: str, port: int, token: AdmissionToken) -> None:
         """Connect. Raises: NETWORK, UNTRUSTED with the cure."""
@@ -203,7 +203,7 @@ class Knock:
                 raise CheloniaError(Kind.DENIED, "join", self._where, f"refused: {answer.cause}")
 
     def received(self) -> None:
-        """Say that all is written down. Raises: OSError."""
+        """Acknowledge that the offer is stored. Raises: OSError."""
         self._socket.sendall(b"\n")
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class Knock:
 
 
 def _one_time_context() -> tuple[ssl.SSLContext, bytes]:
-    """A server's TLS with a certificate that lives as long as this process, and its pin."""
+    """Return a server's TLS context, with a certificate that lives as long as this process, and its pin."""
     key = make_key(KeyKind.P256)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "cheloniad admit")])
     now = datetime.now(UTC)

@@ -21,9 +21,9 @@ from chelonia.hosting.setup.dev import load_issued
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 _HOST = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.-]*|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
-"""A name as DNS has it, or an address."""
+"""A DNS name, or an address."""
 HOST_NAME_MAX = 64 - len("host/")
-"""A common name has 64 characters (X.520, `ub-common-name`)."""
+"""Longest host name: a common name has 64 characters (X.520, `ub-common-name`)."""
 
 
 def add_to(verbs: Any) -> None:
@@ -73,7 +73,7 @@ def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParse
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """What reads an option that is a whole number, both ends included."""
+    """Return a reader of an option that is a whole number, both ends included."""
     wanted = f"a whole number from {least}" + (f" to {most}" if most is not None else "")
 
     def read(text: str) -> int:
@@ -159,12 +159,12 @@ def _renew(options: argparse.Namespace) -> int:
 
 
 def base_of(ca: CertificateAuthority) -> str:
-    """The CA's DN without its last part: below it its signing policy lets it sign."""
+    """Return the CA's DN without its last part: its signing policy lets it sign below that."""
     return str(ca.issued.dn).rpartition("/")[0]
 
 
 def host_subject(ca: CertificateAuthority, name: str) -> Dn:
-    """The subject of a host's certificate. Raises: BAD_REQUEST for a name that has no room in one."""
+    """Return the subject of a host's certificate. Raises: BAD_REQUEST for a name that is too long."""
     if len(name) > HOST_NAME_MAX:
         cause = (
             f"it is too long for a certificate's subject, which has {HOST_NAME_MAX} characters for it: name the host "
@@ -186,7 +186,7 @@ def _write(ca: CertificateAuthority, issued: Any, options: argparse.Namespace, c
 
 def _check_renewal(subject: Dn, cert: Path, key: Path) -> None:
     """Raises: EXISTS where `cert` is there and no certificate of this subject, or `key` and not that certificate's: a
-    key would be gone for good. What is no ordinary file is refused by who writes there."""
+    key would be gone for good. `write_file` refuses any place that is no ordinary file."""
     elsewhere = "give this one another place (--cert, --key), or move that one away"
     if cert.is_file():
         try:
@@ -201,7 +201,7 @@ def _check_renewal(subject: Dn, cert: Path, key: Path) -> None:
 
 
 def _fit(cert: Path, key: Path) -> bool:
-    """Whether a certificate, which may have expired, is of a key."""
+    """Return whether a certificate, which may have expired, is of a key."""
     try:
         own = load_key(key).public_key()
     except CheloniaError:

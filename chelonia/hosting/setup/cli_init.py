@@ -1,8 +1,8 @@
 """`cheloniad init`: makes a cluster of one host; `cheloniad admit` and `join` make it one of three.
 
-Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be given again.
-A key without certificate is certified, and a store that was founded and never used is taken. The configuration of the
-core is the last thing written.
+Each step is done only where it was not done before, so that an `init` that was killed, wherever, can be repeated. It
+certifies a key without a certificate, and takes a store that was founded and never used. It writes the core's
+configuration last.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def add_to(verbs: Any) -> None:
 
 
 def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
-    """Add the options that say where a host keeps things; `new`: one that is being set up."""
+    """Add the options for the places of a host's files; `new`: of a host that is being set up."""
     if new:
         parser.add_argument("--domain", default="", metavar="SITE/RACK", help="failure domain of this host's Shepherd")
         parser.add_argument("--account", default="chelonia", help="whom the daemons run as (default chelonia)")
@@ -92,7 +92,7 @@ def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
 
 
 def places_of(options: argparse.Namespace) -> HostPaths:
-    """Where this host keeps things."""
+    """Return the places of this host's files."""
     return HostPaths(*(path.absolute() for path in (options.conf, options.grid, options.data)))
 
 
@@ -135,7 +135,7 @@ def _check_range(option: str, value: int, least: int, most: int) -> None:
 
 
 def _own_certificates(places: HostPaths, name: str, options: argparse.Namespace) -> Dn:
-    """Make a CA and this host's certificate, where they are not there. Raises: EXISTS for another's certificate."""
+    """Make a CA and this host's certificate, where they are missing. Raises: EXISTS for another CA's certificate."""
     if places.cert.exists() and not CertificateAuthority.is_in(places.grid):
         cause = "there is a host certificate of another CA: use it with --site-certificate, or move it away"
         raise CheloniaError(Kind.EXISTS, "init", str(places.cert), cause)
@@ -150,7 +150,7 @@ def _own_certificates(places: HostPaths, name: str, options: argparse.Namespace)
 
 
 def _authority(places: HostPaths, organization: str, now: Ms) -> CertificateAuthority:
-    """The CA that is there, whole; a new one when there is none. Raises: EXISTS when it is of another organization."""
+    """Return the present CA, completed, or a new one. Raises: EXISTS when it is of another organization."""
     # Nobody signs its CRL every month here: it lasts as long as the certificates that have to be renewed anyway.
     lifetime = CERTIFICATE_LIFETIME_S
     base = render_dn_of(organization or "/O=Grid/O=Chelonia")
@@ -169,7 +169,7 @@ def _authority(places: HostPaths, organization: str, now: Ms) -> CertificateAuth
 
 
 def _check_certificate(places: HostPaths, name: str) -> None:
-    """Raises: EXISTS when it is another host's, as after an `init` that was given another name; UNTRUSTED."""
+    """Raises: EXISTS when it is another host's, as after an `init` with another name; UNTRUSTED."""
     cert = x509.load_pem_x509_certificates(places.cert.read_bytes())[0]
     if not is_for(cert, name):
         named = ", ".join(names_of(cert)) or "nobody"
@@ -181,13 +181,13 @@ def _check_certificate(places: HostPaths, name: str) -> None:
 
 
 def _refused(cert: Path, places: HostPaths) -> str:
-    """Why a certificate is not accepted by the CAs that are here; empty when it is."""
+    """Return why the CAs here do not vouch for a certificate; empty when they do."""
     trust = load_trust(TlsSettings(ca_dir=places.ca_dir))
     return "; ".join(explain_file(cert, trust, SystemClock().now_ms()))
 
 
 def _site_certificate(places: HostPaths) -> Dn:
-    """The subject of the host certificate that is there. Raises: BAD_CONFIG."""
+    """Return the subject of the present host certificate. Raises: BAD_CONFIG."""
     for path in (places.cert, places.key, places.ca_dir):
         if not path.exists():
             cause = "it is not there: put the site's files where grid software keeps them, or leave --site-certificate"
@@ -198,7 +198,7 @@ def _site_certificate(places: HostPaths) -> Dn:
 
 
 def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
-    """The administrator's DN; a certificate is made for a name. Raises: BAD_REQUEST, EXISTS, BAD_CONFIG."""
+    """Return the administrator's DN; make a certificate for a name. Raises: BAD_REQUEST, EXISTS, BAD_CONFIG."""
     wanted, folder = options.administrator, Path.home() / ".globus"
     cert, key = folder / "usercert.pem", folder / "userkey.pem"
     if wanted.startswith("/"):
@@ -249,5 +249,5 @@ def _tell(hosts: Sequence[str]) -> None:
 
 
 def render_dn_of(text: str) -> Dn:
-    """A DN as somebody typed it, in the one form that is compared. Raises: BAD_REQUEST."""
+    """Return a DN, as a person typed it, in the one form that is compared. Raises: BAD_REQUEST."""
     return render_dn(name_from_dn(text))

@@ -1,8 +1,8 @@
-"""`cheloniad admit` on a host of the cluster and `cheloniad join` on a new one: how a cluster grows by a host.
+"""`cheloniad admit` on a host of the cluster and `cheloniad join` on a new one: adds a host to a cluster.
 
-The key of the CA is read by `admit` alone, which root runs; no daemon has it. The key of a new host never leaves it.
-A `join` that was killed, wherever, can be given again: each step is done only where it was not done before. Whether a
-certificate that is there came from an earlier one, `admit` knows.
+`admit` alone, which root runs, reads the key of the CA; no daemon has it. The key of a new host never leaves it.
+A `join` that was killed, wherever, can be repeated: each step is done only where it was not done before. `admit` knows
+whether a present certificate came from an earlier one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from chelonia.hosting.setup.first_config import (
 )
 
 MINUTES: Final = 60
-"""How long a token is good when nobody says otherwise."""
+"""Default lifetime of a token."""
 MINUTES_MAX: Final = 24 * 60
 CAS_TOLD_MAX: Final = 5
 """CAs named to a person; a program gets all."""
@@ -73,7 +73,7 @@ NEW_KEY: Final = KeyKind.P256
 SERVICES: Final = {
     Role.AHASH: "AHash", Role.LIBRARIAN: "Librarian", Role.BARTENDER: "Bartender", Role.SHEPHERD: "Shepherd",
 }  # fmt: skip
-"""What a host has, as it stands in the addresses."""
+"""Services of a host, as addresses name them."""
 
 
 def add_to(verbs: Any) -> None:
@@ -133,14 +133,14 @@ class _Home:
 
     @property
     def other_cas(self) -> tuple[Dn, ...]:
-        """Those trusted here beside the CA that certifies newcomers."""
+        """CAs trusted here beside the one that certifies newcomers."""
         if self.ca is None:
             return ()
         return tuple(dn for dn, key in _trusted(self.core) if (dn, key) != _own(self.ca))
 
     @property
     def round_trip_ms(self) -> int:
-        """How far apart the A-Hash's replicas may be."""
+        """Longest round trip between the A-Hash's replicas."""
         return settings_of(self.ahash).round_trip_ms
 
     @property
@@ -183,7 +183,7 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
 
 
 def _replicas(status: AHashStatus) -> tuple[ReplicaEntry, ...]:
-    """The members of the A-Hash's group, as a configuration names them."""
+    """Return the members of the A-Hash's group, as a configuration names them."""
     found = []
     for view in status.replicas:
         host, _, port = view.address.rpartition(":")
@@ -192,24 +192,24 @@ def _replicas(status: AHashStatus) -> tuple[ReplicaEntry, ...]:
 
 
 def _to_name(home: _Home, name: str, status: AHashStatus, *, named: bool) -> tuple[str, ...]:
-    """The hosts whose configuration does not name the newcomer's replica. `named`: that of this host does."""
+    """Return the hosts whose configuration does not name the newcomer's replica. `named`: that of this host does."""
     own = {home.hosts[0]} if named else set()
     return tuple(each for each in hosts_of(view.address for view in status.replicas) if each not in {name, *own})
 
 
 @dataclass(frozen=True, slots=True)
 class _Teller:
-    """Tells a person, or a program."""
+    """Prints for a person, or for a program."""
 
     json: bool
 
     def tell(self, text: str, event: str, **facts: object) -> None:
-        """Tell the text, or the event with its facts in one line."""
+        """Print the text, or the event with its facts in one line."""
         print(json.dumps({"event": event, **facts}) if self.json else text, flush=True)
 
 
 def _home(places: HostPaths) -> _Home:
-    """What stands on this host. Raises: BAD_CONFIG with the cure."""
+    """Return the set-up of this host. Raises: BAD_CONFIG with the cure."""
     if not places.core.exists():
         cause = "there is no such configuration: `cheloniad admit` runs on a host that `init` or `join` has set up"
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
@@ -221,8 +221,8 @@ def _home(places: HostPaths) -> _Home:
 
 
 def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
-    """The CA whose key is here. Raises: BAD_CONFIG when the hosts trust another in its place: no host would take what
-    it certifies, and a newcomer would trust nobody else."""
+    """Return the CA whose key is here. Raises: BAD_CONFIG when the hosts trust another in its place: they would refuse
+    its certificates, and a newcomer would trust no other CA."""
     ca = CertificateAuthority.load(places.grid)
     if _own(ca) not in _trusted(core):
         cause = (
@@ -234,7 +234,7 @@ def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
 
 
 def _own(ca: CertificateAuthority) -> tuple[Dn, CertificatePublicKeyTypes]:
-    """What tells a CA from others; its certificate may have been renewed."""
+    """Return a CA's name and key, which identify it: its certificate may have been renewed."""
     return subject_dn(ca.certificate), ca.certificate.public_key()
 
 
@@ -244,7 +244,7 @@ def _trusted(core: NodeConfig) -> list[tuple[Dn, CertificatePublicKeyTypes]]:
 
 
 def _administrator(home: _Home) -> TlsSettings:
-    """The credential of whoever runs this. Raises: BAD_CONFIG naming the places looked at, DENIED."""
+    """Return the credential of the person who runs this. Raises: BAD_CONFIG naming the places tried, DENIED."""
     around = CredentialSurroundings(os.environ, Path.home(), os.getuid())
     credential = find_credential(CredentialFiles(), around, SystemClock().now_ms())
     if credential.dn not in home.core.trust.administrators:
@@ -296,14 +296,14 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str, to_name: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class _HomePorts:
-    """The services of the home host, asked as the administrator."""
+    """The services of the home host, called as the administrator."""
 
     ahash: AHash
     librarian: Librarian
 
 
 class _Desk:
-    """Decides about one host: what `admission` says, what the administrator says, and what the A-Hash says."""
+    """Decides about one host, by `admission`, the administrator and the A-Hash."""
 
     def __init__(self, home: _Home, ports: _HomePorts, name: str, teller: _Teller, *, approve_all: bool) -> None:
         self._home, self._ahash, self._librarian = home, ports.ahash, ports.librarian
@@ -311,7 +311,7 @@ class _Desk:
         self.secret = SystemIds().token(admission.SECRET_BYTES)
 
     async def look(self, dn: Dn | None = None) -> Expected:
-        """Ask the A-Hash who is there. `dn`: the newcomer's, "" while he may have any; None: nobody has knocked yet.
+        """Ask the A-Hash for its members. `dn`: the newcomer's, "" while it may have any; None: before any request.
 
         Raises: EXISTS, or what the A-Hash raises.
         """
@@ -326,7 +326,7 @@ class _Desk:
         return expected
 
     async def decide(self, request: AdmissionRequest, origin: str) -> Offer:
-        """Admit, or raise. As `admission_door.Decide`."""
+        """Admit, or raise, as `admission_door.Decide`."""
         now = SystemClock().now_ms()
         csr = admission.judge(request, await self.look(Dn("")), now)
         chain: tuple[x509.Certificate, ...] = ()
@@ -340,13 +340,13 @@ class _Desk:
         return self._offer(expected.dn, chain, await self._member(expected))
 
     def _subject(self) -> Dn:
-        """What our CA calls a newcomer; "" where the site has its own."""
+        """Return the subject that our CA gives a newcomer; "" where the site has its own."""
         return host_subject(self._home.ca, self._name) if self._home.ca is not None else Dn("")
 
     def _certified(
         self, request: AdmissionRequest, csr: x509.CertificateSigningRequest
     ) -> tuple[x509.Certificate, ...]:
-        """The certificate that the newcomer has: the site's, or what our CA gave to a `join` that was killed.
+        """Return the newcomer's certificate: the site's, or one of our CA, from a `join` that was killed.
 
         Raises: UNTRUSTED, BAD_REQUEST.
         """
@@ -369,7 +369,7 @@ class _Desk:
         return chain
 
     async def _approved(self, dn: Dn, fingerprint: str, origin: str) -> None:
-        """Raises: DENIED when the administrator does not want it."""
+        """Ask the administrator to approve, unless all are approved. Raises: DENIED."""
         text = f"\n{self._name} asks to join, from {origin}\n  identity        {dn}\n  key fingerprint {fingerprint}"
         self._teller.tell(text, "asks", host=self._name, origin=origin, dn=dn, fingerprint=fingerprint)
         if self._approve_all:
@@ -383,9 +383,9 @@ class _Desk:
     async def _member(self, expected: Expected) -> AHashStatus:
         """Register its services as approved, and make it a member of the A-Hash's group, unless it is one.
 
-        Registered before it starts: a Shepherd that knocks unknown would wait for another word of the administrator.
         Raises: what Librarian and A-Hash raise.
         """
+        # Registered before it starts: an unknown Shepherd would wait for another word of the administrator.
         call = Call(request_id="admit")
         for role, service in SERVICES.items():
             own_id = ServiceId(url(self._name, self._home.port, service))
@@ -418,7 +418,7 @@ class _Desk:
 
 
 async def _line_of_person() -> str:
-    """A line from standard input, waited for without a thread that would outlive the wait."""
+    """Read a line from standard input, without a thread that would outlive the wait."""
     loop = asyncio.get_running_loop()
     there = asyncio.Event()
     try:
@@ -476,7 +476,7 @@ def _asked() -> str:
 
 
 def _key(places: HostPaths, *, site: bool) -> Issued:
-    """The host's key, with its certificate or none yet. Raises: BAD_CONFIG."""
+    """Return the host's key, with its certificate if there is one. Raises: BAD_CONFIG."""
     if site or places.cert.exists():
         return load_issued(places.cert, places.key)
     return Issued((), key_at(places.key, NEW_KEY) if places.key.exists() else make_key(NEW_KEY))
@@ -495,7 +495,7 @@ def _tell_waiting(request: AdmissionRequest) -> None:
 
 
 def _settle(offer: Offer, issued: Issued, host: HostFacts, places: HostPaths, owner: host_files.Account) -> None:
-    """Write all that was given, the core's configuration last. Raises: BAD_REQUEST, EXISTS when it does not fit."""
+    """Write all of the offer, the core's configuration last. Raises: BAD_REQUEST, EXISTS when it does not fit."""
     host_files.check_secret(places, offer.bartender_secret)
     if offer.certificate:
         _write_certificates(offer, issued.key, places)

@@ -1,8 +1,8 @@
-"""`cheloniad accept-store`: an administrator's word that what is in a Shepherd's directory is its store from now on.
+"""`cheloniad accept-store`: an administrator's word that a Shepherd's directory, as it is, is its store from now on.
 
-A Shepherd refuses an empty directory where the cluster knows a store, and a directory of another Shepherd or cluster:
-mostly a disk is not mounted, or is the wrong one. When it is meant, this command says so, once; the Shepherd must not
-run meanwhile. Replicas that are there stay; what only the earlier store held is reported lost at the next start.
+A Shepherd refuses an empty directory where the cluster knows a store, and another Shepherd's or cluster's directory.
+Mostly a disk is not mounted, or is the wrong one. When it is meant, this command says so, once; the Shepherd must not
+run meanwhile. Replicas that are there stay; the next start reports those of the earlier store alone as lost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _accept(options: argparse.Namespace) -> int:
         lay_out(root)
         held = sum(1 for _ in (root / "replicas").glob("??/*.record")) + count_committed(root)
         accepted = accept(_known(root) if held else None, service)
-        (root / blobs_notes.NAME).unlink(missing_ok=True)  # nothing that was noted of it is believed, records are read
+        (root / blobs_notes.NAME).unlink(missing_ok=True)  # no earlier note counts: the next start reads the records
         write_identity(root, accepted, segments=bool(numbers(root)))
     host_files.give_back(root, root)
     print(f"{root}: store {accepted.store} of {service}, {held} committed replicas; it is announced at the next start")
@@ -54,14 +54,14 @@ def _accept(options: argparse.Namespace) -> int:
 
 
 def accept(found: StoreIdentity | None, service: ServiceId) -> StoreIdentity:
-    """The identity of a store that takes the place of whatever this Shepherd had before; an empty one is a new one."""
+    """Return the identity of a store that replaces the Shepherd's earlier one; without one found, a new identity."""
     if found is None:
         return StoreIdentity(str(uuid.uuid4()), service, replaces=True)
     return replace(found, service=service, cluster="", replaces=True)
 
 
 def _known(root: Path) -> StoreIdentity | None:
-    """Whose store it says it is; None also when that cannot be read: this command is the cure for it."""
+    """Return a store's identity; None also for one that cannot be read, for which this command is the cure."""
     try:
         return read_identity(root)
     except CheloniaError:

@@ -1,14 +1,13 @@
 """A whole cluster on this machine: certificates, configurations, core nodes and N Shepherds as processes.
 
-The core is one node with A-Hash, Librarian and Bartender, or as many nodes as the A-Hash has replicas: each with one of
-them, the first two with a Librarian and a Bartender too.
+The core is one node with A-Hash, Librarian and Bartender, or one node for each replica of the A-Hash. The first two of
+those have a Librarian and a Bartender too.
 
 Everything is below one directory and is made once: a second start on it finds the same certificates, ports and data.
-
-    certs/            CA in the grid-security layout, and certificates of hosts, users, administrator, a service
-    conf/*.toml       one configuration per process, readable and editable
-    data/, log/       what each process keeps and says
-    cluster.json      where everything is, rewritten whole whenever a process id changes
+- `certs/`: CA in the grid-security layout, and certificates of hosts, users, administrator, a service
+- `conf/*.toml`: one configuration per process, readable and editable
+- `data/`, `log/`: data and logs of each process
+- `cluster.json`: where everything is, rewritten whole whenever a process id changes
 
 For tests and demos: everyone may read and add under `/`, and all intervals are short.
 """
@@ -82,23 +81,23 @@ FRONTS: Final = 2
 """Nodes of a replicated core that have a Librarian and a Bartender: any one of them may die."""
 PORTS_END: Final = 65_536
 PORT_FIRST, PORT_LAST = 20_000, 31_000
-"""Below the range from which the system takes ports by itself, so that a restart finds ours free."""
+"""Ports below the range from which the system takes them by itself, so that a restart finds ours free."""
 PORT_TRIES, PORT_RETRY_S = 30, 0.1
 STOP_MS: Final = 30_000
 LOOK_S: Final = 0.05
-"""How often it is looked whether all serve."""
+"""Pause between two looks whether all serve."""
 SILENT_S: Final = 10.0
-"""Who waits for that is told something at least so often."""
+"""Longest silence towards a person who waits for that."""
 PROXY_LIFETIME_S: Final = 7 * 24 * 3600
 EVERYONE: Final[Mapping[str, str]] = {"ALL": "+read +addEntry"}
 TRASH_KEEP_MS: Final = 3_600_000
-"""Deleted files of a development cluster can be brought back for so long."""
+"""Time for which deleted files of a development cluster can be brought back."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What to start. `port_base` 0: found at the first start and kept. `small_as_files`: no segments are made, so that
-    each replica can be looked at, and harmed, as a file."""
+    """Options of a cluster. `port_base` 0: found at the first start and kept. `small_as_files`: no segments are made,
+    so that each replica can be read, and harmed, as a file."""
 
     directory: Path
     shepherds: int
@@ -111,8 +110,8 @@ class DevOptions:
 
 @dataclass(frozen=True, slots=True)
 class DevNode:
-    """One node of the cluster: its name, ports and certificate. `replica`: which one of the A-Hash it has, 0: none or
-    all of it; `front`: whether it has a Librarian and a Bartender."""
+    """One node of the cluster: its name, ports and certificate. `replica`: number of its replica of the A-Hash (0:
+    none, or the A-Hash is alone); `front`: whether it has a Librarian and a Bartender."""
 
     name: str
     port: int
@@ -149,13 +148,13 @@ class DevNode:
         return dn_of(self.cert, self.key)
 
     def url(self, service: str) -> str:
-        """The address of a service on it; the Bartender is on the users' port."""
+        """Return the address of a service on it; the Bartender is on the users' port."""
         return f"https://localhost:{self.data_port if service == 'Bartender' else self.port}/{service}"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a cluster settles at its first start: `nodes` is how many have ports, `cluster` the id of a group."""
+    """Facts that a cluster settles at its first start: `nodes` is how many have ports, `cluster` the id of a group."""
 
     port_base: int
     nodes: int = 11
@@ -174,10 +173,10 @@ class DevCluster:
         self._children: dict[str, ChildProcess] = {}
         self._places: dict[str, DevNode] = {}
         self._serves = False
-        """Whether `ready` was said."""
+        """Whether `ready` was printed."""
 
     async def run(self, run_node: Callable[[Path], int]) -> int:
-        """Prepare, start, say `ready`, and stay until SIGTERM or SIGINT; returns the exit code.
+        """Prepare, start, print `ready`, and stay until SIGTERM or SIGINT; return the exit code.
 
         Args: `run_node`: runs the node of a configuration to its end, in a process of its own; returns the exit code.
         """
@@ -187,7 +186,7 @@ class DevCluster:
         self._root.mkdir(parents=True, exist_ok=True)
         lock = self._lock()
         places = self.prepare()
-        (self._root / "cluster.json").unlink(missing_ok=True)  # until all serve there is nothing to be used
+        (self._root / "cluster.json").unlink(missing_ok=True)  # until all serve there is nothing to use
         _tell(
             f"starting {len(places)} processes: {', '.join(place.name for place in places)}; logs: {self._root / 'log'}"
         )
@@ -215,7 +214,7 @@ class DevCluster:
     # --- what is made once ---
 
     def prepare(self) -> list[DevNode]:
-        """Make what is not there yet; returns the nodes, the core first."""
+        """Make what is missing; return the nodes, the core first."""
         for name in ("certs", "conf", "data", "log"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
         kept = self._kept()
@@ -234,7 +233,7 @@ class DevCluster:
         return places
 
     def _lay_out(self, kept: Kept) -> list[DevNode]:
-        """The nodes: first those of the core, then the Shepherds; replicas talk on ports behind all others."""
+        """Return the nodes: the core's first, then the Shepherds; replicas talk on ports behind all others."""
         replicas, base = kept.replicas, kept.port_base
         cores = ["core"] if replicas == 1 else [f"core{n}" for n in range(1, replicas + 1)]
         names = [*cores, *(f"shepherd{n}" for n in range(1, self._options.shepherds + 1))]
@@ -251,7 +250,7 @@ class DevCluster:
         return places
 
     def _kept(self) -> Kept:
-        """What was settled at the first start, which is this one when nothing was. Raises: BAD_CONFIG."""
+        """Return the facts of the first start; settle them if this is the first. Raises: BAD_CONFIG, BAD_REQUEST."""
         path = self._root / "conf" / "ports.json"
         options = self._options
         if path.exists():
@@ -276,7 +275,7 @@ class DevCluster:
         return kept
 
     async def _await_ports(self, places: list[DevNode]) -> None:
-        """Give what is just ending time to free them; others cannot be taken, they are in the names of the services.
+        """Give processes that just end time to free the ports, which cannot change: services are named by them.
 
         Raises: UNAVAILABLE.
         """
@@ -322,7 +321,7 @@ class DevCluster:
         self._renew_proxy()
 
     def _renew_proxy(self) -> None:
-        """Proxies are short-lived: the user gets a new one at every start."""
+        """Make the user a new proxy, at every start, as proxies are short-lived."""
         user = load_issued(self._file("user-cert"), self._file("user-key"))
         proxy = make_proxy(user, SystemClock().now_ms(), lifetime_s=PROXY_LIFETIME_S)
         proxy.write_proxy(self._file("user-proxy"))
@@ -434,7 +433,7 @@ class DevCluster:
         scratch.replace(path)
 
     def describe(self) -> dict[str, Any]:
-        """What cluster.json says."""
+        """Return the content of cluster.json."""
         out: dict[str, Any] = {}
         for name in ("AHash", "Librarian", "Bartender", "Shepherd"):
             key = "shepherds" if name == "Shepherd" else name.lower()
@@ -453,8 +452,8 @@ class DevCluster:
         return {"id": url, "url": url, "pid": self._children[place.name].pid, "data_dir": self._data(place)}
 
     async def _until_ready(self, places: list[DevNode]) -> None:
-        """Return when every Librarian has heard that every Shepherd takes bytes - what it read of their last run does
-        not count - and every replica of the A-Hash has its vote."""
+        """Return when every Librarian has heard, in this run, that every Shepherd takes bytes, and every replica of the
+        A-Hash has its vote."""
         files = TlsSettings(self._file("admin-cert"), self._file("admin-key"), ca_dir=self._certs / "certificates")
         link = open_link(TlsStore(files, SystemClock().now_ms))
         async with link.client:
@@ -478,13 +477,12 @@ class DevCluster:
 
 
 def _tell(line: str) -> None:
-    """How far it is, for the one who waits."""
     sys.stderr.write(f"cheloniad dev: {line}\n")
     sys.stderr.flush()
 
 
 async def _all_serve(link: Link, places: list[DevNode]) -> bool:
-    """Whether everybody knows of everybody. Raises: what a service raised that does not answer yet."""
+    """Return whether all services know each other. Raises: the error of one that does not answer yet."""
     once, call = RetryLimits(retry_ms=0, read_ms=5_000), Call(request_id="dev-ready")
     wanted = {place.url("Shepherd") for place in places if not place.core}
     for place in places:
@@ -500,7 +498,7 @@ async def _all_serve(link: Link, places: list[DevNode]) -> bool:
 
 
 def _takes_bytes(node: NodeView) -> bool:
-    """Whether a Shepherd was heard in this run and takes new bytes, or has a reason not to that does not pass."""
+    """Return whether a Shepherd was heard in this run and takes new bytes, or has a lasting reason not to."""
     heard = node.state == NODE_ALIVE and node.boot > 0
     return heard and bool(node.accepting or node.drain or node.trouble or not node.free_bytes)
 
@@ -512,12 +510,12 @@ def load_issued(cert: Path, key: Path) -> Issued:
 
 
 def dn_of(cert: Path, key: Path) -> Dn:
-    """The end-entity subject of a certificate file."""
+    """Return the end-entity subject of a certificate file."""
     return identity_of_chain(load_own_chain(TlsSettings(cert, key), SystemClock().now_ms())).dn
 
 
 def _tuned(settings: Any) -> dict[str, Any]:
-    """The settings that differ from the defaults, and can be set in a configuration."""
+    """Return the settings that differ from the defaults, and can be set in a configuration."""
     kept = ("service_id", "base_url", "dn", "version", "bootstrap", "token_key")
     out: dict[str, Any] = {}
     for item in fields(settings):
@@ -528,7 +526,7 @@ def _tuned(settings: Any) -> dict[str, Any]:
 
 
 def _free_ports(count: int) -> int:
-    """The first of `count` free ports in a row. Raises: BAD_CONFIG when there are none."""
+    """Return the first of `count` free ports in a row. Raises: BAD_CONFIG when there are none."""
     for _ in range(200):
         first = random.randrange(PORT_FIRST, PORT_LAST - count)
         if all(is_free(port, HOST) for port in range(first, first + count)):

@@ -1,7 +1,7 @@
-"""The first configurations of a host that `cheloniad init` or `cheloniad join` sets up: what they say, and no more.
+"""The first configurations of a host that `cheloniad init` or `cheloniad join` sets up. It never touches a file.
 
 A host runs two nodes under one certificate: `core` (A-Hash replica, Librarian, Bartender) and `shepherd`. All hosts of
-a cluster have the same ports, so the addresses of all services follow from the hosts' names. No file is touched here.
+a cluster have the same ports, so the addresses of all services follow from the hosts' names.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from chelonia.hosting.config import (
 )
 
 PORT_FIRST: Final = 60_000
-"""The first port of a cluster that says nothing else; those after it are counted from here."""
+"""The default first port of a cluster, from which the others are counted."""
 BARTENDER, CORE, CONTROL, DATA, ADMISSION, FILES, S3, REPLICA = 0, 1, 3, 4, 5, 6, 7, 11
-"""Counted from the first: users; A-Hash and Librarian; the Shepherd's two; `cheloniad admit`; files as URLs; S3; the
-A-Hash's replicas."""
+"""Offsets from the first port: users, A-Hash with Librarian, the Shepherd's two, `cheloniad admit`, files as URLs, S3,
+the A-Hash's replicas."""
 LISTENING: Final = (BARTENDER, CORE, FILES, S3, CONTROL, DATA, REPLICA)
 """Ports on which the nodes of a host listen."""
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -43,7 +43,7 @@ _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 @dataclass(frozen=True, slots=True)
 class HostPaths:
-    """Where a host keeps things: configurations, certificates in the grid layout, data."""
+    """Places of a host's files: configurations, certificates in the grid layout, data."""
 
     conf: Path
     grid: Path
@@ -85,8 +85,8 @@ class HostPaths:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What all hosts of a cluster agree on. `hosts`: their names, those to come included; `replicas`: the A-Hash's,
-    `round_trip_ms` how far apart."""
+    """Facts common to all hosts of a cluster. `hosts`: their names, those to come included. `replicas`: the A-Hash's;
+    `round_trip_ms`: longest between them."""
 
     cluster: str
     port: int
@@ -98,7 +98,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One host: its DNS name, its certificate's subject, which replica it has, its failure domain ("": none)."""
+    """One host: its DNS name, its certificate's subject, its replica's number, its failure domain ("": none)."""
 
     name: str
     dn: Dn
@@ -107,7 +107,7 @@ class HostFacts:
 
 
 def check_host(name: str) -> str:
-    """A host's name as it will stand in URLs. Raises: BAD_REQUEST."""
+    """Return a host's name, if URLs can have it. Raises: BAD_REQUEST."""
     if len(name) > 253 or not _NAME.fullmatch(name):
         cause = "a host is named as DNS knows it, in lower case: one.example.org"
         raise CheloniaError(Kind.BAD_REQUEST, "host", name[:80], cause)
@@ -115,19 +115,19 @@ def check_host(name: str) -> str:
 
 
 def url(host: str, port: int, service: str) -> str:
-    """The address of a service; `port`: the cluster's first."""
+    """Return the address of a service; `port`: the cluster's first."""
     offset = {"Bartender": BARTENDER, "Shepherd": CONTROL}.get(service, CORE)
     return f"https://{host}:{port + offset}/{service}"
 
 
 def hosts_of(addresses: Iterable[str]) -> tuple[str, ...]:
-    """The hosts in URLs or `host:port` addresses, each once, in order."""
+    """Return the hosts in URLs or `host:port` addresses, each once, in order."""
     found = [urlsplit(each if "://" in each else f"//{each}").hostname or "" for each in addresses]
     return tuple(dict.fromkeys(name for name in found if name))
 
 
 def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> NodeConfig:
-    """A-Hash replica, Librarian and Bartender. The host's own services are approved by it, as the host itself was."""
+    """Return a node of A-Hash replica, Librarian and Bartender. It approves the host's own services."""
     first = cluster.port
     far = {"round_trip_ms": cluster.round_trip_ms} if cluster.round_trip_ms != bounds.ROUND_TRIP_MS else {}
     return NodeConfig(
@@ -156,7 +156,7 @@ def core_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> No
 
 
 def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -> NodeConfig:
-    """A Shepherd that reports to the Librarians of all hosts."""
+    """Return a node of a Shepherd that reports to the Librarians of all hosts."""
     first = cluster.port
     return NodeConfig(
         node=NodeSection(name="shepherd"),
@@ -177,7 +177,7 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -
 
 
 def _trust(host: HostFacts, cluster: ClusterFacts, *names: str) -> TrustSection:
-    """The administrators, and these services of the host."""
+    """Return the trust in the administrators, and in these services of the host."""
     services = (TrustedService(name.lower(), url(host.name, cluster.port, name), host.dn) for name in names)
     return TrustSection(tuple(cluster.administrators), tuple(services))
 

@@ -1,6 +1,6 @@
-"""The files of a host that `cheloniad init` and `join` make: looked for before, written whole, owned as they must be.
+"""The files of a host that `cheloniad init` and `join` make: checked for before, written whole, with the right owners.
 
-Nothing that is there is overwritten. The configuration of the core is written last: where it stands, all else does.
+It overwrites no present file. It writes the core's configuration last: where that is, all else is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REPLICAS: Final = re.compile(r"^replicas = \[\n(?:  \{ .* \},\n)+\]\n", re.MULT
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the daemons run as; also the owner of what they write."""
+    """The account of the daemons, which owns the files that they write."""
 
     name: str
     uid: int
@@ -73,9 +73,9 @@ def account(name: str) -> Account:
 
 
 def set_up_before(places: HostPaths, name: str, verb: str) -> str:
-    """What to tell when this host is set up already, under this name; empty when it is not.
+    """Return a message when this host is set up already, under this name; empty when it is not.
 
-    Raises: EXISTS when it is another's, or, to `join`, a cluster's of its own.
+    Raises: EXISTS when it is set up as another host or, for `join`, as a cluster of its own.
     """
     if not places.core.exists():
         return ""
@@ -93,7 +93,7 @@ def set_up_before(places: HostPaths, name: str, verb: str) -> str:
 
 
 def check_writable(places: HostPaths) -> None:
-    """Raises: BAD_CONFIG naming the first directory that cannot be written."""
+    """Check that the places can be written. Raises: BAD_CONFIG naming the first directory that cannot."""
     for option, path in (("conf", places.conf), ("grid", places.grid), ("data", places.data)):
         there = next(each for each in (path, *path.parents) if each.exists())
         if not there.is_dir():
@@ -104,14 +104,14 @@ def check_writable(places: HostPaths) -> None:
 
 
 def check_free_of_data(places: HostPaths) -> None:
-    """Raises: EXISTS when an A-Hash is there that nobody configures."""
+    """Check that there is no A-Hash's store without a configuration. Raises: EXISTS."""
     if places.ahash.exists() and any(places.ahash.iterdir()):
         cause = "there is a store of an A-Hash, but no configuration: move it away, or put the configuration back"
         raise CheloniaError(Kind.EXISTS, "set up", str(places.ahash), cause)
 
 
 def founded_before(places: HostPaths, owner: Account) -> str:
-    """The cluster whose store an `init` that was killed has founded, and nobody has used; empty when there is none.
+    """Return the cluster whose store a killed `init` has founded, unused since; empty when there is none.
 
     Raises: EXISTS when there is any other.
     """
@@ -119,12 +119,12 @@ def founded_before(places: HostPaths, owner: Account) -> str:
     if not cluster:
         check_free_of_data(places)
         return ""
-    give_all(places.ahash, owner)  # looked at by root: it may have got a new log
+    give_all(places.ahash, owner)  # root has opened it: it may have a new log
     return cluster
 
 
 def check_ports(first: int) -> None:
-    """Raises: UNAVAILABLE when a port of the host's nodes is taken."""
+    """Check that the ports of the host's nodes are free. Raises: UNAVAILABLE."""
     taken = [port for port in (first + offset for offset in LISTENING) if not is_free(port)]
     if taken:
         told = ", ".join(map(str, taken))
@@ -133,7 +133,7 @@ def check_ports(first: int) -> None:
 
 
 def check_resolves(name: str) -> None:
-    """Raises: BAD_CONFIG when a name has no address: the others could not reach it either."""
+    """Check that a name has an address: without one no other host could reach it. Raises: BAD_CONFIG."""
     try:
         socket.getaddrinfo(name, None)
     except OSError as error:
@@ -150,14 +150,14 @@ def write_secret(places: HostPaths, owner: Account, secret: str) -> None:
 
 
 def check_secret(places: HostPaths, secret: str) -> None:
-    """Raises: EXISTS when the Bartenders of another cluster have theirs here."""
+    """Check that a present secret of Bartenders is this cluster's. Raises: EXISTS."""
     if places.secret.exists() and read_secret(places.secret).decode() != secret:
         cause = "it is not the secret of this cluster, but of another, or of one that it had: move it away"
         raise CheloniaError(Kind.EXISTS, "join", str(places.secret), cause)
 
 
 def check_free_of_shepherd(host: HostFacts, cluster: ClusterFacts, places: HostPaths, verb: str) -> None:
-    """Raises: EXISTS when a Shepherd is configured otherwise than it is going to be."""
+    """Check that a present configuration of a Shepherd is as it will be written. Raises: EXISTS."""
     if places.shepherd.exists() and load_config(places.shepherd) != shepherd_config(host, cluster, places):
         cause = f"it is not what `{verb}` writes: move it away, or give `{verb}` again as it was given before"
         raise CheloniaError(Kind.EXISTS, verb, str(places.shepherd), cause)
@@ -174,7 +174,7 @@ def write_configs(host: HostFacts, cluster: ClusterFacts, places: HostPaths, own
 def name_replicas(path: Path, replicas: tuple[ReplicaEntry, ...]) -> bool:
     """Have the core's configuration name all replicas, in the lines that `init` or `join` wrote; all else in it stays.
 
-    Returns: whether it does now; not where a person has written these lines in another way.
+    Returns: whether it does now; False where a person has written these lines in another way.
     """
     before = path.read_text(encoding="utf-8")
     block = "\n".join(render_key("replicas", replicas, brief=True)) + "\n"
@@ -213,22 +213,21 @@ def found(places: HostPaths, cluster: str, owner: Account) -> None:
 
 
 def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
-    """Make `owner` the owner of a file; `of_root`: he may only read it, through his group, where root writes it."""
+    """Make `owner` the owner of a file; `of_root`: root owns it, and `owner` may read it through the group."""
     if os.geteuid() == 0:
         os.chown(path, 0 if of_root else owner.uid, owner.gid)
 
 
 def give_back(made: Path, place: Path) -> None:
-    """Make the owner of a store's place, as whom the daemon runs, the owner of what root has made for it; while nothing
-    is there, or root's, the owner of the directory above."""
+    """Give what root has made for a store to the owner of the store's place, as whom the daemon runs. While nothing is
+    there, or root's, that is the owner of the directory above."""
     there = next((kept for each in (place, place.parent) if each.exists() and (kept := each.lstat()).st_uid), None)
     if there is not None:
         give_all(made, Account("", there.st_uid, there.st_gid))
 
 
 def give_all(directory: Path, owner: Account) -> None:
-    """Make `owner` the owner of a directory and all that is in it, not of what a link in it, or in place of it, leads
-    to."""
+    """Make `owner` the owner of a directory and all that is in it. It changes links themselves, never their targets."""
     if os.geteuid() == 0:
         os.chown(directory, owner.uid, owner.gid, follow_symlinks=False)
         for _, directories, files, there in os.fwalk(directory):
@@ -248,13 +247,13 @@ def make_directory(path: Path, owner: Account, *, of_root: bool = False) -> None
 
 
 def readers(paths: Iterable[Path]) -> None:
-    """Let everybody read what is public, whatever the umask: CAs and the directories above them."""
+    """Let all accounts read what is public, whatever the umask: CAs and the directories above them."""
     for path in paths:
         path.chmod(0o755 if path.is_dir() else 0o444)
 
 
 def is_free(port: int, host: str = "0.0.0.0") -> bool:
-    """Whether nobody has a port of this host."""
+    """Return whether a port of this host is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
