@@ -131,7 +131,7 @@ def disk_watch(committing_ms: Callable[[], int]) -> Job:
 
 
 def leave(why: str) -> NoReturn:
-    """Log the reason and end the process at once: an orderly end would wait for what does not return."""
+    """Log the reason and end the process at once: an orderly end would never return."""
     threading.Timer(LAST_WORDS_S, os._exit, (1,)).start()
     _LOG.error("%s", why)
     os._exit(1)

@@ -194,7 +194,7 @@ def _allow_many_files() -> None:
     """Raise the limit of open files as far as the administrator allows: connections and replicas need them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
-        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it, and what there is may be enough
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it, and the present limit may do
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     if 0 <= soft < FILES_FEW:

@@ -1,6 +1,6 @@
 """The configuration of a node: TOML to frozen dataclasses, refused as a whole when any of it is wrong.
 
-Units stand in the names. Unknown keys are refused with the nearest known one. The file never holds secrets, only paths
+Names of keys have units. Unknown keys are refused with the nearest known one. The file never holds secrets, only paths
 of files that others cannot read. A section that is present makes the node host that service. `conf/` explains every
 key, unit and default (a test compares). `tuning` names a service's settings as its own settings dataclass does, but
 never what hosting derives (identities, keys).

@@ -151,7 +151,7 @@ class Metrics:
         self._gauge(name, text).set(value)
 
     def gauges(self, name: str, text: str, label: str, values: Mapping[Any, float]) -> None:
-        """Set a gauge for each value of a label; values that are not given any more vanish."""
+        """Set a gauge for each value of a label; values no longer given vanish."""
         gauge = self._gauge(name, text, label)
         gauge.clear()
         for which, value in sorted(values.items()):

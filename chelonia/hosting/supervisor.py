@@ -124,7 +124,6 @@ def _exit_code(pid: int) -> int:
 
 
 def _fork(program: Program) -> int:
-    """Fork a child and return its pid."""
     parent = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -41,7 +41,7 @@ IDENTITY_MS: Final = 1_000
 IDLE_MS: Final = 600_000
 """Longest silence of a connection with no call in flight: a host that lost its power never closes one."""
 ANSWERS_AT_ONCE: Final = 32
-"""Answers in one write: with fewer, the peer wakes up too often for what it gains by an earlier start."""
+"""Answers in one write: fewer wake the peer more often than an earlier start is worth."""
 STARTING: Final = "it is starting: it waits for what it needs; `chelonia admin ahash status` tells of the A-Hash"
 LOOK_MS: Final = 5_000
 """Pause between two looks at a connection for slow frames and idleness."""

@@ -14,7 +14,7 @@ The guard sends back 8 bytes: the number of connections that it has cut.
 
 from __future__ import annotations
 
-import _socket  # what `socket` stands on, which loads 1 MiB that a guard has no use for, as `contextlib` does
+import _socket  # not `socket`, which loads 1 MiB that a guard does not need; nor is `contextlib` used
 import os
 import select
 import sys

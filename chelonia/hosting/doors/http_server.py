@@ -238,7 +238,6 @@ class HttpServer:
         return _Greeter(http, lambda transport: self._agreed(door, transport))
 
     def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
-        """Return a new connection in the compact encoding."""
         assert self._acceptor is not None
         connection = CompactConnection(door, self._parts.identify, self._forget)
         self.compact_connections.add(connection)
@@ -538,10 +537,10 @@ class _HttpConnection(RequestHandler):
         if self._current_request is not None:
             body = self._current_request.content
             if not body.is_eof():
-                body.set_read_chunk_size(sys.maxsize)  # so that aiohttp parses what it has come by
+                body.set_read_chunk_size(sys.maxsize)  # so that aiohttp parses all bytes it has
                 self.resume_reading()
             if body.is_eof():
-                self._current_request = None  # whose body aiohttp would void
+                self._current_request = None  # else aiohttp would void its body
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A Bartender in a node, and the doors of users that stand on it: plain, and S3."""
+"""A Bartender in a node, and its doors for users: plain, and S3."""
 
 from __future__ import annotations
 

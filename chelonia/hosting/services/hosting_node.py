@@ -46,7 +46,7 @@ class HostingNode:
         self.clock, self.ids, self.metrics = SystemClock(), SystemIds(), Metrics()
         files = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
         if Path(config.tls.voms_dir).is_dir():
-            import_module("chelonia.hosting.net.voms")  # now, while nobody waits
+            import_module("chelonia.hosting.net.voms")  # now, while no request waits
         self.tls = TlsStore(files, self.clock.now_ms, self._attested)
         own = self.tls.own_identity
         assert own is not None, "a node has a certificate"
@@ -76,7 +76,6 @@ class HostingNode:
         self.soap = SoapParts(self.registry, self.metrics, self.horizon)
 
     def _attested(self, chain: Chain, now_ms: Ms) -> Attested:
-        """Return the VOMS attributes of a chain."""
         from chelonia.hosting.net.voms import Voms  # here: 1.6 MiB, which a node without organisations may never need
 
         directory = Path(self.config.tls.voms_dir)

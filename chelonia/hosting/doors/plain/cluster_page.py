@@ -163,7 +163,6 @@ def _queue(status: HealStatus) -> str:
 
 
 def _versions(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
-    """Return the software of the nodes that answer."""
     found = by_version({url: node.version for url, node in nodes.items() if isinstance(node, NodeJobs)})
     return _facts("Versions", [(html.escape(version), ", ".join(urls), False) for version, urls in found])
 

@@ -137,7 +137,6 @@ async def add(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 
 async def _written(parts: DoorParts, exchange: Exchange, when: When, setting: Setting, copies: int) -> Done:
-    """Write the body as the file's bytes."""
     announced = parse_digests(
         content_md5=exchange.header("Content-MD5"),
         digest=exchange.header("Digest"),

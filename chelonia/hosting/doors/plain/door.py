@@ -108,7 +108,7 @@ def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:
     """Answer a refused request. A program without a credential gets a challenge to sign in (RFC 7617). A browser gets
     none: it would show a dialogue in place of the page with the reader's choices."""
     answer, told = error_answer(error), list[str]()
-    if error.op == BY_TOKEN:  # RFC 6750 section 3.1: the token is refused, not what it was for
+    if error.op == BY_TOKEN:  # RFC 6750 section 3.1: the token is refused, not the request
         told.append('Bearer realm="Chelonia", error="invalid_token"')
     nobody = error.kind is Kind.DENIED and request.peer.dn == ANONYMOUS and not token_of(request)
     if signs_in(request) if told else nobody and not frame.is_browser(request):

@@ -1,8 +1,8 @@
-"""Redirects large bodies (307), which then go straight between a client and a Shepherd.
+"""Redirects large bodies (307), so that they go straight between a client and a Shepherd:
 
-- GET with a certificate and no token: unless the client is known not to follow; the ticket is bound to the certificate
-- any other GET: if the client is known to follow, or says so (`?redirect`); its ticket is good for any bearer
-- PUT: as any other GET, if the client also waits for `100 Continue`, as one that does not follow has lost its body
+- a GET with a certificate and no token, unless the client is known not to follow; the certificate binds the ticket
+- any other GET, if the client is known to follow, or says so (`?redirect`); its ticket is good for any bearer
+- a PUT, as any other GET, if the client also waits for `100 Continue`: one that does not follow has lost its body
 
 `?proxy` keeps all bodies here. The Shepherd commits a redirected PUT before its 201, so a PUT whose conditions are more
 than the name's absence stays here. Its ticket is for one body of that size, under that name, once.

@@ -21,7 +21,7 @@ from chelonia.wire.s3.errors import S3Error
 
 def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
     """Return the paths below a place to which the caller's reading is narrowed, each with a slash at its end, in order.
-    None: the caller may read all that is there, or nothing."""
+    Empty: the caller may read all that is there, or nothing."""
     reading = [scope for scope in call.scopes if Action.READ in scope.actions]
     if place.start != ROOT or any(scope.holds(place) for scope in reading):
         return ()
