@@ -339,7 +339,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
-    """Return the URLs of services that a configuration names, each behind its key."""
+    """Yield the URLs of services that a configuration names, each behind its key."""
     yield from ((f"trust.services[{index}].id", entry.id) for index, entry in enumerate(config.trust.services))
     for name in ("ahash", "librarian", "bartender", "shepherd"):
         section = getattr(config, name)
@@ -506,7 +506,7 @@ def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:
-    """Return the problem of a configured page cache that is too large for this host, if it is."""
+    """Yield a problem if the configured page cache is too large for this host."""
     most = memory_bytes() // 4 * 3
     if section.tuning.get("cache_bytes", 0) > most:
         cause = f"three quarters of this host's memory are {most} ({most >> 20} MiB), and no page cache is larger"

@@ -25,7 +25,7 @@ from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain
 
 
 def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
-    """Return what keeps the node from its start, or from its files, as far as this host can tell."""
+    """Yield problems with which the node could not start, or reach its files, as far as this host can tell."""
     missing = list(_missing_files(config))
     yield from missing
     yield from _closed_places(config)
@@ -34,7 +34,7 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
 
 
 def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
-    """Return problems that may pass by themselves, or are another host's: a node starts and goes on with them."""
+    """Yield problems that may pass by themselves, or are another host's: a node starts and goes on with them."""
     trust = load_trust(TlsSettings(ca_dir=Path(config.tls.ca_dir)))
     for why in explain_file(Path(config.tls.cert), trust, now_ms):
         yield bad(
@@ -77,7 +77,7 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
-    """Return data directories and log files that this account can neither write nor make."""
+    """Yield problems of data directories and log files that this account can neither write nor make."""
     places = [
         (f"{key}.data_dir", section.data_dir) for key in ("ahash", "shepherd") if (section := getattr(config, key))
     ]
@@ -93,7 +93,7 @@ def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
-    """Return whether the key is of another certificate, or that one is not valid now or not the replica's."""
+    """Yield a problem if the key is of another certificate, or that one is not valid now or not the replica's."""
     own = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
     try:
         dn = identity_of_chain(load_own_chain(own, now_ms)).dn
@@ -108,7 +108,7 @@ def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
 
 
 def _other_names(config: NodeConfig) -> Iterator[CheloniaError]:
-    """Return hosts in this node's own URLs that its certificate does not name."""
+    """Yield problems of hosts in this node's own URLs that its certificate does not name."""
     cert = x509.load_pem_x509_certificates(Path(config.tls.cert).read_bytes())[0]
     for key, url in urls_of(config):
         host = urlsplit(url).hostname or ""
@@ -120,7 +120,7 @@ def _other_names(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def _lost_names(config: NodeConfig) -> Iterator[CheloniaError]:
-    """Return hosts in the configuration's URLs that have no address."""
+    """Yield problems of hosts in the configuration's URLs that have no address."""
     told: set[str] = set()
     for key, url in urls_of(config):
         host = urlsplit(url).hostname

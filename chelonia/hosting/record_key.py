@@ -1,6 +1,6 @@
 """The file of the cluster's record key, beside a Librarian's own key: it outlives every A-Hash.
 
-With the key a rebuild tells the cluster's own snapshots and records from forged ones; without it, it verifies nothing.
+With the key a rebuild tells the cluster's own snapshots and records from forged ones; without it, it can verify none.
 The file is written once, when a Librarian first reads the key from the A-Hash, and never overwritten.
 """
 

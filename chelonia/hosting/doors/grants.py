@@ -46,7 +46,7 @@ class RegistryPace:
     """Pauses between reads of the registry.
 
     - `refresh_ms`: between two reads, also after a refused one, and between two for the same unknown caller
-    - `miss_ms`: at least, between two for any unknown callers; the first after a failure, growing `AWAY_TIMES` at most
+    - `miss_ms`: at least between two for any unknown callers; after a failure it grows, to `AWAY_TIMES` as much at most
     - `keep_ms`: time for which the last read counts while the registry is away
     """
 

@@ -1,9 +1,9 @@
 """Requests to other servers that a user names: as the user or as nobody, and never into networks not meant for it.
 
 The client shows the user's delegated proxy, or no certificate: with the node's own, a user could reach what only the
-node may. Credential and header fields go to the named host alone. Addresses that are not public (loopback, private,
-link-local, ...) are refused, also behind a name or a redirect, unless the operator has named their network. The client
-connects to the very address that it checked.
+node may. Only the named host gets the credential, and header fields that give rights. Addresses that are not public
+(loopback, private, link-local, ...) are refused, also behind a name or a redirect, unless the operator has named their
+network. The client connects to the very address that it checked.
 """
 
 from __future__ import annotations

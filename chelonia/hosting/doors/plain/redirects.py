@@ -1,6 +1,6 @@
 """Redirects large bodies (307), so that they go straight between a client and a Shepherd:
 
-- a GET with a certificate and no token, unless the client is known not to follow; the certificate binds the ticket
+- a GET with a certificate and no token, unless the client is known not to follow; the ticket is bound to that
 - any other GET, if the client is known to follow, or says so (`?redirect`); its ticket is good for any bearer
 - a PUT, as any other GET, if the client also waits for `100 Continue`: one that does not follow has lost its body
 

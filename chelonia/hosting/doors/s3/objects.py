@@ -148,7 +148,7 @@ def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
 
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
-    """Answer PUT of an object, which readers see once all its copies are on stable storage."""
+    """Answer PUT of an object, which readers see once enough copies are on stable storage."""
     request = ask.exchange.request
     if request.length < 0:
         raise S3Error("MissingContentLength", "You must provide the Content-Length HTTP header.")
