@@ -1,4 +1,4 @@
-"""What every part of healing stands on: the A-Hash, the Shepherds as seen here, the world, whose name it calls in."""
+"""The context that all parts of healing share: the A-Hash, the Shepherds as seen here, ports, and the own identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chelonia.librarian.world import World
 
 @dataclass(frozen=True, slots=True)
 class LibrarianContext:
-    """Shared by the parts of one Librarian's healing."""
+    """Ports and state that the parts of one Librarian's healing share; `call` carries its identity."""
 
     records: Records
     nodes: NodeTable
@@ -23,15 +23,15 @@ class LibrarianContext:
 
     @property
     def settings(self) -> LibrarianSettings:
-        """How this Librarian is set up."""
+        """Return this Librarian's settings."""
         return self.world.settings
 
     @property
     def now(self) -> Ms:
-        """Monotonic milliseconds: for intervals."""
+        """Return monotonic milliseconds, for intervals."""
         return self.world.clock.monotonic_ms()
 
     @property
     def wall(self) -> Ms:
-        """Wall-clock milliseconds: for what is stored."""
+        """Return wall-clock milliseconds, for stored times."""
         return self.world.clock.now_ms()

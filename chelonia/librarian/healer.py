@@ -1,13 +1,11 @@
-"""Healing: what keeps asking the planner what to do, and has it done.
+"""Healing: the jobs that plan repair and have it carried out.
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
-blobs. This file hears of events and names the jobs. Its parts each have one duty: `lease.act` (lease, who is away),
-`plan.act`, `copies` (what runs), `claims.act`, `trim`, `erase` (outboxes), `sweep` (trash), `survey`, `balance.act`,
-`drills.act`, `tally`, `removal.act` (what is written late of forgotten Shepherds).
+blobs. This file receives the events and names the jobs. Its parts each have one duty.
 
 Invariants:
-- No byte moves and nothing is erased without a transact before it; the erasure outbox is the only thing that erases.
-- Whatever fails is planned again from what is stored, never from memory.
+- No byte moves and no replica is erased without a transact before it; only orders of the outbox erase.
+- The Librarian plans again what fails, from what is stored, never from memory.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ class Healer:
         nodes.listen(self._node_changed)
 
     def summary(self) -> HealthSummary:
-        """The state of repair, for administrators."""
+        """Return the state of repair, for administrators."""
         return HealthSummary(
             leader=self._leading.holder,
             is_leader=self._leading.now,
@@ -124,15 +122,15 @@ class Healer:
 
     @property
     def control(self) -> HealControl:
-        """What administrators have ordered, as it is in force here."""
+        """The administrators' orders, as they are in force here."""
         return self._progress.control
 
     def own_status(self) -> HealStatus:
-        """How far healing is, as far as this Librarian knows: its word for another one."""
+        """Return how far healing is, as far as this Librarian knows: its answer to another one."""
         return replace(self._progress.status(), drains=self._balancing.held)
 
     async def status(self) -> HealStatus:
-        """How far healing is: the leader's word, if it can be had; what is lost by its names now."""
+        """Return how far healing is, by the leader if it answers, with the present names of lost files."""
         leader, found = self._leading.elsewhere, self.own_status()
         try:
             if leader is not None:
@@ -145,7 +143,7 @@ class Healer:
         return replace(found, lost_named=tuple(replace(e, name=n or e.name) for e, n in zip(lost, names, strict=True)))
 
     async def order(self, call: Call, order: HealOrder) -> HealStatus:
-        """Write an administrator's order, and have it in force here."""
+        """Store an administrator's order and apply it here. Raises: BAD_REQUEST."""
         await self._on.records.attempt(
             self._on.call, PlannedTransact(operator_controls.ordered(order, call.dn, self._on.wall))
         )
@@ -154,15 +152,15 @@ class Healer:
         self._next(self._on.settings.copies_max)
         return replace(await self.status(), control=self.control)  # a leader elsewhere reads it a tick later
 
-    # --- what it is told --------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     async def heed(self) -> None:
-        """Read who leads, whether the namespace is being rebuilt and what was ordered, and put it in force here."""
+        """Read who leads, whether a rebuild is under way and what administrators ordered, and apply it here."""
         await self._leading.keep(self._on.now)
         self._apply_controls()
 
     def _applied(self, elements: tuple[Element, ...]) -> None:
-        """A transact applied here: blobs it changed are planned, outboxes it filled are looked at."""
+        """A transact applied here: plan the blobs it changed, look at the outboxes it filled."""
         touched = to_plan(elements, self._planning.nodes().health)
         self._work.mark(touched)
         self._erasers.flag(elements)
@@ -170,7 +168,7 @@ class Healer:
             self._wake.set()
 
     def _node_changed(self, shepherd: ServiceId) -> None:
-        """A Shepherd came, went or changed: the leader plans its blobs, all plan what waited for a place."""
+        """A Shepherd came, went or changed: the leader plans its blobs, all plan the blobs that waited for a place."""
         if self._leading.led:
             self._progress.begin(shepherd)
         self._work.unstick()
@@ -182,8 +180,8 @@ class Healer:
         self._wake.set()
 
     def _remind(self, shepherd: ServiceId) -> None:
-        """Look again when an absence ends being excused, by the repair delay, by announced maintenance or by our own
-        start, and when a Shepherd that came and went counts as steady."""
+        """Set timers for the ends of a Shepherd's excuses (repair delay, announced maintenance, our own start), and for
+        when it counts as steady again."""
         stored = self._on.nodes.table.stored(shepherd)
         if stored is None:
             return
@@ -197,13 +195,13 @@ class Healer:
                 self._work.node_at(due, shepherd)
 
     def _began(self) -> None:
-        """This Librarian leads from now on: it plans what every Shepherd has."""
+        """This Librarian leads from now on: plan the blobs of every Shepherd."""
         self._pending_compares.look_again()
         for shepherd in self._on.nodes.table.shepherds():
             self._node_changed(shepherd)
 
     def _copied(self, size: int) -> None:
-        """A copy has ended: its slots are free for those that wait."""
+        """A copy has ended (`size` < 0: it failed): give its slots to those that wait."""
         if size < 0:
             self._planning.changed()
         else:
@@ -212,18 +210,18 @@ class Healer:
         self._progress.ended()
 
     def _next(self, limit: int) -> None:
-        """Let those that wait go on, as far as there is room."""
+        """Let waiting copies start, as far as there is room."""
         self._work.refill()
         self._work.unpark(limit, self._copies.room())
         self._wake.set()
 
     def consider(self, blobs: Sequence[BlobId]) -> None:
-        """Another Librarian has found something to do."""
+        """Plan these blobs: another Librarian has found something to do."""
         self._work.mark(blobs)
         self._wake.set()
 
     def _surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
-        """The survey has found something to do."""
+        """Plan these blobs: the survey has found something to do."""
         self._work.surveyed(blobs)
         self._wake.set()
 
@@ -236,8 +234,8 @@ class Healer:
             await self._copies.stop()
 
     def _all_jobs(self) -> Iterator[Job]:
-        """What this Librarian does by itself. Only `lead`, `listen` and `detect` go on while the namespace is rebuilt:
-        what is not found yet is not lost."""
+        """All background work. Only `lead`, `listen` and `detect` go on during a rebuild: a blob that is not restored
+        yet is not lost."""
         settings = self._on.settings
         tick, seldom = settings.tick_ms, settings.sweep_interval_ms
         yield Job("lead", every(tick, self._tick), Wait(tick))
@@ -260,7 +258,7 @@ class Healer:
             yield self._leaders("snapshot", self._snapshotting.step, seldom)
 
     def _survey(self) -> Job:
-        again = Wait(self._on.settings.survey_interval_ms)  # also of one that broke off: it reads all
+        again = Wait(self._on.settings.survey_interval_ms)  # a pass that broke off waits too: the next one reads all
         rest, held = Wait(self._on.settings.tick_ms), self._not_leading
         return Job("survey", self._surveying.step, rest, again, held=held, needs_lease=True)
 
@@ -273,7 +271,7 @@ class Healer:
         ended: Callable[[], None] = lambda: None,
         pauses: bool = False,
     ) -> Job:
-        """A job of the repair leader, which leaves what it was at (`ended`) when another one leads."""
+        """A job of the repair leader; `ended` drops its unfinished work when another Librarian leads."""
 
         def held() -> str:
             if not self._leading.now:
@@ -293,7 +291,7 @@ class Healer:
         self._on.nodes.table.listening.watch(self._on.now)
 
     async def _tick(self) -> None:
-        """Keep the lease, write who came and went, let timers and waiting blobs go on."""
+        """Keep the lease, record which Shepherds came and went, start what timers and room allow."""
         now = self._on.now
         await self.heed()
         if now - self._refreshed_ms >= self._on.settings.services_interval_ms:
@@ -311,7 +309,7 @@ class Healer:
         self._next(self._on.settings.copies_max)
 
     def _apply_controls(self) -> None:
-        """Put in force what administrators have ordered, and the end of a rebuild."""
+        """Apply the administrators' orders, and notice the end of a rebuild."""
         held, self._held = self._held, self._leading.rebuilding
         if held and not self._held and self._leading.led:
             self._began()

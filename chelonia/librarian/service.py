@@ -1,10 +1,10 @@
 """The Librarian: one service behind `core.ports.librarian.Librarian`.
 
-This file hands each operation to the part that knows it - `names`, `uploads.act`, `nodes`, `healer` - and
-keeps the background work going, anew when older metadata have been put back. Every namespace operation is one transact;
-what is decided stands in pure modules (`tree`, `uploads.decide`, `blobs`, `reports`, `health`, `repair`).
+This file passes each operation on to the part that knows it - `names`, `uploads.act`, `nodes`, `healer` - and keeps the
+background work going. When older metadata were restored, it begins anew. Every namespace operation is one transact;
+pure modules decide it (`tree`, `uploads.decide`, `blobs`, `reports`, `health`, `repair`).
 
-A memo (`recall`) is the GUID the operation made or changed, for an upload followed by a blank and its blob.
+A memo (`recall`) is the GUID that the operation made or changed; an upload adds a blank and its blob.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ RECORD_KEY_BYTES = 32
 def _in(
     room: Callable[[_Parts], Callable[P, Awaitable[T]]],
 ) -> Callable[Concatenate[LibrarianService, P], Coroutine[Any, Any, T]]:
-    """An operation that a room carries out as the port has it."""
+    """The operation of the port that a method of a part carries out."""
 
     async def handler(self: LibrarianService, /, *args: P.args, **named: P.kwargs) -> T:
         return await room(self._parts)(*args, **named)
@@ -82,15 +82,14 @@ def _in(
 
 
 ABOUT_NODES: Final = frozenset({"nodes", "services", "heal_status", "drill_status", "health"})
-"""What a Bartender is told also while the namespace is rebuilt."""
+"""Methods that serve Bartenders also while the namespace is rebuilt."""
 
 
 def _whole(service: LibrarianService, call: Call, row: PortMethod) -> None:
-    """Refuse what users ask of half a namespace: what is not restored yet is not gone, and its name is not free.
+    """Refuse users' operations on half a namespace: an entry not yet restored is not gone, and its name is not free.
 
-    Shepherds and Librarians, which may have the certificate of a Bartender on their host, go on: without heartbeats a
-    rebuild would take all Shepherds for away.
-    Raises: DENIED; UNAVAILABLE.
+    Shepherds and Librarians, which may have the certificate of a Bartender on their host, go on: without heartbeats
+    every Shepherd would count as away. Raises: DENIED; UNAVAILABLE.
     """
     admit(call, row)
     for_users = Role.BARTENDER in row.roles and Role.SHEPHERD not in row.roles
@@ -104,7 +103,8 @@ class LibrarianService:
     """The namespace service. `start` before use, `run` beside it, `stop` at the end.
 
     Args:
-        ahash: the metadata store; identity: this Librarian's DN and service id; world: ports and settings.
+        ahash: the metadata store.
+        identity: this Librarian's DN and service id.
     """
 
     def __init__(self, ahash: AHash, identity: LibrarianIdentity, world: World) -> None:
@@ -121,7 +121,7 @@ class LibrarianService:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Make what every cluster has (cluster record, root, configured identities) unless it is there already.
+        """Make the cluster record, the root and the configured identities unless they exist.
 
         Raises: BAD_CONFIG without a root owner; UNAVAILABLE while the A-Hash does not answer (start again).
         """
@@ -151,7 +151,7 @@ class LibrarianService:
 
     @property
     def jobs(self) -> Jobs:
-        """Its background work."""
+        """The background work of this Librarian."""
         return self._parts.healer.jobs
 
     @property
@@ -161,16 +161,16 @@ class LibrarianService:
 
     @property
     def written(self) -> Mapping[str, int]:
-        """Transacts that applied, by the job or operation that they were made for."""
+        """Number of transacts that applied, by the job or operation that made them."""
         return self._parts.records.written
 
     @property
     def record_key(self) -> str:
-        """The cluster's record key (hex): to be kept where it outlives the A-Hash."""
+        """The cluster's record key (hex): the host keeps it where it outlives the A-Hash."""
         return self._parts.uploads.record_key
 
     async def run(self) -> None:
-        """Heal until cancelled or stopped; begin anew whenever older metadata have been put back."""
+        """Heal until cancelled or stopped; begin anew whenever older metadata were restored."""
         self._stopped = False
         try:
             while not self._stopped and await self._heal():
@@ -179,7 +179,7 @@ class LibrarianService:
             await self.stop()
 
     async def _heal(self) -> bool:
-        """Heal with what is remembered; returns whether that is of metadata that are no more."""
+        """Heal until the jobs end or older metadata were restored; returns whether they were."""
         healing = self._healing = asyncio.create_task(self._parts.healer.run())
         restored = asyncio.create_task(self._parts.records.restored.wait())
         try:
@@ -191,7 +191,7 @@ class LibrarianService:
         return not healing.done()
 
     async def _begin_anew(self) -> None:
-        """Read everything again, as a restart would; until that is done requests are answered as before."""
+        """Read everything again, as a restart would; requests get answers from the old state until that is done."""
         _LOG.info("the metadata have been restored from a backup: all that was read before is read again")
         await self._end_work()
         fresh = self._new_parts()
@@ -208,7 +208,7 @@ class LibrarianService:
                 return
 
     async def stop(self) -> None:
-        """End the background work. Requests are still answered. Safe to call twice."""
+        """End the background work. The service still answers requests. Safe to call twice."""
         self._stopped = True
         await self._end_work()
 
@@ -234,7 +234,7 @@ class LibrarianService:
                 }
             }
             elements = [check(CLUSTER_OBJECT, version(0)), *put_all(CLUSTER_OBJECT, sections)]
-            if position.generation > 1:  # its metadata are lost: users are to find none of it, and not nothing
+            if position.generation > 1:  # the metadata are lost: users get an error, not an empty namespace
                 elements.append(to_be_made())
             await parts.records.attempt(call, PlannedTransact(elements))
             found = await parts.records.one(call, CLUSTER_OBJECT)
@@ -322,13 +322,13 @@ class LibrarianService:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Note that a Shepherd lives; an unknown identity is recorded as waiting."""
+        """Note that a Shepherd lives; record an unknown identity as waiting."""
         answer = await self._parts.nodes.heartbeat(call, beat)
         control = self._parts.healer.control
         return replace(answer, copy_bytes_per_s_max=control.bytes_per_s, copies_at_once_max=control.copies_per_node)
 
     def suspect(self, shepherd: ServiceId) -> None:
-        """The connection that a Shepherd's heartbeats came over has closed. Told by what serves connections."""
+        """Note that the connection of a Shepherd's heartbeats has closed. The HTTP server calls this."""
         self._parts.healer.detecting.suspect(shepherd)
 
     async def hearing(self, call: Call, shepherds: tuple[ServiceId, ...]) -> tuple[HealingWord, ...]:
@@ -385,18 +385,18 @@ class LibrarianService:
         return await self._parts.rebuilding.status()
 
     async def mend(self, call: Call, findings: tuple[Finding, ...]) -> tuple[Mended, ...]:
-        """Repair what fsck has found. Raises: CONFLICT during a rebuild: what looks broken is not restored yet."""
+        """Repair findings of fsck. Raises: CONFLICT during a rebuild, when an entry may only be not restored yet."""
         if under_way(await self._parts.records.one(call.strongly(), REBUILD_OBJECT)):
             cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
             raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
         mended = await self._parts.fsck.mend(call, findings)
-        if any(each.done for each in mended):  # what has become of names and sizes, nobody has counted
+        if any(each.done for each in mended):  # a mend changes names and sizes without counting them
             await self._parts.names.quotas.recount(call)
         return mended
 
 
 class _Parts:
-    """What one Librarian consists of, with all that it remembers of the metadata."""
+    """The parts of one Librarian, with all that they remember of the metadata."""
 
     def __init__(self, ahash: AHash, identity: LibrarianIdentity, world: World) -> None:
         records = self.records = Records(ahash, identity)

@@ -1,4 +1,4 @@
-"""How a Librarian is set up: every interval and limit that is not a bound of the system.
+"""The settings of a Librarian: every interval and limit that is not a bound of the system.
 
 Defaults are for production; `dev` gives the quick ones of a local cluster and of the simulator.
 """
@@ -23,39 +23,39 @@ class LibrarianSettings:
         root_owner: DN that owns the root when it is made at the first start.
         root_policy, root_default_policy: its `policy` and `defaultPolicy` at that moment.
         bootstrap: identities that are approved from the first start; withdrawing one later stays in force.
-        lease_ms: a Shepherd not heard of for so long is away; one whose process has ended is at once.
-        start_grace_ms: how long after its own start a Librarian waits for Shepherds that it has not heard since: when a
-            site starts anew, they start too.
+        lease_ms: a Shepherd not heard for so long is away; one whose process has ended is away at once.
+        start_grace_ms: time after its own start for which a Librarian waits for Shepherds that it has not heard since.
+            When a site starts anew, they start too.
         leader_lease_ms: a repair leader that cannot renew for so long is replaced.
-        tick_ms: how often background work looks up (heartbeats late, lease, erasures, timers).
-        repair_delay_ms: how long a Shepherd may be away before its copies are replaced (a blob down to one copy
-            does not wait).
-        flap_returns_max, flap_window_ms: a Shepherd that came back so often within the window takes no new copies, and
-            its own are replaced, until it has been steady for the window.
-        trim_grace_ms: how long a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
-        claim_ms: how long a copy may take to begin, and to go on when its bytes stop arriving.
-        claim_bytes_per_s_min: a copy that makes less on average is given up, unless `heal rate` leaves it no more.
-        trash_keep_ms: how long a deleted file can be brought back before its bytes are erased; 0: not at all.
-        sweep_interval_ms: how often what has expired is looked for (trash, uploads that were never completed).
-        record_key: the cluster's record key (hex) as an earlier start has kept it; "": the A-Hash knows, or a new one.
-        snapshot_interval_ms: how often the namespace is stored on the Shepherds, for a rebuild; 0: never.
-        snapshot_copies: on how many of them.
-        outbox_interval_ms: how often every Shepherd's erasure outbox is looked at without being asked.
-        survey_interval_ms: one slow pass over all known blobs (the survey) starts this often.
-        survey_page_ms: pause between two pages of that pass.
+        tick_ms: interval of background work (late heartbeats, lease, erasures, timers).
+        repair_delay_ms: time that a Shepherd may be away before its copies are replaced; a blob down to one copy does
+            not wait.
+        flap_returns_max, flap_window_ms: a Shepherd that came back so often within the window takes no new copies. Its
+            own are replaced, until it has been steady for the window.
+        trim_grace_ms: time that a surplus (`thirdwheel`) or damaged (`invalid`) copy is kept before it is erased.
+        claim_ms: time that a copy gets to begin, and to go on when its bytes stop arriving.
+        claim_bytes_per_s_min: a copy with a lower average is given up, unless `heal rate` leaves it no more.
+        trash_keep_ms: time that a deleted file can be brought back before its bytes are erased; 0: not at all.
+        sweep_interval_ms: interval of the search for what has expired (trash, uploads that were never completed).
+        record_key: the cluster's record key (hex) as an earlier start kept it; "": the A-Hash's, or a new one.
+        snapshot_interval_ms: interval of snapshots of the namespace on the Shepherds, for a rebuild; 0: never.
+        snapshot_copies: number of Shepherds that get a snapshot.
+        outbox_interval_ms: interval at which every Shepherd's erasure outbox is read without a cause.
+        survey_interval_ms: interval of surveys, the slow passes over all known blobs.
+        survey_page_ms: pause between two pages of a survey.
         backoff_ms: pause after a Shepherd refused or failed, doubled up to `backoff_max_ms`.
-        services_interval_ms: how often the registry and the stored node states are read again, and restored
+        services_interval_ms: interval at which the registry and the stored node states are read again, and restored
             metadata noticed at the latest.
         plan_batch: blobs read and planned together; copies_max: copies this Librarian runs at once.
-        copies_per_node_max: repair copies one Shepherd sends, and as many that it takes, at once: it keeps to that
-            itself, whichever Librarians order them. One Librarian plans no more for both together.
-        copy_bytes_per_s_max: of repair copies one Shepherd sends, and as many that it takes; 0: no limit. An
+        copies_per_node_max: repair copies one Shepherd sends at once, and as many that it takes. It keeps to that
+            itself, whichever Librarians order them; one Librarian plans no more for both together.
+        copy_bytes_per_s_max: rate of the repair copies one Shepherd sends, and of those it takes; 0: no limit. An
             administrator's `heal rate` goes before both.
-        balance_bytes_per_s_max: how fast uneven disks are evened out and copies moved to better domains; 0: never.
+        balance_bytes_per_s_max: rate at which copies even out disks and move to better domains; 0: never.
         balance_hysteresis_percent: disks count as uneven when their used shares differ by more.
-        drain_bytes_per_s_max: how fast copies leave Shepherds that are being drained.
+        drain_bytes_per_s_max: rate at which copies leave Shepherds that are drained.
         waiting_max: unknown identities recorded for approval; a newcomer takes a place of the DN that has most.
-        waiting_per_dn_max: of one DN, those withdrawn included: one stranger cannot take up all the room.
+        waiting_per_dn_max: of one DN, withdrawn ones included: one stranger cannot take up all the room.
     """
 
     root_owner: Dn = Dn("")
@@ -95,7 +95,7 @@ class LibrarianSettings:
 
     @classmethod
     def dev(cls, root_owner: Dn, bootstrap: tuple[ServiceRecord, ...] = ()) -> LibrarianSettings:
-        """Quick settings for a local cluster: a dead node is noticed within about a second."""
+        """Return quick settings for a local cluster: it notices a dead node within about a second."""
         return cls(
             root_owner=root_owner,
             root_policy={"ALL": "+read +addEntry"},

@@ -1,4 +1,4 @@
-"""What a Librarian needs of the world beside the A-Hash: time, fresh ids, Shepherds, signatures, its settings."""
+"""The ports of a Librarian beside the A-Hash: time, fresh ids, Shepherds, signatures, settings."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ class Neighbours(Protocol):
     """The other services of the cluster, as one Librarian reaches them."""
 
     def librarian(self, service: ServiceId) -> Librarian:
-        """Another Librarian. Calls raise NETWORK or TIMEOUT when it does not answer."""
+        """Return another Librarian. Its calls raise NETWORK or TIMEOUT when it does not answer."""
 
     async def refused(self, service: ServiceId) -> bool:
-        """Whether nobody listens at a service's address: the process is not there. False when that cannot be told."""
+        """Return whether a service's address refuses connections: its process is gone. False when that is uncertain."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Ports and settings of one Librarian. Without `neighbours` it neither knocks at doors nor asks other Librarians: a
-    Shepherd is away when its lease has run out here."""
+    """Ports and settings of one Librarian.
+
+    Without `neighbours` it tries no addresses and queries no other Librarians: a Shepherd is away when its lease has
+    run out here.
+    """
 
     directory: Directory
     verifier: Verifier
@@ -37,16 +40,19 @@ class World:
     settings: LibrarianSettings
     neighbours: Neighbours | None = None
     carrier: Carrier | None = None
-    """Without it the Librarian keeps no bytes of its own: no snapshots, and no rebuild."""
+    """Reader and writer of bytes on Shepherds. Without it the Librarian takes no snapshots and cannot rebuild."""
     strain: Callable[[], float] | None = None
-    """Milliseconds by which this process lately runs late, on average; without it healing yields to nobody."""
+    """Milliseconds by which this process runs late, a recent average; without it healing never slows down."""
     limits: LimitCounts = field(default_factory=LimitCounts)
 
     def step(self, call: Call) -> Call:
-        """A call for one transact of several that a request takes: with a key of its own, so that the A-Hash carries it
-        out though its master is lost meanwhile. The last one has the request's."""
+        """Return a call with a key of its own, for one of several transacts of a request but the last.
+
+        With the key the A-Hash carries the transact out although it loses its master meanwhile. The last transact keeps
+        the request's key.
+        """
         return call.keyed(RequestKey(self.ids.uuid()))
 
     def owner(self, dn: str) -> Dn:
-        """The owner to record for an entry whose maker gave none."""
+        """Return the owner to record for an entry; ANONYMOUS where its maker gave none."""
         return Dn(dn) if dn else ANONYMOUS

@@ -1,8 +1,8 @@
 """Drills in one Librarian: the repair leader begins one, watches it, and calls it off when something else goes wrong.
 
-What may begin, and how far a drill is, stands in `drills`. The drill is stored with the lease as a condition, before
-the Shepherd is told anything: a leader that takes over finds it there and goes on watching. Nobody has to be alive for
-the harm to end: a silent Shepherd comes back by itself, and a damaged copy is found and replaced as any other.
+`decide` says what may begin and how far a drill is. The leader stores the drill, under its lease, before it sends the
+Shepherd the order: its successor finds the drill and goes on watching. The harm ends without anybody: a silent Shepherd
+comes back by itself, and repair replaces a damaged copy as it does any other.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from chelonia.librarian.repair.trim import Trimming
 _LOG = logging.getLogger(__name__)
 
 SETTLE_MS = 3_000
-"""How long it may take until all is whole: on a busy cluster a file that was just stored has a copy under way."""
+"""Wait until all is whole, at most: on a busy cluster a file that was just stored has a copy under way."""
 OBEY_MS = 10_000
-"""How long a Shepherd may take to obey: its disk may be busy."""
+"""Time that a Shepherd gets to obey, at least: its disk may be busy."""
 
 
 class LibrarianDrills:
-    """The drills of one Librarian. `step` every tick."""
+    """The drills of one Librarian. Call `step` every tick."""
 
     def __init__(
         self,
@@ -59,11 +59,13 @@ class LibrarianDrills:
         self._stopped = ""
         self._busy = asyncio.Lock()
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- orders -------------------------------------------------------------------------------------------------------
 
     async def order(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, say whether one may begin, or call one off; by the leader, whoever is asked. An order that is
-        given again under its request key is answered with what came of it."""
+        """Begin a drill, check whether one may begin, or call one off; every Librarian passes this on to the leader.
+
+        An order repeated under its request key returns the status of its drill.
+        """
         if not call.has(Role.LIBRARIAN):
             order = replace(order, by=call.dn)
         drills.check_order(order, self._on.settings)
@@ -84,13 +86,14 @@ class LibrarianDrills:
             return stopped
 
     def own_status(self) -> DrillStatus:
-        """The present or last drill, as this Librarian knows it."""
+        """Return the present or last drill as this Librarian knows it."""
         drill = self._current()
         work = self._tally.watched if drill.running and self._watching == drill.id else {}
         return DrillStatus(drill, self._on.wall, tuple(Exposed(live, blobs) for live, blobs in sorted(work.items())))
 
     async def status(self) -> DrillStatus:
-        """The same, the leader's word if it can be had."""
+        """Return the present or last drill as the leader knows it; as this Librarian does while the leader cannot
+        say."""
         leader = self._leading.elsewhere
         if leader is None:
             return self.own_status()
@@ -128,7 +131,7 @@ class LibrarianDrills:
             await self._tell(drill, drill.action)
         except CheloniaError as error:
             await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
-            cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that is asked again unseen
+            cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that callers retry unseen
             raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, cause) from error
         return self.own_status()
 
@@ -144,7 +147,7 @@ class LibrarianDrills:
         raise refusals[0]
 
     async def _settled(self) -> Scene:
-        """The cluster, once a drill may begin, or as it is after a while."""
+        """The cluster once a drill may begin, or as it is after `SETTLE_MS`."""
         until, scene = self._on.now + SETTLE_MS, self._scene()
         while drills.unready(scene) and not scene.running and self._on.now < until:
             await self._on.world.clock.sleep(self._on.settings.tick_ms)
@@ -162,7 +165,7 @@ class LibrarianDrills:
         )
 
     async def _held(self, shepherd: ServiceId, limit: int) -> list[Holding]:
-        """What a Shepherd holds, as far as `limit` of it."""
+        """The first `limit` blobs that a Shepherd holds, in order of reference."""
         call, nodes, held, after = self._on.call.strongly(), self._planning.nodes().health, list[Holding](), ""
         while len(held) < limit:
             size = min(limit - len(held), bounds.BULK_ELEMENTS_MAX)
@@ -177,7 +180,7 @@ class LibrarianDrills:
         return held
 
     async def _spared(self, shepherd: ServiceId, spare: Sequence[Holding]) -> Holding:
-        """One copy to be damaged whose fellows have just answered for themselves. Raises: CONFLICT when none do."""
+        """One copy to damage, whose fellows have just answered a `stat`. Raises: CONFLICT when none do."""
         start = int(self._on.world.ids.uniform() * len(spare))
         for item in (*spare[start:], *spare[:start])[: bounds.DRILL_TRIES]:
             blob = await self._on.records.one(self._on.call.strongly(), blob_object(item.blob))
@@ -188,7 +191,7 @@ class LibrarianDrills:
         raise CheloniaError(Kind.CONFLICT, "drill", shepherd, cause)
 
     async def _tell(self, drill: Drill, action: DrillAction) -> None:
-        """Give the Shepherd its order. Raises: what it answers, NETWORK, TIMEOUT."""
+        """Send the Shepherd its order. Raises: the Shepherd's errors, NETWORK, TIMEOUT."""
         position = await self._on.records.refresh_position(self._on.call.strongly())
         order = ShepherdDrill(
             action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob
@@ -197,7 +200,7 @@ class LibrarianDrills:
         await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), asked)
 
     async def _store_first(self, drill: Drill) -> None:
-        """Store a drill that begins. Raises: CONFLICT when another runs, or somebody else leads."""
+        """Store a drill that begins. Raises: CONFLICT when another runs or another Librarian leads."""
         free = check(REPAIR_OBJECT, isnot(DRILL, "stage", DrillStage.RUNNING.value))
         if not await self._leading.apply([free, *drills.storing(drill)]):
             raise CheloniaError(Kind.CONFLICT, "drill", cause="another drill has just begun, or another leads repair")
@@ -217,7 +220,7 @@ class LibrarianDrills:
         return self.own_status()
 
     def leave(self) -> None:
-        """Another Librarian leads, and watches."""
+        """Stop watching: another Librarian leads."""
         self._drill, self._watching = None, ""
 
     async def step(self) -> None:
@@ -235,7 +238,7 @@ class LibrarianDrills:
         self._watching = drill.id
 
     async def _changed(self, before: Drill, after: Drill) -> None:
-        """Store what has changed, and tell the Shepherd when it is to answer again."""
+        """Store the changed drill; a silent Shepherd that it newly recalls gets the order to answer again."""
         if after == before:
             return
         await self._store(after)
@@ -265,7 +268,7 @@ class LibrarianDrills:
         )  # fmt: skip
 
     def _others_away(self, drill: Drill) -> tuple[ServiceId, ...]:
-        """Other Shepherds that are away, and not for a moment only."""
+        """Other Shepherds that have been away for a lease or longer."""
         settings, table, away = self._on.settings, self._on.nodes.table, list[ServiceId]()
         for shepherd in table.shepherds():
             stored = table.stored(shepherd)

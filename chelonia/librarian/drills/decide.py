@@ -1,8 +1,10 @@
-"""Whether a drill may begin, what it is done to, and how far it is. Pure: what was read in, decisions out.
+"""The rules of drills: whether one may begin, on which Shepherd or copy, and how far it is. Pure.
 
-Safety: a drill begins only while all is whole, every Shepherd is there, healing goes on, and what the harm takes away
-can be replaced; no file is ever left without a verified copy elsewhere, and a damaged copy leaves two. It is called
-off as soon as something else goes wrong. Every refusal names its cure.
+Invariants:
+- A drill begins only while all is whole, every Shepherd is present, healing goes on, and the loss can be replaced.
+- Every file keeps a verified copy elsewhere; a damaged copy leaves two.
+- A drill is called off as soon as something else goes wrong. Every refusal names its cure.
+
 Reasoning: docs/design/016-drills-and-proofs.md.
 """
 
@@ -31,18 +33,22 @@ from chelonia.librarian.repair.plan.decide import NodeHealth
 from chelonia.librarian.settings import LibrarianSettings
 
 DRILL: Final = "drill"
-"""The section of the record of repair that holds the present or last drill."""
+"""Section of the repair record that holds the present or last drill."""
 MARGIN_MS: Final = 60_000
-"""What a silence of no particular length leaves for copies, after the delay of repair."""
+"""Time for copies, after the repair delay, that a silence of default length includes."""
 LEFT_MIN: Final = 2
-"""Verified copies that a damaged one leaves, at least; also the failure domains that a silent Shepherd leaves."""
+"""Fewest verified copies that a damaged one leaves, and fewest failure domains that a silent Shepherd leaves."""
 NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A blob with a copy on the Shepherd. `elsewhere`: verified copies on other proven, steady Shepherds; `sound`: its
-    copy here is verified too; `spare`: all of its copies are, and there are no others."""
+    """A blob with a copy on the Shepherd.
+
+    - `elsewhere`: Shepherds that hold a verified copy, beside this one; all present, proven and steady
+    - `sound`: the copy here is verified too
+    - `spare`: all of its copies are verified, and there are as many as wanted
+    """
 
     blob: BlobId
     reference: ReferenceId
@@ -57,7 +63,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The cluster before a drill. `exposed`, `held_back`: as healing counts; `running`: the id of a drill, or ""."""
+    """The cluster before a drill. `exposed`, `held_back`: files, as healing counts; `running`: a drill's id or ""."""
 
     nodes: Mapping[ServiceId, NodeHealth]
     control: HealControl
@@ -67,7 +73,7 @@ class Scene:
 
 
 def duration_ms(order: DrillOrder, settings: LibrarianSettings) -> int:
-    """How long a Shepherd is to be silent; 0 for other drills."""
+    """Return how long a Shepherd is to be silent; 0 for other drills."""
     if order.action is not DrillAction.SILENCE:
         return 0
     usual = settings.repair_delay_ms + 2 * settings.lease_ms + MARGIN_MS
@@ -75,16 +81,18 @@ def duration_ms(order: DrillOrder, settings: LibrarianSettings) -> int:
 
 
 def order_id(by: str, key: RequestKey) -> str:
-    """The id of an order, and of the drill it begins: the same when the same person gives it once more, "" without a
-    request key."""
+    """Return the id of an order and of the drill it begins; "" without a request key.
+
+    The id is the same when the same person repeats the order.
+    """
     return hashlib.sha256(f"{by}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32] if key else ""
 
 
-# --- whether it may begin ---------------------------------------------------------------------------------------------
+# --- conditions -------------------------------------------------------------------------------------------------------
 
 
 def check_order(order: DrillOrder, settings: LibrarianSettings) -> None:
-    """Refuse an order that cannot be. Raises: BAD_REQUEST."""
+    """Refuse an order with times or counts out of range. Raises: BAD_REQUEST."""
     shortest, silence = 2 * settings.lease_ms, duration_ms(order, settings)
     cause = ""
     if order.action is DrillAction.SILENCE and not shortest <= silence <= bounds.DRILL_MS_MAX:
@@ -101,7 +109,7 @@ def check_order(order: DrillOrder, settings: LibrarianSettings) -> None:
 
 
 def unready(scene: Scene) -> list[str]:
-    """Why no drill may begin now, whichever; each reason with its cure."""
+    """Return the reasons why no drill at all may begin now, each with its cure."""
     found = []
     if scene.running:
         found.append(f"drill {scene.running} is running: wait for it, or `chelonia admin drill stop`")
@@ -117,7 +125,7 @@ def unready(scene: Scene) -> list[str]:
 
 
 def _unfit(shepherd: ServiceId, node: NodeHealth) -> str:
-    """Why a Shepherd is not as it should be, and the cure."""
+    """The reason why a Shepherd is not fit for a drill, with its cure; "" when it is."""
     if node.draining:
         return f"{shepherd} is being drained: wait, then `chelonia admin node forget`, or `node undrain`"
     if node.view.state == NODE_MAINTENANCE:
@@ -132,8 +140,7 @@ def _unfit(shepherd: ServiceId, node: NodeHealth) -> str:
 
 
 def candidates(order: DrillOrder, scene: Scene) -> tuple[ServiceId, ...]:
-    """The Shepherds of a drill, to be tried in this order: the one that is named, else those with any replicas, the
-    fewest first.
+    """Return the Shepherds to try for a drill, in order: the named one, else all with replicas, fewest first.
 
     Raises: NOT_FOUND when there is none.
     """
@@ -149,10 +156,10 @@ def candidates(order: DrillOrder, scene: Scene) -> tuple[ServiceId, ...]:
 
 
 def unsafe(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
-    """Why this drill may not be done to this Shepherd; each reason with its cure.
+    """Return the reasons why this Shepherd may not have this drill, each with its cure.
 
     Args:
-        held: what it holds, at most one more than `order.files_max`.
+        held: blobs of the Shepherd, at most one more than `order.files_max`.
     """
     if order.action is DrillAction.CORRUPT:
         if spare_copies(held, scene, shepherd):
@@ -188,7 +195,7 @@ def _too_exposed(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding]
 
 
 def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
-    """Whether the others can take what has to be replaced."""
+    """Reasons why the other Shepherds cannot take the copies that replace these."""
     others = {s: node.view for s, node in scene.nodes.items() if s != shepherd and node.view.accepting}
     found = []
     needed = max((item.wanted for item in held), default=1)
@@ -206,8 +213,11 @@ def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> li
 
 
 def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> list[Holding]:
-    """Copies here that may be damaged, in order of reference: of users' files with all copies they should have, all
-    verified, at least `LEFT_MIN` elsewhere, and with room for another on a Shepherd that has none."""
+    """Return the copies here that a drill may damage, in order of reference.
+
+    Each belongs to a user's file with all wanted copies, all of them verified, at least `LEFT_MIN` elsewhere. A
+    Shepherd without a copy has room for another.
+    """
     room = sorted(
         (n.view.free_bytes for s, n in scene.nodes.items() if s != shepherd and n.view.accepting), reverse=True
     )
@@ -224,7 +234,7 @@ def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> 
 def holding(
     blob: StoredObject, reference: ReferenceId, shepherd: ServiceId, nodes: Mapping[ServiceId, NodeHealth]
 ) -> Holding:
-    """What is to be known of a blob with a copy on a Shepherd."""
+    """Return what a drill has to know of a blob with a copy on a Shepherd."""
 
     def sure(where: ServiceId) -> bool:
         node = nodes.get(where)
@@ -245,21 +255,21 @@ def _names(items: Sequence[Holding]) -> str:
     return shown + (", ..." if len(items) > NAMES_SHOWN else "")
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DrillView:
-    """What the repair leader sees of a running drill.
+    """A running drill as the repair leader sees it.
 
-    - `present`: its Shepherd is there
-    - `exposed`: its files by copies left
-    - `touched`: how many were found exposed, if only for a moment
-    - `searching`: what the Shepherd holds is still being gone through, so that more may be exposed than is known
-    - `others_away`: Shepherds that are away besides
-    - `state`: of the damaged copy as stored, None when it is gone
-    - `good`: other verified copies of its file that can be relied on
-    - `wanted`: how many that should be, 0 when the file is gone
+    - `present`: whether its Shepherd is present
+    - `exposed`: number of its files by copies left
+    - `touched`: files that were exposed at least for a moment
+    - `searching`: repair still goes through the Shepherd's replicas, so that more files may be exposed than counted
+    - `others_away`: other Shepherds that are away
+    - `state`: state of the damaged copy as stored, None when it is gone
+    - `good`: other verified copies of its file, on present, proven and steady Shepherds
+    - `wanted`: copies its file should have, 0 when the file is gone
     """
 
     present: bool
@@ -273,7 +283,7 @@ class DrillView:
 
 
 def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
-    """The drill that begins at `made.began_ms`, after the `last` one."""
+    """Return the drill that begins at `made.began_ms`, after the `last` one."""
     until = Ms(made.began_ms + duration_ms(order, settings))
     deadline = Ms(until + order.within_ms)
     assert order.action is not DrillAction.STOP, "a stop begins nothing"
@@ -285,7 +295,7 @@ def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettin
 
 
 def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
-    """The drill after a look at it. Where `recalled_ms` is newly set its Shepherd is to be told to answer."""
+    """Return the drill after a look at it. Where `recalled_ms` is newly set, its Shepherd has to answer again."""
     assert drill.running, "a drill that has ended does not go on"
     after = _looked_at(drill, seen, now)
     _check_progress(drill, after)
@@ -293,7 +303,7 @@ def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
 
 
 def _check_progress(before: Drill, after: Drill) -> None:
-    """What a look at a drill never does, whatever is seen and whichever way the clock goes."""
+    """Assert the invariants of a look, whatever it sees and whichever way the clock goes."""
     for was, now in zip((before.noticed_ms, before.recalled_ms), (after.noticed_ms, after.recalled_ms), strict=True):
         assert was in (0, now), "what has been seen stays seen, when it was"
     assert after.touched >= before.touched, "what was found exposed was exposed"
@@ -314,7 +324,7 @@ def _looked_at(drill: Drill, seen: DrillView, now: Ms) -> Drill:
 
 
 def called_off(drill: Drill, why: str, now: Ms) -> Drill:
-    """The drill once it is called off: its Shepherd is told to answer, and it ends when all is whole."""
+    """Return the drill called off: its Shepherd gets the order to answer, and it ends when all is whole."""
     return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
 
 
@@ -349,13 +359,13 @@ def _corruption(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     return drill
 
 
-# --- as it is stored --------------------------------------------------------------------------------------------------
+# --- storage ----------------------------------------------------------------------------------------------------------
 
 _INTS: Final = frozenset(field.name for field in structs.fields(Drill) if isinstance(field.default, int))
 
 
 def stored_drill(record: StoredObject) -> Drill:
-    """The present or last drill, from the record of repair."""
+    """Return the present or last drill from the repair record."""
     found = record.sections.get(DRILL, {})
     values: dict[str, object] = {}
     for name in Drill.__struct_fields__:
@@ -372,7 +382,7 @@ def stored_drill(record: StoredObject) -> Drill:
 
 
 def storing(drill: Drill) -> list[Element]:
-    """The change that stores a drill in the place of the one before."""
+    """Return the change that stores a drill in place of the one before."""
     texts = {name: _text(getattr(drill, name)) for name in Drill.__struct_fields__}
     kept = {name: text for name, text in texts.items() if text}
     assert stored_drill(StoredObject(REPAIR_OBJECT, 1, {DRILL: kept})) == drill, "a drill is read as it was written"
@@ -383,5 +393,5 @@ def storing(drill: Drill) -> list[Element]:
 
 
 def _text(value: object) -> str:
-    """What is stored of one fact of a drill, "" for nothing: no number is."""
+    """One fact of a drill as stored; 0 is stored as ""."""
     return str(value.value if isinstance(value, DrillAction | DrillStage) else value or "")

@@ -1,9 +1,9 @@
-"""Counting what was there before a quota was set, or counting again: the repair leader, while everything goes on.
+"""Counting for quotas: of files older than a quota, or of all files again, while users go on writing.
 
-From the transact on that names a counter as `counting`, every change adds to it and notes once what its file counted
-before. This pass reads all entries, and adds up those of which nothing is noted, and what is noted of the others: that
-is what was there at that transact, and the counter has what has changed since. One transact then joins the two.
-Invariants: it only reads until then; broken off, it begins again, for what is noted stays true.
+A transact names a counter as `counting`. From then on every change adds to that counter, and logs once what its file
+counted before. The leader's pass adds up the entries without a log record, and the logged sizes of the others. The sum
+is the state at that transact; one more transact joins it with the counter, which has the changes since.
+Invariants: the pass only reads until then; one that breaks off begins again, for the log stays true.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _HELD = (Needed("entry"), Needed("parents"), Needed("states", "size"), Needed("c
 
 
 class CountedFiles:
-    """The files that were counted, in order: 16 bytes each."""
+    """The files that were counted, sorted, 16 bytes each."""
 
     def __init__(self) -> None:
         self._ids = bytearray()
 
     def add(self, file: ObjectId) -> None:
-        """Note one more; ids come in order."""
+        """Add a file; ids come in order."""
         self._ids += _short(file)
 
     def has(self, file: str) -> bool:
-        """Whether a file was counted."""
+        """Return whether a file was counted."""
         short = _short(file)
         at = bisect_left(self, short)
         return at < len(self) and self[at] == short
@@ -66,24 +66,24 @@ def _short(file: str) -> bytes:
 
 @dataclass(slots=True)
 class Total:
-    """What was there when a counter was named."""
+    """Bytes and files that were there when a counter was named."""
 
     bytes: int = 0
     files: int = 0
     _seen: tuple[CountedFiles, CountedFiles] = field(default_factory=lambda: (CountedFiles(), CountedFiles()))
 
     def add(self, file: ObjectId, size: int) -> None:
-        """One more file, or open upload, that nothing is noted of."""
+        """Add a file or open upload without a log record."""
         self._seen[_is_upload(file)].add(file)
         self.add_noted(file, size)
 
     def add_noted(self, file: str, size: int) -> None:
-        """One more by what is noted of it."""
+        """Add a file or open upload by its log record."""
         self.bytes += size
         self.files += not _is_upload(file)
 
     def has(self, file: str) -> bool:
-        """Whether one was added before anything was noted of it."""
+        """Return whether a file was added before its first log record."""
         return self._seen[_is_upload(file)].has(file)
 
 
@@ -100,7 +100,7 @@ class Counting:
         self._quotas = quotas
 
     async def step(self) -> None:
-        """Count, where something is to be counted."""
+        """Count all entries for every quota that needs it."""
         table = await self._quotas.table(self._on.call)
         totals = {account.counting: Total() for account in table.accounts.values() if account.counting}
         if not totals or not await self._entries(totals):
@@ -114,7 +114,7 @@ class Counting:
             )
 
     async def _entries(self, totals: Mapping[str, Total]) -> bool:
-        """Add up all files that nothing is noted of; whether it came to the end."""
+        """Add up all files without a log record; returns whether the pass came to the end."""
         async for ids in self._on.records.object_pages(self._on.call, "", bounds.REFERENCES_PAGE):
             if not self._leading.now:
                 return False
@@ -124,7 +124,7 @@ class Counting:
         return True
 
     async def _page(self, ids: Sequence[ObjectId], totals: Mapping[str, Total]) -> bool:
-        """Add up a page; False, and nothing, when collections were moved or quotas set meanwhile."""
+        """Add up a page; False, with nothing added, when collections moved or quotas changed meanwhile."""
         records, call = self._on.records, self._on.call
         table = await self._quotas.table(call)
         entries = await records.get(call, ids, _HELD)
@@ -152,7 +152,7 @@ class Counting:
         return [(counter, file) for counter, _ in logged if counter in totals]
 
     async def _noted_of(self, counter: str, files: Sequence[ObjectId]) -> set[str]:
-        """Of these files, those of which something is noted."""
+        """Those of these files that have a log record."""
         out = set[str]()
         for start in range(0, len(files), bounds.FILTER_MAX):
             needed = tuple(Needed("named", file) for file in files[start : start + bounds.FILTER_MAX])
@@ -164,7 +164,7 @@ class Counting:
         return out
 
     async def _noted(self, counter: str, total: Total) -> None:
-        """Add what is noted of files, unless they were counted before it was."""
+        """Add the logged sizes of files, except of those that were counted before they were logged."""
         pages = self._on.records.pages(self._on.call, log_object(counter), "named", bounds.PAGE_ENTRIES_MAX)
         async for items in pages:
             for file, value in items:
@@ -173,7 +173,7 @@ class Counting:
                     total.add_noted(file, size)
 
     async def _join(self, totals: Mapping[str, Total]) -> None:
-        """The counters count from now on; of what was counted again, what differs is told."""
+        """Put the counters in force; log those that said something else before."""
         while self._leading.now:
             table = await self._quotas.table(self._on.call)
             joined = [account for account in table.accounts.values() if account.counting in totals]
@@ -189,12 +189,12 @@ class Counting:
                     _LOG.info("the quota of %s counts", account.quota.of)
                 break
         else:
-            return  # another one leads, and needs what is noted
+            return  # another one leads, and needs the log
         for counter in totals:
             await self._quotas.clear_log(self._on.call, counter)
 
     async def _differs(self, account: QuotaAccount, total: Total) -> str:
-        """What a counter says wrongly, in words; "" when it is right. Both were read at one moment."""
+        """The error of a counter in words; "" when it is right. Both were read at one moment."""
         if not account.counter:
             return ""
         ids = [counter_object(each) for each in (account.counter, account.counting)]
@@ -205,7 +205,7 @@ class Counting:
 
 
 def _joined(account: QuotaAccount, total: Total) -> list[Element]:
-    """What makes the counter that was counted the one in force."""
+    """The change that puts the new counter in force."""
     counter = account.counting
     return [
         put(QUOTAS_OBJECT, "tally", account.key, replace(account, counter=counter, counting="").record),

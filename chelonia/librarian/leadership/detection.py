@@ -1,9 +1,8 @@
 """Detection: a Shepherd whose process is gone is away at once, and one that only this Librarian cannot hear is not.
 
-When the connection that a Shepherd's heartbeats came over closes, its address is tried; if that refuses, the other
-Librarians are asked what they know, and so they are before a lease runs out. What follows is decided in
-`quorum_verdict`; only the repair leader writes it. Answering others, a Librarian tries the address itself, so that each
-vouches for what it has seen.
+When the connection of a Shepherd's heartbeats closes, the Librarian tries the Shepherd's address. If the address
+refuses, it asks the other Librarians, as it does before a lease runs out. `quorum_verdict` decides; only the repair
+leader writes the result. A Librarian that answers another tries the address itself, so that it vouches for what it saw.
 
 Invariant: a Shepherd heard after its connection closed is not gone, whatever the knock at its door found.
 """
@@ -28,11 +27,11 @@ _LOG = logging.getLogger(__name__)
 KNOCKS_MS = (0, 50, 200)
 """Pauses before the tries at an address: a process that ends closes its connections before or after its listener."""
 ASK_MS_MAX = 1_000
-"""How long other Librarians' words are waited for, at most; half a lease if that is shorter."""
+"""Time to wait for other Librarians' words, at most; half a lease if that is shorter."""
 
 
 class Detecting:
-    """One Librarian's detection. `suspect` and `step` for what closes, `look` for what is not heard."""
+    """One Librarian's detection. `suspect` and `step` handle closed connections, `look` handles silence."""
 
     def __init__(self, context: LibrarianContext, me: ServiceId, leading: Leading) -> None:
         self._on = context
@@ -46,10 +45,10 @@ class Detecting:
         self._asked_all_ms = Ms(0)
         context.nodes.listen(self._changed)
 
-    # --- what it is told --------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def suspect(self, shepherd: ServiceId) -> None:
-        """The connection that this Shepherd's heartbeats came over has closed."""
+        """Note that the connection of this Shepherd's heartbeats has closed."""
         if self._neighbours is not None and shepherd in self._table.shepherds():
             self._suspects[shepherd] = self._on.now
             self.news.set()
@@ -58,25 +57,25 @@ class Detecting:
         if self._table.evidence.is_away(shepherd, self._on.now):
             self.news.set()
 
-    # --- what it does -----------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     async def step(self) -> Next:
-        """Look into the suspicions there are; what cannot be written now is found again by the leader's `look`."""
+        """Examine the suspects; the leader's `look` finds again what cannot be written now."""
         suspects, self._suspects = self._suspects, {}
         await self._examine(suspects)
         return IDLE
 
     async def look(self, now: Ms) -> None:
-        """The leader's look at whom it has not heard: others are asked before their leases run out."""
+        """Ask the other Librarians about unheard Shepherds before their leases run out; only the leader does."""
         settings = self._on.settings
         missed = self._table.missed(now, settings.tick_ms)
-        if now - self._asked_all_ms >= settings.lease_ms:  # somebody may hear again who is away as far as is written
+        if now - self._asked_all_ms >= settings.lease_ms:  # another may hear again a Shepherd that is written as away
             self._asked_all_ms = now
             missed = tuple(dict.fromkeys((*missed, *self._table.unheard(now))))
         await self._consult(missed)
 
     async def words(self, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...]:
-        """What this Librarian knows of them, having tried the address of each now. For those who ask."""
+        """Return what this Librarian knows of each, after trying its address now: the answer to another Librarian."""
         now = self._on.now
         await self._knock(dict.fromkeys(shepherds, now))
         return tuple(self._table.word(shepherd, self._on.now) for shepherd in shepherds)
@@ -93,9 +92,9 @@ class Detecting:
             await self._leading.write_transitions(self._on.now)
 
     async def _knock(self, suspects: dict[ServiceId, Ms]) -> tuple[ServiceId, ...]:
-        """Try the addresses; returns those of which it is certain that nobody is there.
+        """Try the addresses; returns the Shepherds whose process is certainly gone.
 
-        Only of approved Shepherds: an id that waits is an address that a stranger chose.
+        Only approved ones are tried: an id that waits for approval is an address that a stranger chose.
         """
         if self._neighbours is None:
             return ()
@@ -116,7 +115,7 @@ class Detecting:
         return heard is not None and heard > at
 
     async def _consult(self, shepherds: Sequence[ServiceId]) -> None:
-        """Ask the others about them, and draw the conclusion."""
+        """Ask the other Librarians about them, and note the evidence."""
         if not shepherds:
             return
         answers = await self._ask(shepherds)
@@ -133,7 +132,7 @@ class Detecting:
                 self._table.evidence.away(shepherd, now)
 
     async def _ask(self, shepherds: Sequence[ServiceId]) -> list[tuple[HealingWord, ...] | None]:
-        """The words of each other Librarian that runs; None of one that does not answer."""
+        """The words of each other Librarian that runs; None for one that does not answer."""
         others = [librarian for librarian in self._on.nodes.librarians() if librarian != self._me]
         if self._neighbours is None or not others:
             return []
@@ -141,7 +140,7 @@ class Detecting:
         return [words for words in answers if words != ()]
 
     async def _answer(self, librarian: ServiceId, shepherds: Sequence[ServiceId]) -> tuple[HealingWord, ...] | None:
-        """One Librarian's words; () when its process is not there, None when it does not say."""
+        """One Librarian's words; () when its process is gone, None when it does not answer."""
         assert self._neighbours is not None
         limit = min(ASK_MS_MAX, self._on.settings.lease_ms // 2)
         asked = self._neighbours.librarian(librarian).hearing(self._on.call, tuple(shepherds))

@@ -1,4 +1,4 @@
-"""What administrators have told healing: paused or not, and its limits. Stored for all Librarians, pure.
+"""The administrators' orders to healing: paused or not, and its limits. Stored for all Librarians, pure.
 
 It stands beside the lease, which every Librarian reads each tick, so an order is in force everywhere a tick later.
 """
@@ -21,7 +21,7 @@ CURSORS = "cursors"
 
 
 def control_of(stored: StoredObject, settings: LibrarianSettings) -> HealControl:
-    """What is in force: what was ordered, else what this Librarian is configured with."""
+    """Return the controls in force: as ordered, else as this Librarian is configured."""
     rate = _number(stored.value(CONTROL, "bytes_per_s"))
     copies = _number(stored.value(CONTROL, "copies_per_node"))
     return HealControl(
@@ -33,7 +33,7 @@ def control_of(stored: StoredObject, settings: LibrarianSettings) -> HealControl
 
 
 def ordered(order: HealOrder, who: str, now: Ms) -> list[Element]:
-    """The change that an order is. Raises: BAD_REQUEST for limits that cannot be."""
+    """Return the change that stores an order. Raises: BAD_REQUEST for limits out of range."""
     match order.action:
         case HealAction.PAUSE:
             return [put(REPAIR_OBJECT, CONTROL, "paused_by", who), put(REPAIR_OBJECT, CONTROL, "paused_ms", str(now))]
@@ -60,7 +60,7 @@ def _limits(order: HealOrder) -> list[Element]:
 
 
 def cursors_of(stored: StoredObject) -> dict[ServiceId, tuple[Ms, str]]:
-    """Stored cursors: of which loss, and after which reference."""
+    """Return the stored cursors: by Shepherd, the time of its loss and the last reference planned."""
     found = {}
     for shepherd, text in stored.sections.get(CURSORS, {}).items():
         loss, _, after = text.partition(" ")
@@ -72,7 +72,7 @@ def cursors_of(stored: StoredObject) -> dict[ServiceId, tuple[Ms, str]]:
 def moved(
     stored: Mapping[ServiceId, tuple[Ms, str]], present: Mapping[ServiceId, tuple[Ms, NodeCursor]]
 ) -> list[Element]:
-    """The change that stores the cursors as they are now; empty when they are stored."""
+    """Return the change that stores the present cursors; empty when they are stored."""
     elements = []
     for shepherd, (loss, cursor) in sorted(present.items()):
         if stored.get(shepherd) != (loss, cursor.after) and cursor.after:

@@ -1,8 +1,8 @@
-"""Summaries that nobody has written yet: those of files of an older store, and those that a repair has dropped.
+"""Summaries that are missing: those of files of an older store, and those that a repair has dropped.
 
-The repair leader goes through all collections once, and writes what is missing, on the version of each file that it
-read. How far it is stands in the repair object, and the end too: an older store pays for this once, not in each term,
-and a new one never. A repair that drops a summary forgets that (`missed`), and so does a rebuild: then it begins anew.
+The repair leader goes through all collections once, and writes each missing summary on the version of the file that it
+read. The repair record holds its position, and the end too: an older store pays for this once, a new one never. A
+repair that drops a summary clears the position (`missed`), as a rebuild does: the pass begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Summarising:
         self._leading = leading
 
     async def step(self) -> None:
-        """Go on from where an earlier step, perhaps another's, has come to; at the end there is nothing to do."""
+        """Go on from where the last step ended, perhaps another Librarian's; at the end do nothing."""
         after = self._leading.record.value(SECTION, WRITTEN_TO)
         while after != END and self._leading.now:
             page = await self._on.records.objects(self._on.call, after, bounds.REFERENCES_PAGE)
@@ -42,7 +42,7 @@ class Summarising:
                 await self._fill(collection)
             here, after = as_read(SECTION, WRITTEN_TO, after), page.after or END
             if not await self._leading.apply([put(REPAIR_OBJECT, SECTION, WRITTEN_TO, after, here)]):
-                return  # one was dropped meanwhile, perhaps behind this page
+                return  # a repair dropped a summary meanwhile, perhaps behind this page
             if page.more:
                 await self._on.world.clock.sleep(self._on.settings.survey_page_ms)
 
@@ -52,7 +52,7 @@ class Summarising:
         return [each.id for each in kinds if type_of(each) == TYPE_COLLECTION]
 
     async def _fill(self, collection: ObjectId) -> None:
-        """Write the summaries that are missing in a collection."""
+        """Write the missing summaries of a collection."""
         after, more = "", True
         while more and self._leading.now:
             ask = Below(collection, after, deep=False, needed=SUMMARISED, summaries=True)
@@ -63,14 +63,14 @@ class Summarising:
             after, more = page.after, bool(page.after)
 
     async def _write(self, some: Sequence[list[Element]]) -> None:
-        """Write together, and one by one where one of them has changed meanwhile: its own change has written it."""
+        """Write together; where one file has changed, which wrote its summary, write the others one by one."""
         if not await self._leading.apply([element for elements in some for element in elements]):
             for elements in some:
                 await self._leading.apply(elements)
 
 
 def _missing(collection: ObjectId, leaf: Leaf) -> list[Element]:
-    """What writes the summary of an entry that has none and should; empty for any other."""
+    """The change that writes the missing summary of an entry; empty when none is missing."""
     file = leaf.object
     summary = summary_of(file) if file is not None else ""
     if file is None or not summary:

@@ -1,8 +1,8 @@
-"""The sweep: what was kept only for a while goes when its time has come - deleted files, uploads never completed.
+"""The sweep: erases what was kept only for a while - deleted files, uploads that were never completed.
 
-Only the repair leader sweeps, each transact under its lease. What it finds stands in two indexes ordered by time, so a
-sweep costs what has expired and one look at each index, whatever the size of the namespace. Erasure goes through the
-outboxes, with a user's deletion behind it.
+Only the repair leader sweeps, each transact under its lease. Two indexes ordered by time name what expires: the cost of
+a sweep depends on that alone, not on the size of the namespace. Erasure goes through the outboxes, with a user's
+deletion behind it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from chelonia.librarian.namespace.tree import blobs_of, type_of
 _LOG = logging.getLogger(__name__)
 
 PAGE = 200
-"""What has expired and is looked at together."""
+"""Keys of expired things that are read together."""
 TOGETHER = 20
-"""Deleted files that go in one transact: some hundreds of changes. An upload that was given up goes by itself."""
+"""Deleted files erased in one transact: some hundreds of changes. An abandoned upload has one of its own."""
 
 
 class Expiring:
@@ -56,7 +56,7 @@ class Expiring:
         self._quotas = quotas
 
     async def sweep(self) -> None:
-        """Let go of everything whose time has come, while this Librarian leads."""
+        """Erase everything that has expired, while this Librarian leads."""
         for index, decide in ((TRASH_OBJECT, self._trashed), (PENDING_OBJECT, self._pending)):
             due = await self._due(index)
             while due and self._leading.now:
@@ -69,7 +69,8 @@ class Expiring:
             await self._forget_deleted(still)
 
     async def _let_go(self, keys: Sequence[str], decide: Callable[[str], Awaitable[Sequence[Element]]]) -> int:
-        """Let go of these in one transact, or where something is in two of them of one after another; how many went."""
+        """Erase these in one transact, or one after another where two of them share an object; returns how many
+        went."""
         decided = [await decide(key) for key in keys]
         shared = Counter(obj for each in decided for obj in {element.object for element in each})
         others = [obj for obj, count in shared.items() if count > 1 and not obj.startswith(SHEPHERD_PREFIX)]
@@ -81,7 +82,7 @@ class Expiring:
         return sum([await self._let_go((key,), decide) for key in keys]) if len(keys) > 1 else 0
 
     async def _forget_deleted(self, still: Element) -> None:
-        """What was deleted since a rebuild mattered to who was missing in it; all are back, or forgotten."""
+        """Drop the records of deletions since a rebuild: every Shepherd that it lacked is back or forgotten."""
         obj = OVERWRITTEN_OBJECT
         while (page := await self._on.records.scan(self._on.call, obj, "formerly", "", bounds.REFERENCES_PAGE)).items:
             if not await self._leading.apply([still, *(drop(obj, "formerly", blob) for blob, _ in page.items)]):
@@ -89,13 +90,13 @@ class Expiring:
         await self._leading.apply([still, drop(REBUILD_OBJECT, "rebuild", rebuild_record.KEPT)])
 
     async def _due(self, index: ObjectId) -> Sequence[str]:
-        """The next keys whose time has come."""
+        """The next keys that have expired."""
         page = await self._on.records.scan(self._on.call, index, "due", "", PAGE)
         now = trash.due_key(self._on.wall, "~")
         return tuple(key for key, _ in page.items if key <= now)
 
     async def _trashed(self, key: str) -> list[Element]:
-        """A deleted file goes for good; a key that leads to none is struck off."""
+        """Erase a deleted file for good; strike off a key that leads to none."""
         guid = _guid(key)
         file = await self._on.records.one(self._on.call, ObjectId(guid)) if guid else None
         if file is None or type_of(file) != TYPE_TRASHED:
@@ -106,7 +107,7 @@ class Expiring:
         return [drop(TRASH_OBJECT, "due", key), *trash.expire(file, blobs, self._on.wall)]
 
     async def _pending(self, key: str) -> list[Element]:
-        """An upload that was never completed is given up with its name; a key that leads to none is struck off."""
+        """Give up an upload that was never completed, with its name; strike off a key that leads to none."""
         if CONTENT_PREFIX in key:
             return await self._content(key)
         guid = _guid(key)
@@ -125,8 +126,7 @@ class Expiring:
         return [*elements, erase(found.id, is_("entry", "type", TYPE_PENDING))]
 
     async def _content(self, key: str) -> list[Element]:
-        """A content whose time has come: an upload that nobody has sealed is given up, one that was sealed loses what
-        is left of its parts, and one that is nobody's goes."""
+        """Give up an upload or copy that has expired, clear the parts of a sealed content, erase a discarded one."""
         records, call, obj = self._on.records, self._on.call, ObjectId(key.partition(" ")[2])
         header = await records.one(call, obj, (Needed("content"), Needed("tally")))
         state, due = header.value("content", "state"), header.value("content", "due_ms")
@@ -150,7 +150,7 @@ class Expiring:
         return [struck_off, check(obj, as_read("content", "state", state), as_read("content", "due_ms", due))]
 
     async def _discarded(self, key: str, obj: ObjectId) -> list[Element]:
-        """A content that is nobody's loses a page of its blobs, then its extents and parts; then it goes itself."""
+        """Erase a page of a discarded content: first its blobs, then its extents and parts, at last the content."""
         records, call = self._on.records, self._on.call
         named = await records.scan(call, obj, "named", "", bounds.BLOBS_PAGE)
         if named.items:
@@ -164,7 +164,7 @@ class Expiring:
         return [drop(PENDING_OBJECT, "due", key), erase(obj, is_("content", "state", contents.DISCARDED))]
 
     async def _parts_left(self, key: str, content: StoredObject) -> list[Element]:
-        """What is left of the parts of a sealed content: their records, and the blobs that no extent names."""
+        """Clear what is left of the parts of a sealed content: their records, and the blobs that no extent names."""
         records, call, obj = self._on.records, self._on.call, content.id
         page = await records.scan(call, obj, "parts", "", bounds.FILTER_MAX)
         if not page.items:
@@ -178,7 +178,7 @@ class Expiring:
 
 
 def _guid(key: str) -> Guid:
-    """What a key leads to, "" for what is no such key."""
+    """The GUID that a key names; "" for a malformed key."""
     try:
         guid = trash.parse_due(key)[1]
     except (ValueError, CheloniaError):

@@ -1,7 +1,7 @@
-"""What the Librarian that leads repair does besides repairing: keep the lease, and write which Shepherds came and went.
+"""The repair leader's duties besides repair: keep the lease, and record which Shepherds came and went.
 
-The lease itself is decided in `lease.decide`, who is there in `health`. Every write carries the lease as a condition: a
-leader that has been replaced without knowing it writes nothing, and learns of it by that.
+`lease.decide` decides the lease, `health` who is present. Every write carries the lease as a condition: a leader that
+was replaced without knowing it writes nothing, and learns of it by that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Leading:
-    """One Librarian's leading of repair. `began` and `ended` are called when it begins and ends."""
+    """The leadership of one Librarian. It calls `began` and `ended` when it begins and ends to lead."""
 
     def __init__(
         self, context: LibrarianContext, me: ServiceId, *, began: Callable[[], None], ended: Callable[[], None]
@@ -34,21 +34,21 @@ class Leading:
         self._leadership = Leadership(me, context.settings.leader_lease_ms)
         self._began, self._ended = began, ended
         self.led = False
-        """Whether this Librarian led when the lease was last looked at."""
+        """Whether this Librarian led when it last looked at the lease."""
         self._term = ""
         self.record = StoredObject(REPAIR_OBJECT, 0)
-        """The record of repair, as last read: beside the lease, what was ordered and how far rounds have come."""
+        """The repair record, as last read: the lease, the administrators' orders, the positions of rounds."""
         self._rebuild: StoredObject | None = None
         self._writing = asyncio.Lock()
 
     @property
     def holder(self) -> str:
-        """Who leads, as last read."""
+        """Service id of the leader, as last read."""
         return self._leadership.holder
 
     @property
     def elsewhere(self) -> Librarian | None:
-        """The Librarian that leads, where that is another one that can be asked."""
+        """The leading Librarian, where it is another one and can be reached."""
         neighbours = self._on.world.neighbours
         if self.now or not self.holder or neighbours is None:
             return None
@@ -61,18 +61,18 @@ class Leading:
 
     @property
     def litter(self) -> Element | None:
-        """When a rebuild has left a record of deleted blobs that is of no use to anybody, as last read: the condition
-        that it is still so."""
+        """The condition that a rebuild has left deletion records that are of no use to anybody; None when it has not.
+        As last read."""
         return litter(self._rebuild) if self._rebuild is not None else None
 
     @property
     def half_told(self) -> tuple[ServiceId, ...]:
-        """The Shepherds of which a late rebuild takes in what they know, or did so until it broke off, as last read."""
+        """Shepherds whose knowledge a late rebuild takes in, or did until it broke off; as last read."""
         return half_told(self._rebuild) if self._rebuild is not None else ()
 
     @property
     def waits_for(self) -> str:
-        """What all healing waits for though nobody has paused it, in words; "" when it does not."""
+        """Reason, in words, why all healing waits though nobody has paused it; "" when it does not."""
         return waiting(self._rebuild) if self._rebuild is not None else ""
 
     @property
@@ -81,21 +81,21 @@ class Leading:
         return self._leadership.leading(self._on.now)
 
     def check(self) -> Element:
-        """The condition that everything a leader writes carries."""
+        """Return the condition that everything a leader writes carries."""
         return self._leadership.check()
 
     def heed(self, outcome: TransactOutcome) -> bool:
-        """Note an unmet lease: somebody else leads. Returns whether the transact applied."""
+        """Note an unmet lease: another Librarian leads. Returns whether the transact applied."""
         if outcome.unmet is not None and outcome.unmet.change_id == LEASE:
             self._leadership.lost()
         return outcome.applied
 
     async def apply(self, elements: Sequence[Element]) -> bool:
-        """Apply what only the leader may. Returns whether it went through."""
+        """Apply a change that only the leader may make. Returns whether it applied."""
         return self.heed(await self._on.records.attempt(self._on.call, PlannedTransact([self.check(), *elements])))
 
     async def keep(self, now: Ms) -> None:
-        """Take, keep or notice the loss of the lease."""
+        """Take or keep the lease, or notice that it is lost."""
         records, call = self._on.records, self._on.call
         self.record, self._rebuild = await records.get(call.strongly(), (REPAIR_OBJECT, REBUILD_OBJECT))
         records.heed(self._rebuild)
@@ -115,7 +115,7 @@ class Leading:
             self._ended()
 
     async def write_transitions(self, now: Ms) -> None:
-        """Write which Shepherds came and went."""
+        """Record which Shepherds came and went."""
         async with self._writing:
             for transition in self._on.nodes.table.transitions(now):
                 wall, left_until = self._on.wall, self._on.nodes.left_until_ms() if transition.left else Ms(0)

@@ -1,9 +1,9 @@
-"""Which Librarian leads repair: a lease in the A-Hash, judged without comparing anybody's clocks.
+"""The lease of the repair leader: a record in the A-Hash, judged without comparing anybody's clocks.
 
 A state machine with monotonic time passed in. A lease counts as abandoned when its record has not changed for a whole
-lease of this Librarian's own watching; the leader itself stops leading when it could not renew for a lease, counted
-from before it asked. Whatever a leader writes carries its holder and term as a condition, so that two who both believe
-to lead cannot both write.
+lease of this Librarian's own watching. The leader stops leading when it could not renew for a lease, counted from
+before it asked. Every write of a leader carries its holder and term as a condition, so that of two who both believe to
+lead one cannot write.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class LeaderLease:
 
 
 def parse(stored: StoredObject) -> LeaderLease:
-    """The lease record of the repair object."""
+    """Return the lease record of the repair object."""
     return LeaderLease(*(stored.value("lease", prop) for prop in ("holder", "until_ms", "term")))
 
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """An attempt to take or keep the lease: what was seen, what to write, and when it was decided."""
+    """An attempt to take or keep the lease: the record seen, the record to write, and the time of the decision."""
 
     seen: LeaderLease
     wanted: LeaderLease
     at_ms: Ms
 
     def elements(self) -> list[Element]:
-        """The conditional change."""
+        """Return the conditional change."""
         seen, wanted = self.seen, self.wanted
         conditions = (
             as_read("lease", "holder", seen.holder),
@@ -68,20 +68,20 @@ class Leadership:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last looked at."""
+        """Holder of the lease when it was last read."""
         return self._seen.holder if self._seen else ""
 
     @property
     def term(self) -> str:
-        """The term this Librarian leads in, "" when it does not: it rises whenever leading was interrupted."""
+        """The term this Librarian leads in, "" when it does not lead; it rises whenever leading was interrupted."""
         return self._held.term if self._held else ""
 
     def leading(self, now: Ms) -> bool:
-        """Whether this Librarian leads: it holds the lease and has renewed it in time."""
+        """Return whether this Librarian leads: it holds the lease and has renewed it in time."""
         return self._held is not None and now - self._renewed_ms < self._lease_ms
 
     def check(self) -> Element:
-        """The condition that everything a leader writes carries."""
+        """Return the condition that everything a leader writes carries."""
         held = self._held or LeaderLease(self._me, "", "-")
         return check(
             REPAIR_OBJECT, is_("lease", "holder", held.holder), is_("lease", "term", held.term), change_id=LEASE
@@ -95,7 +95,7 @@ class Leadership:
             self._held = None
 
     def bid(self, now: Ms, wall: Ms) -> Bid | None:
-        """What to try now, after `observe`: take a free or abandoned lease, renew an own one, or nothing."""
+        """Return what to try now, after `observe`: take a free or abandoned lease, renew the own one, or nothing."""
         seen = self._seen
         if seen is None:
             return None
@@ -111,7 +111,7 @@ class Leadership:
         return None
 
     def won(self, bid: Bid) -> None:
-        """The bid was written. One that was made later may have been heard of before: then this says nothing new."""
+        """Note that the bid was written. A later bid may have been noted before; then this one says nothing new."""
         assert bid.wanted.holder == self._me, "a bid is for oneself"
         assert bid.wanted.term.isdecimal(), "a lease is held in a term: who leads none writes under another"
         held = self._held
@@ -121,5 +121,5 @@ class Leadership:
         self._seen, self._seen_since = bid.wanted, bid.at_ms
 
     def lost(self) -> None:
-        """Somebody else leads."""
+        """Note that another Librarian leads."""
         self._held = None
