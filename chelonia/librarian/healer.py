@@ -234,8 +234,7 @@ class Healer:
             await self._copies.stop()
 
     def _all_jobs(self) -> Iterator[Job]:
-        """All background work. Only `lead`, `listen` and `detect` go on during a rebuild: a blob that is not restored
-        yet is not lost."""
+        """All background work. Only `lead`, `listen` and `detect` go on during a rebuild: missing is not yet lost."""
         settings = self._on.settings
         tick, seldom = settings.tick_ms, settings.sweep_interval_ms
         yield Job("lead", every(tick, self._tick), Wait(tick))

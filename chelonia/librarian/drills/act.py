@@ -92,8 +92,7 @@ class LibrarianDrills:
         return DrillStatus(drill, self._on.wall, tuple(Exposed(live, blobs) for live, blobs in sorted(work.items())))
 
     async def status(self) -> DrillStatus:
-        """Return the present or last drill as the leader knows it; as this Librarian does while the leader cannot
-        say."""
+        """Return the present or last drill, by the leader if it answers, else as this Librarian knows it."""
         leader = self._leading.elsewhere
         if leader is None:
             return self.own_status()

@@ -69,8 +69,7 @@ class Expiring:
             await self._forget_deleted(still)
 
     async def _let_go(self, keys: Sequence[str], decide: Callable[[str], Awaitable[Sequence[Element]]]) -> int:
-        """Erase these in one transact, or one after another where two of them share an object; returns how many
-        went."""
+        """Erase these in one transact, or one by one where two of them share an object; returns how many went."""
         decided = [await decide(key) for key in keys]
         shared = Counter(obj for each in decided for obj in {element.object for element in each})
         others = [obj for obj, count in shared.items() if count > 1 and not obj.startswith(SHEPHERD_PREFIX)]

@@ -1,11 +1,11 @@
-"""Blobs in the metadata: how one is born from receipts, named by a file, swapped for another, and discarded.
+"""Blobs in the metadata: made from receipts, named by a file, swapped for another, discarded.
 
-Pure, like `tree`: from what was read to the elements of one transact. A receipt is one Shepherd's own word for its
-own copy; whether its signature is right was decided before (`receipts`).
+Pure, like `tree`: from objects as read to the elements of one transact. A receipt is one Shepherd's own word for its
+own copy; `uploads.act` has checked its signature before.
 
-Invariants: a blob object is made once, in the transact that names it; its locations, the Shepherds' `file` records
-and the erasure outboxes change together. A blob goes with the last of those whose it is: each takes only his own name
-out, on the version that he read, so that of two who leave at once one sees that he is the last.
+Invariants: a blob object is made once, in the transact that names it. Its locations, the Shepherds' `file` records and
+the erasure outboxes change together. A blob goes with its last owner. Each removes only itself, on the version that
+was read: of two who leave at once one sees that it is the last.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ FIRST_ORDINAL = "00000000"
 CHECKSUM_TYPES = ("sha256", "md5", "adler32")
 DEFAULT_CHECKSUM_TYPE = "md5"
 SUMS = "sums"
-"""Further checksums of a blob, `<name>:<hex>` with blanks between."""
+"""Property with further checksums of a blob, `<name>:<hex>` with blanks between."""
 OWNERS = "owners"
-"""Whose a blob is, once it has been more than one's: GUIDs of files and ids of contents."""
+"""Section with the owners of a blob that has had more than one: GUIDs of files and ids of contents."""
 A_FILE, A_CONTENT = "file", "content"
-"""What an owner is, and the property of a blob that names its only one."""
+"""Kinds of an owner, each also the property of a blob that names its only owner."""
 
 Owner = Guid | ContentId
 
 
 @dataclass(frozen=True, slots=True)
 class NewBlob:
-    """Everything the metadata will say of a blob that has just become durable."""
+    """A blob that has just become durable, with everything that the metadata record of it."""
 
     facts: ReplicaFacts
     locations: tuple[Location, ...]
 
     @property
     def object(self) -> ObjectId:
-        """Its A-Hash object."""
+        """A-Hash object of the blob."""
         return blob_object(self.facts.blob)
 
 
 def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Checksums) -> tuple[Receipt, ...]:
-    """The receipts for `blob`, one per Shepherd, when all of them agree with each other and with what was declared.
+    """Return the receipts for `blob`, one per Shepherd, when they agree with each other and with the declaration.
 
     Args:
         size, checksums: as declared before the bytes came (-1 and empty where not known).
-    Raises: INCOMPLETE without a receipt; CHECKSUM when size or checksum differ; BAD_REQUEST for another blob.
+    Raises: INCOMPLETE (no receipt), CHECKSUM (size or checksum differs), BAD_REQUEST (another blob).
     """
     first: dict[str, Receipt] = {}
     for receipt in receipts:
@@ -92,7 +92,7 @@ def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Chec
 
 
 def measured(receipts: Sequence[Receipt]) -> Checksums:
-    """All checksums that agreeing receipts know."""
+    """Return all checksums that agreeing receipts know."""
     known = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
     return Checksums(**known)
 
@@ -119,7 +119,7 @@ def make_blob(new: NewBlob) -> list[Element]:
 
 
 def sums_of(blob: StoredObject) -> dict[str, str]:
-    """The further checksums that are kept with a blob: name -> hex."""
+    """Return the further checksums of a blob: name -> hex."""
     return dict(word.split(":", 1) for word in blob.value("blob", SUMS).split(" ") if ":" in word)
 
 
@@ -132,19 +132,19 @@ def swap_blobs(file: StoredObject, new: NewBlob) -> list[Element]:
     return [*elements, put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob)]
 
 
-# --- whose a blob is ------------------------------------------------------------------------------------------------
+# --- owners of a blob -------------------------------------------------------------------------------------------------
 
 
 def owners_of(blob: StoredObject) -> Mapping[str, str]:
-    """Whose a blob is -> what that is."""
+    """Return the kinds of a blob's owners, by owner."""
     content = blob.value("blob", "content")
     return blob.sections.get(OWNERS) or ({content: A_CONTENT} if content else {blob.value("blob", "file"): A_FILE})
 
 
 def leave_blob(blob: StoredObject, owner: Owner, reason: str, now: Ms) -> list[Element]:
-    """Have an owner do without a blob as it was read: it stays the others', and is discarded by the last one."""
+    """Take an owner off a blob as read; the last one to leave discards the blob."""
     owners = owners_of(blob)
-    if owner not in owners:  # what is another's stays
+    if owner not in owners:  # another's blob stays
         return []
     if len(owners) == 1:
         return discard_blob(blob, reason, now)
@@ -152,7 +152,7 @@ def leave_blob(blob: StoredObject, owner: Owner, reason: str, now: Ms) -> list[E
 
 
 def share_blob(blob: StoredObject, owner: Owner, other: Owner, kind: str) -> list[Element]:
-    """Have a blob be another's, too. `owner`: whose it is, who must stay that in the same transact; `kind`: of both."""
+    """Add `other` as an owner of a blob that `owner` has and keeps in the same transact; `kind`: of both."""
     shared = blob.sections.get(OWNERS, {})
     if other in shared:
         return []
@@ -161,14 +161,14 @@ def share_blob(blob: StoredObject, owner: Owner, other: Owner, kind: str) -> lis
 
 
 def hand_over(blob: StoredObject, file: Guid, content: ContentId) -> list[Element]:
-    """Have a blob be a content's, that was a file's."""
+    """Replace a file by a content as an owner of a blob."""
     if not blob.sections.get(OWNERS):
         return [put(blob.id, "blob", "content", content, version(blob.version))]
     return [drop(blob.id, OWNERS, file, version(blob.version)), put(blob.id, OWNERS, content, A_CONTENT)]
 
 
 def want_copies(blob: StoredObject, owner: Owner, kind: str, wanted: int) -> list[Element]:
-    """Have a blob want as many copies as its owner; one that is not his alone, as many as any has asked for."""
+    """Set how many copies a blob wants; a shared one keeps the highest count that any owner has asked for."""
     if len(owners_of(blob)) > 1 and wanted <= facts_of(blob).wanted:
         return []
     as_it_was = [version(blob.version)] if blob.sections.get(OWNERS) else []
@@ -176,12 +176,12 @@ def want_copies(blob: StoredObject, owner: Owner, kind: str, wanted: int) -> lis
 
 
 def still_owner(blob: StoredObject, owner: Owner, kind: str) -> tuple[Condition, ...]:
-    """That a blob still is this owner's; and his alone, if it was that of one only, who had never shared it."""
+    """Return the conditions that a blob still is this owner's, and his alone where it never was shared."""
     return (isset(OWNERS, owner),) if blob.sections.get(OWNERS) else (empty(OWNERS), is_("blob", kind, owner))
 
 
 def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
-    """Remove a blob's object as it was read and order the erasure of every replica."""
+    """Remove a blob's object as read and order the erasure of every replica."""
     if not blob.exists:
         return []
     elements = [erase(blob.id, version(blob.version))]
@@ -189,9 +189,9 @@ def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
 
 
 def file_states(given: Mapping[str, str], new: NewBlob) -> dict[str, str]:
-    """A file's `states` once its bytes are known.
+    """Return a file's `states` once its bytes are known; a checksum type that nobody measured stays as given.
 
-    A checksum type nobody measured is kept as given. Raises: CHECKSUM when a given checksum is not the measured one.
+    Raises: CHECKSUM when a given checksum is not the measured one.
     """
     kind = (given.get("checksumType") or DEFAULT_CHECKSUM_TYPE).lower()
     declared = given.get("checksum", "")
@@ -204,7 +204,7 @@ def file_states(given: Mapping[str, str], new: NewBlob) -> dict[str, str]:
 
 
 def known_checksum_type(checksums: Checksums) -> str:
-    """The type of checksum to tell readers when nobody has asked for one: the original's if it was measured."""
+    """Return the checksum type to report when a reader names none: the original's if it was measured."""
     order = (DEFAULT_CHECKSUM_TYPE, *CHECKSUM_TYPES)
     return next((kind for kind in order if getattr(checksums, kind)), DEFAULT_CHECKSUM_TYPE)
 
@@ -213,18 +213,18 @@ def known_checksum_type(checksums: Checksums) -> str:
 
 
 def blob_of(blob: StoredObject) -> BlobId:
-    """The id of a blob object."""
+    """Return the id of a blob object."""
     return blob_id(blob.id)
 
 
 def locations_of(blob: StoredObject) -> tuple[tuple[Location, ReplicaState], ...]:
-    """Where a blob's replicas are and their stored states, ordered."""
+    """Return the locations of a blob's replicas with their stored states, ordered by location."""
     stored = blob.sections.get("locations", {})
     return tuple([(parse_location(key), state_of(stored[key])) for key in sorted(stored)])
 
 
 def facts_of(blob: StoredObject) -> ReplicaFacts:
-    """The immutable facts of a blob as stored."""
+    """Return the immutable facts of a blob as stored."""
     checksums = Checksums(*(blob.value("blob", kind) for kind in CHECKSUM_TYPES))
     return ReplicaFacts(
         blob=blob_of(blob),

@@ -1,7 +1,7 @@
-"""Contents in the metadata: how the extents of a file of several blobs are spelled. Layout: `docs/formats/metadata.md`.
+"""Contents in the metadata: the records of the extents of a file of several blobs. Layout: `docs/formats/metadata.md`.
 
-A file names its content in `content/id`; the object `content:<id>` has the extents by their last byte, so that the one
-at an offset is the first record from there, and in `named` how many bytes of each blob they name.
+A file names its content in `content/id`. The object `content:<id>` keys each extent by its last byte: the one at an
+offset is the first record from there. Its `named` counts the bytes of each blob that the extents name.
 """
 
 from __future__ import annotations
@@ -16,32 +16,37 @@ OPEN: Final = "open"
 SEALED: Final = "sealed"
 DISCARDED: Final = "discarded"
 COPYING: Final = "copying"
-"""States of a content: an upload in parts; the bytes of a file; nobody's, to be let go of page by page; those of a file
-to be, which come page by page from another."""
+"""States of a content.
+
+- `OPEN`: an upload in parts
+- `SEALED`: the bytes of a file
+- `DISCARDED`: nobody's; the sweep erases it page by page
+- `COPYING`: the bytes of a file to come, copied page by page from another content
+"""
 LEFT: Final = "left_ms"
-"""Of a file: with what time its content stood in `sys:pending` when it was sealed, for what is left of its parts."""
+"""Property of a file: the time of its content's `sys:pending` record at sealing, for what is left of its parts."""
 
 FOUND_PARTS: Final = "parts"
-"""Of a content that a rebuild has put together, until it has a file: which parts of an upload it has."""
+"""Property of a content that a rebuild has put together, until it has a file: the parts of an upload that it has."""
 
 
 def content_of(file: StoredObject) -> ContentId:
-    """The content of a file of several blobs, "" for any other."""
+    """Return the content of a file of several blobs, "" for any other."""
     return ContentId(file.value("content", "id"))
 
 
 def last_byte_key(offset: int) -> str:
-    """The property of the extent whose last byte is at `offset`; "" stands before all."""
+    """Return the property of the extent whose last byte is at `offset`; "", before all others, for -1."""
     return f"{offset:016x}" if offset >= 0 else ""
 
 
 def extent_record(extent: Extent) -> tuple[str, str]:
-    """Property and value of an extent."""
+    """Return the property and value of an extent."""
     return last_byte_key(extent.end - 1), f"{extent.blob} {extent.skip} {extent.length}"
 
 
 def parse_extent(key: str, value: str) -> Extent:
-    """Read an extent. Raises: ValueError for what is none."""
+    """Read an extent. Raises: ValueError when malformed."""
     blob, skip, length = value.split(" ")
     extent = Extent(int(key, 16) + 1 - int(length), int(length), BlobId(blob), int(skip))
     if extent_record(extent) != (key, value) or min(extent.at, extent.skip, extent.length - 1) < 0:

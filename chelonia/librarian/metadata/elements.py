@@ -1,7 +1,7 @@
-"""Short spellings of the A-Hash's elements and conditions, so that a namespace operation reads as a list of facts.
+"""Short constructors of the A-Hash's elements and conditions, so that a namespace operation reads as a list of facts.
 
-Also the two record lines that every operation touching bytes must spell alike: a Shepherd's `file` record and its
-erasure outbox. Layout: `docs/formats/metadata.md`.
+Two records that several operations share stand here too: a Shepherd's `file` record and its erasure outbox. Layout:
+`docs/formats/metadata.md`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from chelonia.core.ports.ahash import ChangeType, Condition, ConditionType, Elem
 from chelonia.core.values import replace
 
 EXPECT: Final = "expect"
-"""Change id of the elements that carry what the caller rests on: unmet means CONFLICT, never a silent retry."""
+"""Change id of the elements that carry the caller's expectations: unmet means CONFLICT, never a silent retry."""
 LEASE: Final = "lease"
-"""Change id of the element that carries the repair leader's lease: unmet means that somebody else leads."""
+"""Change id of the element that carries the repair leader's lease: unmet means that another Librarian leads."""
 
 
 def put(obj: ObjectId, section: str, prop: str, value: str, *conditions: Condition) -> Element:
@@ -54,49 +54,49 @@ def put_all(obj: ObjectId, sections: Mapping[str, Mapping[str, str]]) -> list[El
 
 
 def is_(section: str, prop: str, value: str) -> Condition:
-    """The property has this value."""
+    """Require that the property has this value."""
     return Condition(ConditionType.IS, section, prop, value)
 
 
 def isnot(section: str, prop: str, value: str) -> Condition:
-    """The property is unset or has another value."""
+    """Require that the property is unset or has another value."""
     return Condition(ConditionType.ISNOT, section, prop, value)
 
 
 def isset(section: str, prop: str) -> Condition:
-    """The property is set."""
+    """Require that the property is set."""
     return Condition(ConditionType.ISSET, section, prop)
 
 
 def unset(section: str, prop: str) -> Condition:
-    """The property is not set."""
+    """Require that the property is not set."""
     return Condition(ConditionType.UNSET, section, prop)
 
 
 def empty(section: str) -> Condition:
-    """The section holds no property."""
+    """Require that the section holds no property."""
     return Condition(ConditionType.EMPTY, section)
 
 
 def version(number: int) -> Condition:
-    """The object has exactly this version (0: it does not exist)."""
+    """Require that the object has exactly this version (0: it does not exist)."""
     return Condition(ConditionType.VERSION, value=str(number))
 
 
 def on_version(elements: Sequence[Element], read: StoredObject) -> list[Element]:
-    """The same change, of an object as it was read: what was decided on is what is changed."""
+    """Return the same change on condition that its object has the version that was read."""
     first = elements[0]
     assert first.object == read.id, "a change of an object begins with the object"
     return [replace(first, conditions=(*first.conditions, version(read.version))), *elements[1:]]
 
 
 def as_read(section: str, prop: str, value: str) -> Condition:
-    """The property still is what was read (`value` empty: unset)."""
+    """Require that the property is as it was read (`value` empty: unset)."""
     return is_(section, prop, value) if value else unset(section, prop)
 
 
 def expectations(expect: Expect) -> list[Element]:
-    """The caller's (entry, version) pairs as condition-only elements."""
+    """Return the caller's (entry, version) pairs as condition-only elements."""
     return [check(ObjectId(guid), version(number), change_id=EXPECT) for guid, number in expect]
 
 
@@ -106,12 +106,12 @@ def file_record(location: Location, blob: BlobId) -> Element:
 
 
 def outbox_key(location: Location, now: Ms) -> str:
-    """The property of an erasure record: ordered by the time of its decision."""
+    """Return the property of an erasure record: records sort by the time of their decision."""
     return f"{now:013d} {location.reference}"
 
 
 def outbox_reference(key: str) -> ReferenceId:
-    """Which replica an erasure record is about."""
+    """Return the replica that an erasure record names."""
     return ReferenceId(key.partition(" ")[2])
 
 
@@ -121,5 +121,5 @@ def outbox_record(location: Location, blob: BlobId, reason: str, now: Ms) -> Ele
 
 
 def seconds(now: Ms) -> str:
-    """An instant in the original's form: Unix seconds with three decimals."""
+    """Return an instant in the original's form: Unix seconds with three decimals."""
     return f"{now // 1000}.{now % 1000:03d}"

@@ -1,6 +1,6 @@
-"""The stored record of a rebuild (`sys:rebuild`): whether one is under way, and which Shepherds it still lacks. Pure.
+"""The stored record of a rebuild (`sys:rebuild`): its state, and the Shepherds that it still lacks. Pure.
 
-Every room asks this record before it acts on half a namespace. How a rebuild decides stands in
+Every room reads this record before it acts on half a namespace. The decisions of a rebuild stand in
 `recovery/rebuild/decide.py`.
 """
 
@@ -15,81 +15,81 @@ from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.librarian.metadata.elements import as_read, check, is_, put, version
 
 RUNNING: Final = "running"
-"""The state of a rebuild, in its own record, from its beginning until it is through: also while it has broken off."""
+"""State of a rebuild from its beginning until its end, also while it has broken off."""
 DONE: Final = "done"
-"""Its state from then on."""
+"""State of a rebuild that has ended well."""
 RUN: Final = "run"
-"""The property that says which run of a rebuild is the last one begun: no other changes anything any more."""
+"""Property that names the run begun last; no other run changes anything any more."""
 SHEPHERDS: Final = "shepherds"
-"""The section of that record that says who has `TOLD` all it knows, and without whom it was made (`AWAY`): these may
-come back with what nobody else knows."""
+"""Section of that record: the Shepherds that have reported all they know (`TOLD`), and those that the rebuild was made
+without (`AWAY`). The latter may come back with bytes that nobody else knows."""
 REPORTED: Final = "reported"
-"""The section that says with which boot each Shepherd had reported when all it knew was taken in; of a late one, until
-that is so, `EVERY_BOOT`."""
+"""Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. A late one has
+`EVERY_BOOT` until then."""
 EVERY_BOOT: Final = str((1 << 63) - 1)
-"""No boot is later: whenever such a Shepherd starts, something of what it had set aside may just have been listed."""
+"""No boot is later: whenever such a Shepherd starts, the rebuild may just have listed bytes of its quarantine."""
 TOLD: Final = "told"
 AWAY: Final = "away"
 KEPT: Final = "kept"
-"""Set while there may be a record of what has been deleted since it was begun."""
+"""Property that is set while there may be records of deletions since the rebuild was begun."""
 DELETED_FOR_GOOD: Final = "deleted"
-"""The value of such a record."""
+"""Value of such a record."""
 
 
 def under_way(stored: StoredObject) -> bool:
-    """Whether a rebuild has begun and is not through, by its own record: half a namespace is no ground to act on."""
+    """Return whether a rebuild has begun and not ended: half a namespace is no ground to act on."""
     return stored.value("rebuild", "state") == RUNNING
 
 
 def begun(stored: StoredObject, run: str) -> Element:
-    """Begin a run, if the record is as it was read: of two that begin at once one does."""
+    """Begin a run, on condition that the record is as read: of two that begin at once one applies."""
     still = [as_read("rebuild", prop, stored.value("rebuild", prop)) for prop in ("state", RUN)]
     return put(REBUILD_OBJECT, "rebuild", RUN, run, *still)
 
 
 def to_be_made() -> Element:
-    """One that nobody has begun yet counts as under way: the metadata begin again, and what they were is elsewhere."""
+    """Mark a rebuild as due. It counts as under way before anybody begins it: the metadata that were are elsewhere."""
     return put(REBUILD_OBJECT, "rebuild", "state", RUNNING)
 
 
 def to_begin(stored: StoredObject) -> bool:
-    """Whether it is one that nobody has begun yet."""
+    """Return whether a rebuild is due that nobody has begun."""
     return under_way(stored) and not stored.value("rebuild", RUN)
 
 
 def is_last(run: str) -> Element:
-    """The condition that no other run has begun since."""
+    """Return the condition that no other run has begun since."""
     return check(REBUILD_OBJECT, is_("rebuild", RUN, run), change_id=RUN)
 
 
 def failure(stored: StoredObject) -> str:
-    """Why a rebuild that is not through has stopped, by its own record; "": it has not said so."""
+    """Return the recorded reason why an unfinished rebuild has stopped; "" when there is none."""
     return stored.value("rebuild", "cause") if under_way(stored) else ""
 
 
 def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
-    """The Shepherds that a rebuild was made without, by its own record."""
+    """Return the Shepherds that a rebuild was made without."""
     return tuple(ServiceId(shepherd) for shepherd, word in sorted(_words(stored).items()) if word == AWAY)
 
 
 def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool:
-    """Whether a rebuild may have listed what a Shepherd had set aside, that has told nothing since this boot."""
+    """Return whether a rebuild may have listed the quarantine of a Shepherd that last reported in this boot."""
     return boot <= int(stored.value(REPORTED, shepherd, "-1"))
 
 
 def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
-    """The condition that `may_have_named` would say the same as when this was read."""
+    """Return the condition that `may_have_named` still has the answer of this record."""
     return check(REBUILD_OBJECT, as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd)))
 
 
 def half_told(stored: StoredObject) -> tuple[ServiceId, ...]:
-    """The Shepherds of which a late rebuild takes in what they know, or did so until it broke off."""
+    """Return the Shepherds whose knowledge a late rebuild takes in, or did so until it broke off."""
     reported = stored.sections.get(REPORTED, {})
     return tuple(ServiceId(shepherd) for shepherd, boot in sorted(reported.items()) if boot == EVERY_BOOT)
 
 
 def has_told(stored: StoredObject, shepherd: ServiceId) -> bool:
-    """Whether a Shepherd has told all it knew when a rebuild was made, then or later, by its own record."""
+    """Return whether a Shepherd has reported all it knew to a rebuild, then or later."""
     return _words(stored).get(shepherd) == TOLD
 
 
@@ -98,33 +98,31 @@ def _words(stored: StoredObject) -> Mapping[str, str]:
 
 
 def late_command(shepherd: ServiceId) -> str:
-    """What brings in what only this Shepherd knew."""
+    """Return the command that brings in what only this Shepherd knows."""
     return f"chelonia admin rebuild --late {shepherd}"
 
 
 def remembers(stored: StoredObject) -> bool:
-    """Whether it is to be known what has been deleted since a rebuild was begun: it is not through, or somebody may
-    come back with bytes of that."""
+    """Return whether to record deletions: a rebuild has not ended, or an absent Shepherd may bring back such bytes."""
     return under_way(stored) or bool(awaited(stored))
 
 
 def litter(stored: StoredObject) -> Element | None:
-    """When there may be such a record for nobody: the condition that it is still so."""
+    """Return the condition that deletion records may exist and nobody needs them; None when it does not hold."""
     return (
         check(stored.id, version(stored.version)) if stored.value("rebuild", KEPT) and not remembers(stored) else None
     )
 
 
 def tombstones(elements: Sequence[Element]) -> list[Element]:
-    """The records of the blobs and entries that a change deletes: of a file that was overwritten before, somebody may
-    have bytes that nobody else has."""
+    """Return a record of each blob and entry that a change deletes: a Shepherd may hold a file's earlier bytes."""
     deleted = (element.object for element in elements if element.change is ChangeType.DELETE)
     gone = (obj.removeprefix(BLOB_PREFIX) for obj in deleted if obj.startswith(BLOB_PREFIX) or is_guid(obj))
     return [put(OVERWRITTEN_OBJECT, "formerly", each, DELETED_FOR_GOOD) for each in gone]
 
 
 def waiting(stored: StoredObject) -> str:
-    """What healing waits for, in words; "" when there is no rebuild to wait for."""
+    """Return what healing waits for, in words; "" when there is no rebuild to wait for."""
     if not under_way(stored):
         return ""
     if to_begin(stored):

@@ -1,7 +1,7 @@
-"""The Librarian's hand on the A-Hash: reads in its own name, and the loop that turns a decision into a transact.
+"""The Librarian's access to the A-Hash: reads in its own name, and the loop that turns a decision into a transact.
 
-A decision is built from what was read; when a condition fails because the world moved, it is read and built again, a
-few times. Only the caller's own expectations (`elements.EXPECT`) are never retried: they are a CONFLICT.
+A decision is built from objects as read. When a condition fails because they changed, the loop reads and builds again,
+a few times. It never retries the caller's own expectations (`elements.EXPECT`): they are a CONFLICT.
 """
 
 from __future__ import annotations
@@ -34,42 +34,46 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 TRIES = 8
-"""Rounds of read-decide-transact: in each, somebody's transact has gone through."""
+"""Rounds of read-decide-transact: in each, somebody else's transact has applied."""
 ROUNDS_MAX = 64
 """Rounds in all, those included that cost no try."""
 
 _UNKNOWN = frozenset({Kind.OUTCOME_UNKNOWN, Kind.UNAVAILABLE, Kind.NETWORK, Kind.TIMEOUT})
 """Failures after which a transact may have applied, at an earlier one of its tries."""
 PATIENCE_MS: Final = 30_000
-"""How long an A-Hash that does not answer is asked again: an election, or a start of its process, is shorter."""
+"""Time for which `Records` repeats a request that the A-Hash does not answer: an election or a start is shorter."""
 PATIENCE_PAUSE_MS: Final = 1_000
-"""Before the first time; it doubles."""
+"""Pause before the first repetition; it doubles."""
 
 Items = tuple[tuple[str, str], ...]
-"""Of a wide section: property and value."""
+"""Properties of a wide section with their values."""
 
 Applied = Callable[[tuple[Element, ...]], None]
-"""Told of every transact that applied here, or may have."""
+"""Listener that gets the elements of every transact that applied here, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibrarianIdentity:
-    """Who this Librarian is: the DN of its certificate and its service id."""
+    """Identity of a Librarian: the DN of its certificate and its service id."""
 
     dn: Dn
     service_id: ServiceId
 
     def call(self, call: Call = Call()) -> Call:  # noqa: B008 - a frozen value
-        """A call in this Librarian's own name, carrying on `call`."""
+        """Return a call in this Librarian's own name, carrying on `call`."""
         return call.as_service(self.dn, Role.LIBRARIAN, self.service_id)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransact:
-    """A decided transact, the note that a retry of the request will be answered from, and what it is counted by where
-    its job writes for several reasons. `unmet`: is shown the condition that did not hold, before all is built again; it
-    may raise the error that it means, and says whether somebody wrote what is read by all: that costs no try.
-    `left`: the entries that it changes, as it leaves them."""
+    """A decided transact.
+
+    - `memo`: the note that answers a retry of the request
+    - `cause`: the reason that it counts under, where its job writes for several
+    - `unmet`: gets the condition that did not hold, before the next round. It may raise the error that the condition
+      means, and returns whether the round costs no try: somebody changed what all transacts rest on.
+    - `left`: the entries that it changes, as it leaves them
+    """
 
     elements: Sequence[Element]
     memo: str = ""
@@ -80,15 +84,17 @@ class PlannedTransact:
 
 @dataclass(frozen=True, slots=True)
 class RetryContext:
-    """What it takes to ask again: a clock, and keys under which a change that is asked for twice applies once."""
+    """A clock for pauses, and ids for request keys, under which a repeated change applies once."""
 
     clock: Clock
     ids: Ids
 
 
 class Records:
-    """Reads and transacts in the name of one Librarian. With `patience` an A-Hash that does not answer is asked again
-    for a while: for work that has no caller who would."""
+    """Reads and transacts in the name of one Librarian.
+
+    With `patience` it repeats for a while what the A-Hash does not answer: for work without a caller who would.
+    """
 
     def __init__(self, ahash: AHash, identity: LibrarianIdentity, patience: RetryContext | None = None) -> None:
         self._ahash = ahash
@@ -98,35 +104,34 @@ class Records:
         self.position = Position("", 0, 0)
         """The newest metadata position seen."""
         self.written = Counter[str]()
-        """Transacts that applied, by the job or operation that they were made for."""
+        """Number of transacts that applied, by the job or operation that made them."""
         self.remembers_deleted = False
-        """Whether a record is kept of each blob that is deleted: a Shepherd that a rebuild was made without may come
-        back with bytes of it."""
+        """Whether to record each deleted blob: a Shepherd that a rebuild lacked may come back with its bytes."""
         self.rebuilding = False
-        """Whether a rebuild of the namespace is under way: half of one is none for users."""
+        """Whether a rebuild of the namespace is under way: users get nothing of half a namespace."""
         self.run = ""
-        """The run of a rebuild that this is the hand of: with another begun since, nothing applies."""
+        """The run of a rebuild that these records serve; once another run has begun, nothing applies."""
         self.restored = asyncio.Event()
-        """Set when older metadata have been put back since the first answer."""
+        """Set when older metadata were restored since the first answer."""
 
     def listen(self, listener: Applied) -> None:
-        """Have `listener` told of every transact that applies here, and of those of which nobody knows."""
+        """Call `listener` with every transact that applies here, and with those whose outcome is unknown."""
         self._listeners.append(listener)
 
     def heed(self, marker: StoredObject) -> None:
-        """Go by the record of a rebuild, as read."""
+        """Follow the record of a rebuild, as read."""
         self.remembers_deleted = rebuild_record.remembers(marker)
         self.rebuilding = rebuild_record.under_way(marker)
 
     def patiently(self, patience: RetryContext) -> Records:
-        """The same A-Hash, asked again while it does not answer; who listens here hears of that, too. It keeps no
-        record of what is deleted: it is a rebuild's own."""
+        """Return patient records of the same A-Hash, with the same listeners, for a rebuild: they record no
+        deletions."""
         patient = Records(self._ahash, self._identity, patience)
         patient._listeners, patient.written = self._listeners, self.written
         return patient
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and ask again as long as patience lasts. Raises: what the A-Hash raised last, with the cure."""
+        """Call, and call again while patience lasts. Raises: the A-Hash's last error, with the cure."""
         if self._patience is None:
             return await ask()
         clock, backoff = self._patience.clock, Backoff(PATIENCE_PAUSE_MS, PATIENCE_MS)
@@ -145,7 +150,7 @@ class Records:
             await clock.sleep(backoff.failed())
 
     async def get(self, call: Call, ids: Sequence[ObjectId], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """Read objects in order of `ids`, as many calls as that takes."""
+        """Read objects in order of `ids`, in as many calls as that takes."""
         own, step = self._identity.call(call), bounds.BULK_ELEMENTS_MAX
         found: tuple[StoredObject, ...] = ()
         for start in range(0, len(ids), step):
@@ -169,7 +174,7 @@ class Records:
     async def pages(
         self, call: Call, object_id: ObjectId, section: str, limit: int, after: str = ""
     ) -> AsyncIterator[Items]:
-        """A whole wide section, or what is after a property, page by page; none when it is empty."""
+        """Yield a whole wide section, or its rest after a property, page by page; nothing when it is empty."""
         more = True
         while more:
             page = await self.scan(call, object_id, section, after, limit)
@@ -182,11 +187,11 @@ class Records:
         return await self._ask(lambda: self._ahash.below(self._identity.call(call), ask))
 
     async def objects(self, call: Call, after: str, limit: int) -> ObjectPage:
-        """A page of the ids of all objects."""
+        """Read a page of the ids of all objects."""
         return await self._ask(lambda: self._ahash.objects(self._identity.call(call), after, limit))
 
     async def object_pages(self, call: Call, prefix: str, limit: int) -> AsyncIterator[tuple[ObjectId, ...]]:
-        """The ids of all objects that begin so, page by page; none when there are none."""
+        """Yield the ids of all objects with this prefix, page by page; nothing when there are none."""
         after, more = prefix, True
         while more:
             page = await self.objects(call, after, limit)
@@ -196,22 +201,24 @@ class Records:
                 yield ids
 
     async def count(self, call: Call) -> int:
-        """About how many objects there are."""
+        """Return about how many objects there are."""
         return (await self._ask(lambda: self._ahash.status(self._identity.call(call)))).objects_estimate
 
     async def recall(self, call: Call) -> TransactOutcome | None:
-        """The stored outcome under the call's request key."""
+        """Return the stored outcome under the call's request key."""
         key = _scoped(call)
         return await self._ask(lambda: self._ahash.recall(self._identity.call(call), key)) if key else None
 
     async def refresh_position(self, call: Call) -> Position:
-        """Ask the A-Hash where it stands."""
+        """Read the position of the A-Hash."""
         self._saw((await self._ask(lambda: self._ahash.status(self._identity.call(call)))).position)
         return self.position
 
     async def attempt(self, call: Call, draft: PlannedTransact) -> TransactOutcome:
-        """One transact under the call's request key; listeners hear of it when it applied, or may have.
-        Raises: CONFLICT in a run of a rebuild that is not the last."""
+        """Try one transact under the call's request key; listeners get it when it applied, or may have.
+
+        Raises: CONFLICT in a run of a rebuild that is not the last.
+        """
         own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
         if self.remembers_deleted:
             elements = (*elements, *rebuild_record.tombstones(elements))
@@ -236,19 +243,21 @@ class Records:
             listener(elements)
 
     async def apply(self, call: Call, build: Callable[[], Awaitable[PlannedTransact]]) -> TransactOutcome:
-        """As `carry_out` of what presumes nothing. Returns: the outcome. Raises: as that."""
+        """Carry out a decision that presumes nothing. Returns: its outcome. Raises: as `carry_out`."""
         return (await self.carry_out(call, lambda _: build()))[0]
 
     async def carry_out(
         self, call: Call, build: Callable[[bool], Awaitable[PlannedTransact]]
     ) -> tuple[TransactOutcome, tuple[StoredObject, ...]]:
-        """Build, transact, and build again while others get in between. `build` is told whether it is the first time:
-        what it then takes for so that nearly always is costs another round where the transact finds it otherwise.
+        """Build, transact, and build again while others change things in between.
 
-        Returns: the outcome that applied; its memo is the first try's when the request is a retry. And the entries as
-        it has left them, where that is known: not after a retry.
-        Raises: what `build` raises, unless the request has applied before (others may have changed things since);
-        CONFLICT when an expectation is unmet or the tries are used up.
+        Args:
+            build: gets True in the first round, in which it may presume what nearly always holds. Where the transact
+                finds it otherwise, that costs another round.
+        Returns: the outcome that applied, and the entries as it left them. A retry gets its first try's memo, no
+            entries.
+        Raises: errors of `build`, unless the request has applied before; CONFLICT when an expectation is unmet or the
+            tries are used up.
         """
         tries = rounds = 0
         while tries < TRIES and rounds < ROUNDS_MAX:
@@ -287,8 +296,8 @@ def _check_last(outcome: TransactOutcome) -> None:
 def _scoped(call: Call) -> RequestKey:
     """The request key as the A-Hash gets it: all Librarians share their keys there, their callers must not.
 
-    Bartenders share theirs too (each is bound to its user before it gets here), so that a retry finds its first try
-    whichever Bartender and Librarian it comes through; nobody can be answered by a key that a Shepherd chose.
+    Bartenders share theirs too (each is bound to its user before): a retry finds its first try through any of them. A
+    key that a Shepherd chose answers nobody else.
     """
     if not call.request_key:
         return RequestKey("")

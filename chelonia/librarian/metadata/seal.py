@@ -1,7 +1,7 @@
-"""The cluster's seal over what it knew of a blob when it was begun: proof, beside the bytes, of whose they are.
+"""The cluster's seal over the facts of a blob when its upload began: proof, beside the bytes, of their owner.
 
-HMAC-SHA256, hex, under `sys:cluster cluster/record_key` (hex), over the lines `chelonia seal 1`, blob, file GUID,
-Logical Name, owner and wanted count, each as UTF-8 with its length in bytes before it (`<n>:<text>\\n`). A rebuild from
+HMAC-SHA256, hex, under `sys:cluster cluster/record_key` (hex). It covers the lines `chelonia seal 1`, blob, file GUID,
+Logical Name, owner and wanted count. Each is UTF-8 with its length in bytes before it (`<n>:<text>\\n`). A rebuild from
 bytes alone trusts a replica's record only with a right seal. Size and checksums are not sealed: the bytes show them.
 """
 
@@ -30,6 +30,6 @@ def seal(record_key: str, blob: BlobId, guid: Guid, *, name: str, owner: Dn, wan
 
 
 def sealed(record_key: str, found: str, blob: BlobId, guid: Guid, *, name: str, owner: Dn, wanted: int) -> bool:
-    """Whether `found` is the seal over these facts."""
+    """Return whether `found` is the seal over these facts."""
     right = seal(record_key, blob, guid, name=name, owner=owner, wanted=wanted)
     return hmac.compare_digest(right.encode(), found.encode())

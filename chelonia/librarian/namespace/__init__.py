@@ -1,1 +1,1 @@
-"""The namespace: names walked, made, moved and removed; uploads that become names."""
+"""The namespace: walking, making, moving and removing names; uploads that become files."""

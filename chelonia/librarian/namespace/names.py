@@ -1,7 +1,7 @@
 """The namespace half of the Librarian: walks and views for readers, one transact for every change.
 
-What is decided stands in `tree`, `uploads.decide`, `blobs` and `view`; this shell reads what they need, hands it over
-and applies the result. Who may call is checked in `service` before anything here runs.
+`tree`, `uploads.decide`, `blobs` and `view` decide; this shell reads what they need and applies the result. `service`
+has checked the caller's role before anything here runs.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ from chelonia.librarian.world import World
 SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
 _UNMADE: Filter = (*tree.ENTRY, Needed("parents"))
-"""What removing a collection needs of it; not its names, which may be many."""
+"""Sections of a collection that removing it reads; not its names, which may be many."""
 _DESCRIBED: Filter = (*SUMMARISED, Needed("node"), Needed("mountpoint"), Needed("tally", "changed"))
-"""What the attributes of any entry are made of."""
+"""Sections that the attributes of any entry are made of."""
 
 
 class Names:
-    """Readers and changers of the namespace."""
+    """Reads and changes the namespace."""
 
     def __init__(self, records: Records, world: World, present: view.Present) -> None:
         self._records = records
@@ -84,12 +84,12 @@ class Names:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def get(self, call: Call, guids: Sequence[Guid], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """Entries as readers see them, in order of `guids`."""
+        """Return entries as readers see them, in order of `guids`."""
         entries = await self._records.get(call, [entry_id(guid) for guid in guids], view.stored_filter(needed))
         return await self._shown(call, entries, needed, {})
 
     async def traverse(self, call: Call, names: Sequence[LogicalName], needed: Filter = ()) -> tuple[Traversal, ...]:
-        """Follow Logical Names as far as they lead; `needed` filters where each ends."""
+        """Follow Logical Names as far as they lead; `needed` filters the entry where each ends."""
         ends = await self._ends(call, names, needed)
         linked = {blob.id: blob for end in ends for blob in end.linked}
         last = await self._shown(call, [end.last for end in ends], needed, linked)
@@ -105,7 +105,7 @@ class Names:
         return tuple(out)
 
     async def _ends(self, call: Call, names: Sequence[LogicalName], needed: Filter) -> list[WalkOutcome]:
-        """Where walks end. What leads on is nearly always a collection: other entries are asked for only when not."""
+        """Ends of walks through collections; one that stops short is repeated through entries of any kind."""
         linked, needed = view.BLOBS_LINKED if view.asks_locations(needed) else None, view.stored_filter(needed)
         ends = list(await self._records.walk(call, tuple(_walk(name, ("/",), linked) for name in names), needed))
         short = [
@@ -117,7 +117,7 @@ class Names:
         return ends
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
-        """A page of what is below a collection, in byte order of path."""
+        """Return a page of what is below a collection, in byte order of path."""
         asked = replace(ask, start=entry_id(Guid(ask.start)), needed=view.stored_filter(ask.needed))
         page, top = await asyncio.gather(
             self._records.below(call, asked), self._records.one(call, asked.start, tree.ENTRY)
@@ -135,8 +135,7 @@ class Names:
     async def _shown(
         self, call: Call, entries: Sequence[StoredObject], needed: Filter, linked: Mapping[ObjectId, StoredObject]
     ) -> tuple[StoredObject, ...]:
-        """Views of entries; those of their blobs that are not `linked` are read in one call, and only when locations
-        are asked for."""
+        """Views of entries; reads their blobs, but `linked` ones, in one call and only for a filter with locations."""
         blobs = dict(linked)
         shown: dict[ObjectId, tuple[BlobId, ...]] = {}
         if view.asks_locations(needed):
@@ -154,7 +153,7 @@ class Names:
         return tuple([done[id(entry)] for entry in entries])
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
-        """The blobs whose places are a file's: of one of very many the first."""
+        """The blobs whose locations a file shows; of very many the first."""
         content = content_of(file)
         if not content:
             return tree.blobs_of(file)
@@ -167,7 +166,7 @@ class Names:
         """Make an entry and its name."""
         guid = Guid(self._world.ids.uuid()) if request.parent else ROOT
 
-        async def build(first: bool) -> PlannedTransact:  # who asks has just read the collection
+        async def build(first: bool) -> PlannedTransact:  # the caller has just read the collection
             slot = await self.slot(call, request.parent, request.name, presumed=first) if request.parent else None
             if slot is None:
                 await self._absent(call, ROOT)
@@ -221,7 +220,7 @@ class Names:
         await self._records.carry_out(call, build)
 
     async def unlink_all(self, call: Call, requests: Sequence[Unlink | None]) -> tuple[int, ...]:
-        """Drop names that are the only ones of what is no collection: as many as can go together, in one transact."""
+        """Drop as many names as fit into one transact, each the only one of an entry that is no collection."""
         asked = {number: request for number, request in enumerate(requests) if request is not None}
         children = await self._records.get(call, [entry_id(request.child) for request in asked.values()])
         doomed = [await self._doomed(call, child, presumed=True) for child in children]
@@ -231,12 +230,12 @@ class Names:
             draft = await self._joined(call, [*parts.values()], " ".join(map(str, parts)))
             outcome = await self._records.attempt(call, replace(draft, elements=tree.checked_once(draft.elements)))
         if call.request_key and not (outcome and outcome.applied):
-            # Each is asked for by itself now; a second try must not find that they can go together.
+            # Each follows in a call of its own; a retry must not find that they can go together after all.
             outcome = await self._records.attempt(call, PlannedTransact(()))
         return tuple(map(int, outcome.memo.split())) if outcome is not None and outcome.applied else ()
 
     async def delete(self, call: Call, request: Delete) -> None:
-        """Remove a file or mount point with all names and replicas."""
+        """Remove an entry that is no collection, with all names and replicas."""
 
         async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
@@ -248,7 +247,7 @@ class Names:
         await self._records.carry_out(call, build)
 
     async def undelete(self, call: Call, request: Undelete) -> None:
-        """Bring a file back from the trash."""
+        """Bring an entry back from the trash."""
 
         async def build() -> PlannedTransact:
             trashed = await self._records.one(call, entry_id(request.guid))
@@ -258,7 +257,7 @@ class Names:
         await self._records.apply(call, build)
 
     async def trash(self, call: Call, under: str, after: str, limit: int) -> TrashPage:
-        """A page of the trash: all of it, what was in a collection or called so there, or one file."""
+        """Return a page of the trash: all of it, one former collection or former name, or one file."""
         if is_guid(under):
             file = await self._records.one(call, entry_id(Guid(under)))
             names = tree.names_of(file)[:1] if tree.type_of(file) == TYPE_TRASHED else ()
@@ -298,8 +297,8 @@ class Names:
         return RemoveOutcome(request_id, "removed")
 
     async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True) -> None:
-        """Sweep expired reservations out of a collection, and uploads; not `swept`: there nearly always are none, and
-        the transact finds any. Raises: NOT_EMPTY when anything else is in it."""
+        """Sweep expired reservations and uploads out of a collection; not `swept`: presume there are none. Raises:
+        NOT_EMPTY when anything else is in it."""
         inside = await self._records.scan(call, collection.id, "entries", "", 1)
         if inside.items:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
@@ -312,7 +311,7 @@ class Names:
         await self._without_uploads(call, collection)
 
     async def _without_uploads(self, call: Call, collection: StoredObject) -> None:
-        """Give up the uploads in parts that a collection lists: it goes, and they have no place any more."""
+        """Give up the uploads in parts that a collection lists, for it goes."""
         while (listed := await self._records.scan(call, collection.id, "uploads", "", SWEEP_PAGE // 5)).items:
             ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
             for content in ids:
@@ -330,7 +329,7 @@ class Names:
         self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = (), *, presumed: bool = False
     ) -> Doomed:
         """Read what removing an entry touches: its parents, and its blobs where the trash does not keep them.
-        `presumed`: its names are taken for what it says; they are read when the transact finds them otherwise."""
+        `presumed`: trust its own record of its names; the transact finds them otherwise."""
         blobs = await self.blobs(call, entry) if self._keep_ms <= 0 else ()
         names = dict.fromkeys((*tree.names_of(entry), *extra))
         if presumed and len(names) == len(tree.names_of(entry)):
@@ -342,7 +341,7 @@ class Names:
     # --- moving and changing ----------------------------------------------------------------------------------------
 
     async def move(self, call: Call, request: MoveEntry) -> StoredObject | None:
-        """Rename, move or hard-link."""
+        """Rename, move or hard-link an entry, or exchange two names."""
 
         async def build(first: bool) -> PlannedTransact:
             view = await self._move_view(call, request, presumed=first)
@@ -359,7 +358,7 @@ class Names:
         return left[0] if request.described and left else None
 
     def _resting(self, request: ChangeEntry | MoveEntry, elements: list[Element], entry: StoredObject) -> list[Element]:
-        """What is told of an entry after its change is of the state that it was read in."""
+        """Have the answer describe the state that the change rests on."""
         return [*elements, check(entry.id, version(entry.version))] if request.described else elements
 
     async def _move_view(self, call: Call, request: MoveEntry, *, presumed: bool) -> MoveView:
@@ -386,7 +385,7 @@ class Names:
     async def _both_names(
         self, call: Call, request: MoveEntry, child: StoredObject, *, presumed: bool
     ) -> tuple[Slot, Slot]:
-        """The names of a move; `presumed`: as who asks saw them, until the transact finds them otherwise."""
+        """The names of a move; `presumed`: as the caller saw them, until the transact finds them otherwise."""
         check_name(request.target_name)
         if presumed and (request.source_parent, request.source_name) in tree.names_of(child):
             free = await self.slot(call, request.target_parent, request.target_name, presumed=True)
@@ -422,8 +421,10 @@ class Names:
         return left[0] if request.described and left else None
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
-        """Change how many replicas a file wants, and its blobs: of a content as many as fit into one transact. Returns:
-        the content that has more, all of which are still to be told, "" for none."""
+        """Change how many replicas a file and its blobs want; of a content as many blobs as fit into one transact.
+
+        Returns: the content that has more blobs, all still to be changed; "" for none.
+        """
         more = ContentId("")
 
         async def build() -> PlannedTransact:
@@ -440,7 +441,7 @@ class Names:
         return more
 
     async def wanting(self, call: Call, content: ContentId, named: Items, wanted: int) -> list[Element]:
-        """What has blobs that a content names want as many copies."""
+        """Return the change that has blobs of a content want as many copies."""
         ids = [blob_object(BlobId(blob)) for blob, _ in named]
         blobs = await self._records.get(call, ids, (Needed("blob"), Needed(OWNERS)))
         return [each for blob in blobs for each in want_copies(blob, content, A_CONTENT, wanted)]
@@ -489,17 +490,17 @@ class Names:
         return (await self._records.apply(call, build)).memo
 
     async def _modify_wanted(self, call: Call, request: ModifyEntry) -> str:
-        """The wanted count stands on the file and on its blobs: a plain set of it is `set_wanted`."""
+        """The wanted count stands on the file and on its blobs: setting it is `set_wanted`."""
         if request.change_type != "set" or not request.value.isdecimal():
             cause = "neededReplicas can only be set, to a number"
             raise CheloniaError(Kind.BAD_REQUEST, "modifyMetadata", request.value[:80], cause)
         await self.set_wanted(call, SetWanted(request.guid, int(request.value), request.expect))
         return "set"
 
-    # --- what several operations read -------------------------------------------------------------------------------
+    # --- reading for several operations -------------------------------------------------------------------------------
 
     async def slot(self, call: Call, parent: Guid, name: str, *, presumed: bool = False) -> Slot:
-        """Read a name inside a collection, and who holds it as pending; `presumed`: take it to be free until the
+        """Read a name inside a collection, and the entry that reserves it; `presumed`: take it to be free until the
         transact finds it otherwise. Raises: BAD_NAME."""
         check_name(name)
         if presumed:
@@ -514,13 +515,13 @@ class Names:
         return Slot(slot.parent, slot.name, await self._records.one(call, entry_id(Guid(guid)), tree.ENTRY))
 
     async def blobs(self, call: Call, file: StoredObject) -> tuple[StoredObject, ...]:
-        """The blob objects of a file, in order."""
+        """Return the blob objects of a file, in order."""
         return await self._records.get(call, [blob_object(blob) for blob in tree.blobs_of(file)])
 
     async def draft(
         self, call: Call, elements: Sequence[Element], memo: str, *changed: StoredObject
     ) -> PlannedTransact:
-        """A transact with what follows from it for collections, summaries and quotas. `changed`: the entries it
+        """Return a transact with its consequences for collections, summaries and quotas; `changed`: the entries that it
         changes, each read with `SUMMARISED`."""
         return await self._joined(call, ((elements, changed),), memo)
 
@@ -543,22 +544,22 @@ class Names:
 
 
 def entry_id(guid: Guid) -> ObjectId:
-    """The object of an entry. Raises: BAD_NAME when it is no GUID, so that no system object can be named."""
+    """Return the object of an entry. Raises: BAD_NAME for what is no GUID: nobody can name a system object."""
     return ObjectId(parse_guid(guid))
 
 
 def fresh(guid: Guid) -> StoredObject:
-    """An entry before it is made."""
+    """Return an entry before it is made."""
     return StoredObject(entry_id(guid), 0)
 
 
 def failed(error: CheloniaError) -> str:
-    """An error as the original's operations tell it."""
+    """Return an error in the form of the original's operations."""
     return f"failed: {error.cause or error.kind.value}"
 
 
 def numbered(call: Call, index: int, total: int) -> Call:
-    """The call of one element of a bulk request: its key gets the element's index."""
+    """Return the call of one element of a bulk request: its key gets the element's index."""
     if total == 1 or not call.request_key:
         return call
     return call.keyed(RequestKey(f"{call.request_key}/{index}"))

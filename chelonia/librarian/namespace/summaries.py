@@ -1,8 +1,8 @@
-"""What every change of names and files brings along: summaries beside the names, and stamps on the collections. Pure.
+"""The consequences of a change of names and files: summaries beside the names, stamps on the collections. Pure.
 
-A decision (`tree`, `uploads`, `contents`) knows nothing of summaries. Here its elements are carried out on the file as
-it was read, and the summary of the result is set beside each of its names in the same transact. That transact rests on
-the version that was read. So a summary is never of another state than its file, and two writers never mix.
+A decision (`tree`, `uploads`, `contents`) knows nothing of summaries. Its transact sets the summary of the changed file
+beside each of its names, and rests on the version that was read. So a summary is never of another state than its file,
+and two writers never mix.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from chelonia.librarian.metadata.elements import check, drop, put, version
 from chelonia.librarian.namespace.tree import names_of, type_of
 
 WRITTEN_TO: Final = "after"
-"""The property of the repair object that tells how far `leadership.summarising` is."""
+"""Property of the repair object: the position of `leadership.summarising`."""
 END: Final = "~"
-"""Stands for the end of all ids: every collection was gone through."""
+"""The end of all ids: the pass has gone through every collection."""
 Changed = tuple[StoredObject, StoredObject]
 """An entry that a transact changes: as read (version 0: it is made), and as the transact leaves it."""
 
 
 def changes(elements: Sequence[Element], entries: Sequence[StoredObject]) -> list[Changed]:
-    """What a transact makes of entries as read."""
+    """Return entries as read, each with what the elements make of it."""
     return [(entry, after(elements, entry)) for entry in entries]
 
 
 def kept(elements: Sequence[Element], files: Sequence[Changed] = ()) -> list[Element]:
-    """A transact, or a part of one, with what follows from it for the summaries of files.
+    """Return a transact, or a part of one, with its consequences for the summaries of files.
 
     Args: `files`: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
     """
@@ -46,22 +46,22 @@ def kept(elements: Sequence[Element], files: Sequence[Changed] = ()) -> list[Ele
 
 
 def dropped(file: StoredObject) -> list[Element]:
-    """Do without the summaries of a file: its readers read the file."""
+    """Drop the summaries of a file: its readers read the file."""
     return [drop(ObjectId(parent), SECTION, name) for parent, name in names_of(file)]
 
 
 def none_missing() -> Element:
-    """The namespace begins: nothing is there of which a summary could be missing."""
+    """Note, as the namespace begins, that no summary is missing."""
     return put(REPAIR_OBJECT, SECTION, WRITTEN_TO, END)
 
 
 def missed() -> Element:
-    """Some may be missing from here on: the repair leader goes through all collections once more."""
+    """Note that summaries may be missing: the repair leader goes through all collections once more."""
     return drop(REPAIR_OBJECT, SECTION, WRITTEN_TO)
 
 
 def touched(elements: Sequence[Element], file: ObjectId) -> bool:
-    """Whether a transact changes what the summary of a file is made of."""
+    """Return whether a transact changes the facts that the summary of a file is made of."""
     own = (e for e in elements if e.object == file and e.change is not ChangeType.CHECK)
     return any(e.section in SECTIONS or e.change is ChangeType.DELETE for e in own)
 
@@ -82,7 +82,7 @@ def _summaries(elements: Sequence[Element], file: StoredObject, later: StoredObj
 
 
 def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
-    """The entry once these elements are carried out."""
+    """Return the entry after these elements."""
     sections = {section: dict(properties) for section, properties in file.sections.items()}
     own = file.id
     for element in elements:
@@ -101,6 +101,6 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
 
 
 def stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
-    """Note on each collection whose names change that they do; `stamp`: of this change, `<ms> <8 hex digits>`."""
+    """Stamp each collection whose names change; `stamp`: of this change, `<ms> <8 hex digits>`."""
     changed = dict.fromkeys(e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK)
     return [put(collection, "tally", "changed", stamp) for collection in changed]

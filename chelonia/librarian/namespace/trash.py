@@ -1,9 +1,9 @@
-"""The trash: deleted files and collections that are kept for a while, and the expiry of what is kept only for a while.
+"""The trash: deleted entries that are kept for a while, and the index of everything that expires. Pure.
 
-Pure. A deleted file stays the entry it was, with its blobs, of type `trashed`, which no reader sees; `parents` says
-what it was called. `sys:trash` finds it: in `due` by when it goes, in `formerly` by where it was. Its blob goes on
-being repaired like any other. At its time the entry goes, and the erasure of its replicas is ordered as by the deletion
-it was. Uploads that are not complete, and discarded contents, stand in `sys:pending` `due` in the same way.
+A deleted entry stays as it was, with its blobs, but of type `trashed`, which no reader sees; `parents` has its former
+names. `sys:trash` lists it in `due` by time of expiry, in `formerly` by former name. Repair treats its blobs like any
+others. At its time the entry goes, with orders to erase its replicas. `sys:pending` `due` lists unfinished uploads and
+discarded contents in the same way.
 Reasoning: docs/design/012-trash.md.
 """
 
@@ -21,38 +21,38 @@ from chelonia.librarian.metadata.contents import DISCARDED, LEFT, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, isnot, put, version
 
 NAMES_FOUND: Final = 100
-"""Former names of one file under which it is found in the trash; by its GUID it always is."""
+"""Former names by which the trash lists one file, at most; by its GUID it always does."""
 _NOBODY: Final = "-"
-"""Stands for an owner that is not known: no value is empty."""
+"""Stands for an unknown owner: no value is empty."""
 
 
 def due_key(until: Ms | int, guid: str) -> str:
-    """The property of an index of expiry: ordered by time."""
+    """Return the property of an index of expiry: ordered by time."""
     return f"{until:013d} {guid}"
 
 
 def parse_due(key: str) -> tuple[Ms, Guid]:
-    """When what goes. Raises: ValueError for what is no such key."""
+    """Return the time and GUID of such a property. Raises: ValueError when malformed."""
     until, _, guid = key.partition(" ")
     return Ms(int(until)), Guid(guid)
 
 
 def former_key(parent: str, name: str, deleted: int, guid: str) -> str:
-    """The property of the index of former names: a collection's together, a name's in the order of deletion."""
+    """Return the property of the index of former names: ordered by collection, name, time of deletion."""
     return f"{parent}/{name}/{deleted:013d} {guid}"
 
 
 def parse_former(key: str) -> tuple[Guid, str, Guid]:
-    """Parent, name and GUID of a former name. Raises: ValueError for what is no such key."""
+    """Return the parent, name and GUID of a former name. Raises: ValueError when malformed."""
     parent, name, rest = key.split("/")
     _, _, guid = rest.partition(" ")
     return Guid(parent), name, Guid(guid)
 
 
 def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
-    """Put an entry as read into the trash; its names are taken from its parents by the caller.
+    """Put an entry as read into the trash; the caller drops its names from its parents.
 
-    A collection has to be empty. What was in it and is kept has it for its parent still: both can come back.
+    A collection has to be empty. Trashed entries keep it as their parent: both can come back.
     """
     kind = file.value("entry", "type")
     facts = {"type": kind, "deleted_ms": str(now), "until_ms": str(until)}
@@ -65,7 +65,7 @@ def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
 
 
 def find(file: StoredObject, until: Ms, deleted: Ms) -> list[Element]:
-    """Take a file into the indexes."""
+    """List a file in the indexes."""
     due = put(TRASH_OBJECT, "due", due_key(until, file.id), file.value("entry", "owner") or _NOBODY)
     return [due, *(put(TRASH_OBJECT, "formerly", key, file.id) for key in _former_keys(file, deleted))]
 
@@ -78,13 +78,13 @@ def forget(trashed: StoredObject) -> list[Element]:
 
 
 def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
-    """Let a file go for good: the entry, its place in the trash, and (through the outboxes) every replica."""
+    """Remove a file for good: the entry, its place in the trash, and (through the outboxes) every replica."""
     elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
     return elements + leave_bytes(trashed, blobs, "deleted", now)
 
 
 def described(trashed: StoredObject, parent: Guid, name: str) -> Trashed:
-    """What is told of a file in the trash under one of its former names."""
+    """Return the description of a file in the trash under one of its former names."""
     size = trashed.value("states", "size")
     return Trashed(
         guid=Guid(trashed.id),
@@ -106,7 +106,7 @@ def _former_keys(file: StoredObject, deleted: Ms) -> list[str]:
 def leave_bytes(
     file: StoredObject, blobs: Sequence[StoredObject], reason: str, now: Ms, kept: Collection[str] = ()
 ) -> list[Element]:
-    """Have a file do without the bytes that it has, but for blobs that are `kept`."""
+    """Take a file off its bytes, but for blobs that are `kept`."""
     elements = discard_content(file, now)
     for blob in blobs:
         if blob_of(blob) not in kept:
@@ -115,7 +115,7 @@ def leave_bytes(
 
 
 def discard_content(file: StoredObject, now: Ms) -> list[Element]:
-    """Give up the extents of a file that goes, or gets others: the sweep lets go of their blobs page by page."""
+    """Discard the content of a file that goes or gets other bytes: the sweep drops its blobs page by page."""
     content = content_of(file)
     if not content:
         return []
@@ -128,28 +128,28 @@ def discard_content(file: StoredObject, now: Ms) -> list[Element]:
 
 
 def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
-    """Let go of some blobs of a discarded content."""
+    """Drop some blobs of a discarded content."""
     elements = [check(content, is_("content", "state", DISCARDED))]
     for blob in blobs:
         elements += [drop(content, "named", blob_of(blob)), *leave_blob(blob, content_id(content), "deleted", now)]
     return elements
 
 
-# --- uploads that are not complete ----------------------------------------------------------------------------------
+# --- unfinished uploads -----------------------------------------------------------------------------------------------
 
 
 def expect_upload(reservation: str, parent: ObjectId, name: str) -> Element:
-    """Note when a reservation (`<GUID> <expires_ms>`) is to be swept."""
+    """Note when to sweep a reservation (`<GUID> <expires_ms>`)."""
     return put(PENDING_OBJECT, "due", reserved_key(reservation), f"{parent}/{name}")
 
 
 def drop_reservation(parent: ObjectId, name: str, reservation: str) -> list[Element]:
-    """Free a reserved name, if it is reserved as it was read."""
+    """Free a reserved name, on condition that the reservation is as read."""
     freed = drop(parent, "pending", name, is_("pending", name, reservation))
     return [freed, drop(PENDING_OBJECT, "due", reserved_key(reservation))]
 
 
 def reserved_key(reservation: str) -> str:
-    """The property of the index of expiry for a reservation; one that cannot be read is overdue."""
+    """Return the property of the index of expiry for a reservation; a malformed one is overdue."""
     guid, _, expires = reservation.partition(" ")
     return due_key(int(expires) if expires.isdecimal() else 0, guid)

@@ -1,8 +1,8 @@
-"""The namespace as pure decisions: each operation, from what was read, becomes the elements of one transact.
+"""The namespace as pure decisions: each operation, from objects as read, becomes the elements of one transact.
 
-Nothing here reads or writes. A function raises the error that what was read already shows (EXISTS, NOT_FOUND,
-NOT_EMPTY ...); otherwise its elements carry, as conditions, every fact the decision rests on. When such a condition
-fails the caller reads again and decides again: either the new facts name the error, or the operation goes through.
+Nothing here reads or writes. A function raises the error that the objects already show (EXISTS, NOT_FOUND, NOT_EMPTY
+...). Otherwise its elements carry, as conditions, every fact that the decision rests on. When such a condition fails
+the caller reads and decides again: either the new facts name the error, or the operation goes through.
 
 Invariants:
 - An entry's `parents` and its parents' `entries` change together.
@@ -76,7 +76,7 @@ _NOTHING: Final[Sections] = {}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A name inside a collection, as read: the parent (with `slot_filter`) and who holds the name as pending."""
+    """A name inside a collection as read: the parent (with `slot_filter`) and the entry that reserves the name."""
 
     parent: StoredObject
     name: str
@@ -84,40 +84,40 @@ class Slot:
 
     @property
     def child(self) -> Guid:
-        """The entry under this name, or "" when there is none."""
+        """Entry under this name, or "" when there is none."""
         entries = self.parent.sections.get("entries", {})
         return Guid(entries.get(self.name + "/", "") or entries.get(self.name, ""))
 
     @property
     def reservation(self) -> str:
-        """The raw pending value, `<GUID> <expires_ms>`, or ""."""
+        """Raw pending value, `<GUID> <expires_ms>`, or ""."""
         return self.parent.value("pending", self.name)
 
 
 def slot_filter(names: Iterable[str]) -> Filter:
-    """What must be read of a collection to decide about `names` in it."""
+    """Return the filter for reading a collection to decide about `names` in it."""
     keys = [Needed(*key) for name in names for key in (("entries", name), ("entries", name + "/"), ("pending", name))]
     return (Needed("entry"), Needed("states", "closed"), *keys)
 
 
 def type_of(entry: StoredObject) -> str:
-    """`entry/type`, empty when the object is no entry."""
+    """Return `entry/type`, empty when the object is no entry."""
     return entry.value("entry", "type")
 
 
 def visible(entry: StoredObject) -> bool:
-    """Whether readers may see that this entry exists."""
+    """Return whether readers may see that this entry exists."""
     return type_of(entry) not in ("", TYPE_PENDING, TYPE_TRASHED)
 
 
 def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
-    """The (parent, name) pairs of an entry, in order."""
+    """Return the (parent, name) pairs of an entry, in order."""
     pairs = [key.partition("/") for key in sorted(entry.sections.get("parents", ()))]
     return tuple([(Guid(parent), name) for parent, _, name in pairs])
 
 
 def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:
-    """The blobs of a file, in order."""
+    """Return the blobs of a file, in order."""
     blobs = entry.sections.get("blobs", {})
     return tuple(BlobId(blobs[ordinal]) for ordinal in sorted(blobs))
 
@@ -128,8 +128,8 @@ def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:
 def make_entry(
     request: MakeEntry, guid: Guid, slot: Slot | None, now: Ms, bytes_: Sections = _NOTHING
 ) -> list[Element]:
-    """Make an entry and its name. `slot` None makes the root (or an entry without a name). `bytes_`: what a file says
-    of its own, in place of what is given.
+    """Make an entry and its name. `slot` None makes the root (or an entry without a name). `bytes_`: sections about a
+    file's bytes, in place of given ones.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST.
     """
@@ -155,33 +155,33 @@ def make_file(begin: BeginPut, guid: Guid, slot: Slot, bytes_: Sections, now: Ms
 
 
 def rewrite(begin: BeginPut, file: StoredObject, op: str) -> list[Element]:
-    """A file that gets other bytes is as it was read. Raises: NOT_FOUND, NOT_A_FILE."""
+    """Condition a file that gets other bytes to be as read. Raises: NOT_FOUND, NOT_A_FILE."""
     check_file(file, op, str(begin.ln), "write")
     return [*expectations(begin.expect), check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
 
 
 def check_file(file: StoredObject, op: str, name: str, act: str) -> None:
-    """Refuse what is no file any more. Raises: NOT_FOUND, NOT_A_FILE."""
+    """Refuse an entry that is no file any more. Raises: NOT_FOUND, NOT_A_FILE."""
     if type_of(file) != TYPE_FILE:
         kind = Kind.NOT_A_FILE if visible(file) else Kind.NOT_FOUND
         raise CheloniaError(kind, op, name, f"the file to {act} is not there any more")
 
 
 def given_anew(given: Sections, now: Ms) -> dict[str, Mapping[str, str]]:
-    """What a file gets beside other bytes: their time, and what is given of its attributes and user metadata."""
+    """Return the sections that a file gets beside other bytes: their time, given attributes and user metadata."""
     times = {"modified": seconds(now), **given.get("timestamps", {})}
     return {"timestamps": times, "metadata": given.get("metadata", {}), "posix": given.get("posix", {})}
 
 
 def ruled(file: StoredObject, rules: Mapping[str, str] | None) -> list[Element]:
-    """Give a file these rules in place of its own, but for those of groups; None: it keeps them."""
+    """Replace a file's rules by these, but for those of groups; None: it keeps them."""
     after = file.sections.get("policy", {}) if rules is None else with_rules(file.sections.get("policy", {}), rules)
     gone = [who for who in sorted(file.sections.get("policy", {})) if who not in after]
     return [*(drop(file.id, "policy", who) for who in gone), *put_all(file.id, {"policy": rules or {}})]
 
 
 def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now: Ms) -> dict[str, dict[str, str]]:
-    """All sections of a new entry: the given ones and the Librarian's own."""
+    """Return all sections of a new entry: the given ones and the Librarian's own."""
     given = given_sections(request.sections)
     times = {"created": seconds(now), "modified": seconds(now), **given.pop("timestamps", {})}
     if request.type == TYPE_COLLECTION:
@@ -191,7 +191,7 @@ def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now
 
 
 def given_sections(sections: Sections) -> dict[str, dict[str, str]]:
-    """The sections a caller gave. Raises: BAD_REQUEST when one of them is the Librarian's own."""
+    """Return the sections a caller gave. Raises: BAD_REQUEST when one of them is the Librarian's own."""
     for section in sections:
         if section not in GIVEN_SECTIONS:
             cause = f"section {section!r} is kept by the Librarian; give {', '.join(sorted(GIVEN_SECTIONS))}"
@@ -200,7 +200,7 @@ def given_sections(sections: Sections) -> dict[str, dict[str, str]]:
 
 
 def key_for(name: str, entry_type: str) -> str:
-    """The property of `entries` for a name of an entry of this type."""
+    """Return the property of `entries` for a name of an entry of this type."""
     return entry_key(name, entry_type == TYPE_COLLECTION)
 
 
@@ -234,19 +234,19 @@ def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
 
 
 def _holds(reservation: str) -> str:
-    """What to tell of a name that is reserved."""
+    """The cause of a refusal for a reserved name."""
     until = stamp(int(reservation.partition(" ")[2]))
     return f"an upload that is not complete holds it until {until}, or until its user uploads there again"
 
 
 def expired(reservation: str, now: Ms) -> bool:
-    """Whether a pending value `<GUID> <expires_ms>` no longer holds its name; a malformed one does not."""
+    """Return whether a pending value `<GUID> <expires_ms>` no longer holds its name; a malformed one does not."""
     _, _, expires = reservation.partition(" ")
     return not expires.isdecimal() or int(expires) <= now
 
 
 def check_collection(parent: StoredObject, name: str) -> None:
-    """Refuse a parent that is none. Raises: NO_PARENT, NOT_A_COLLECTION."""
+    """Refuse a parent that is no collection. Raises: NO_PARENT, NOT_A_COLLECTION."""
     if not visible(parent):
         raise CheloniaError(Kind.NO_PARENT, subject=name, cause="the parent collection does not exist")
     if type_of(parent) != TYPE_COLLECTION:
@@ -254,7 +254,7 @@ def check_collection(parent: StoredObject, name: str) -> None:
 
 
 def content_change(parent: StoredObject) -> list[Element]:
-    """Note that a collection's content changes: it must be a collection still, and a closed one is broken by it."""
+    """Note that a collection's content changes: it must still be a collection, and the change breaks a closed one."""
     is_collection = is_("entry", "type", TYPE_COLLECTION)
     if parent.value("states", "closed") == CLOSED_YES:
         closed = is_("states", "closed", CLOSED_YES)
@@ -277,7 +277,7 @@ class Doomed:
 def unlink(request: Unlink, doomed: Doomed, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty).
 
-    Args: `keep_ms`: how long a file is kept in the trash.
+    Args: `keep_ms`: time that the trash keeps a file.
     Raises: NOT_FOUND.
     """
     slot = Slot(doomed.parents[request.parent], request.name)
@@ -316,14 +316,17 @@ def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list
 
 
 JointPart = tuple[Sequence[Element], Sequence[StoredObject]]
-"""One of several decisions that are one transact: its elements, and the entries that they change, as read."""
+"""A decision that is part of a joint transact: its elements, and the entries that they change, as read."""
 
 
 def unlink_together(
     requests: Mapping[int, Unlink], doomed: Sequence[Doomed], now: Ms, keep_ms: int
 ) -> dict[int, JointPart]:
-    """Those names that can go in one transact, by their places: each the only one of what is no collection, no bytes
-    touched twice, and as many as leave room for what follows from each. `doomed`: what they are of, in their order."""
+    """Return the names that can go in one transact, by their numbers; `doomed`: their entries, in their order.
+
+    Each is the only name of an entry that is no collection. No blob is touched twice, and there is room for the
+    consequences of each.
+    """
     parts: dict[int, JointPart] = {}
     taken: set[ObjectId] = set()
     size = 0
@@ -338,19 +341,19 @@ def unlink_together(
 
 
 def _is_only_name(request: Unlink, doomed: Doomed) -> bool:
-    """Whether what is no collection goes with this name."""
+    """Whether an entry that is no collection goes with this name."""
     only = names_of(doomed.entry) == ((request.parent, request.name),)
     return only and visible(doomed.entry) and type_of(doomed.entry) != TYPE_COLLECTION
 
 
 def checked_once(elements: Sequence[Element]) -> list[Element]:
-    """The same transact, with what several of its parts rest on asked for once."""
+    """Return the same transact, with each condition that several parts share checked once."""
     checks = dict.fromkeys([element for element in elements if element.change is ChangeType.CHECK])
     return [*checks, *[element for element in elements if element.change is not ChangeType.CHECK]]
 
 
 def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> list[Element]:
-    """Bring a file back from the trash under one name. Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION."""
+    """Bring an entry back from the trash under one name. Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION."""
     kind = trashed.value("trashed", "type")
     if type_of(trashed) != TYPE_TRASHED or not kind:
         raise CheloniaError(Kind.NOT_FOUND, "undelete", request.guid, "no such file is kept in the trash")
@@ -371,7 +374,7 @@ def drop_name(slot: Slot, entry_type: str, child: Guid) -> list[Element]:
 
 
 def check_removable(entry: StoredObject) -> None:
-    """Refuse to delete what is not a file or mount point. Raises: NOT_FOUND, NOT_A_FILE."""
+    """Refuse to delete a collection. Raises: NOT_FOUND, NOT_A_FILE."""
     if not visible(entry):
         raise CheloniaError(Kind.NOT_FOUND, "delete", entry.id, "no such entry")
     if type_of(entry) == TYPE_COLLECTION:
@@ -379,7 +382,7 @@ def check_removable(entry: StoredObject) -> None:
 
 
 def check_unmakable(entry: StoredObject) -> None:
-    """Refuse to unmake what is not a collection. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED for the root."""
+    """Refuse to unmake an entry that is no collection. Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED for the root."""
     if not visible(entry):
         raise CheloniaError(Kind.NOT_FOUND, "unmake", entry.id, "no such entry")
     if type_of(entry) != TYPE_COLLECTION:
@@ -389,8 +392,8 @@ def check_unmakable(entry: StoredObject) -> None:
 
 
 def leading_to(entry: StoredObject) -> dict[Guid, StoredObject]:
-    """The collections of an entry's names as they nearly always are: open, and the names lead to it. What is decided on
-    them carries that as conditions (`drop_name`)."""
+    """Return the collections of an entry's names as they nearly always are: open, and the names lead to it. Decisions
+    on them carry that as conditions (`drop_name`)."""
     keys: dict[Guid, dict[str, str]] = {}
     for parent, name in names_of(entry):
         keys.setdefault(parent, {})[key_for(name, type_of(entry))] = entry.id
@@ -398,7 +401,7 @@ def leading_to(entry: StoredObject) -> dict[Guid, StoredObject]:
 
 
 def free_slot(parent: Guid, name: str) -> Slot:
-    """A name as it nearly always is where one is made: free, in an open collection. What is decided on it carries that
+    """Return a name as it nearly always is where one is made: free, in an open collection. Decisions on it carry that
     as conditions (`take_name`)."""
     return Slot(_open_collection(parent, {}), name)
 
@@ -424,9 +427,13 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """What a move rests on, as read: the child, both names, and for a collection the tree epoch (read first) and
-    every collection above the target, the target's parent included. `there`: the entry that has the name, where it may
-    have it; `above_source`: of an exchange, every collection above the source."""
+    """The facts that a move rests on, as read: the child and both names.
+
+    - `epoch`: of the tree, read first; for a collection
+    - `above`: every collection above the target, its parent included; for a collection
+    - `there`: the entry that has the name, where the move may take it
+    - `above_source`: every collection above the source; for an exchange
+    """
 
     child: StoredObject
     source: Slot
@@ -438,9 +445,9 @@ class MoveView:
 
 
 def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[Element]:
-    """Give an entry another name, or (`keep`) one more; an entry that has the name goes as `unlink` takes it.
+    """Give an entry another name, or (`keep`) one more; an entry that has the name goes as by `unlink`.
 
-    Args: `keep_ms`: how long a file that goes is kept in the trash.
+    Args: `keep_ms`: time that the trash keeps a file that goes.
     Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION, NOT_A_FILE, INVALID_TARGET (a cycle, or the root),
         TOO_LARGE.
     """
@@ -476,7 +483,7 @@ def _clear_name(request: MoveEntry, view: MoveView, there: Doomed, now: Ms, keep
 
 
 def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
-    """Have two entries change names, in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
+    """Exchange the names of two entries in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
     assert view.there is not None, "an exchange is of two entries"
     one, other = view.child, view.there.entry
     for entry, slot in ((one, view.source), (other, view.target)):
@@ -499,7 +506,7 @@ def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
 
 
 def _unlocked(entry: StoredObject) -> list[Element]:
-    """End the locks of what loses its name: a lock is of the name too (RFC 4918, section 7.5)."""
+    """End the locks of an entry that loses its name: a lock is of the name too (RFC 4918, section 7.5)."""
     return [drop(entry.id, "locks", token) for token in entry.sections.get("locks", {})]
 
 
@@ -546,7 +553,7 @@ def change_entry(request: ChangeEntry, entry: StoredObject, now: Ms) -> list[Ele
     elements += [put(entry.id, triple.section, triple.property, triple.value) for triple in request.put]
     elements += [drop(entry.id, section, prop) for section, prop in request.drop]
     if type_of(entry) == TYPE_COLLECTION and any(t.property == "modified" for t in request.put):
-        # Its time is as it was set until its names change again.
+        # The time stays as set until the collection's names change again.
         elements.append(put(entry.id, "timestamps", "set", entry.value("tally", "changed", "-")))
     return [*elements, put(entry.id, "timestamps", "changed", seconds(now))]
 

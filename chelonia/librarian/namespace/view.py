@@ -1,9 +1,9 @@
-"""What readers see of an entry: the stored layout's own records hidden, its replicas as they are now.
+"""The reader's view of an entry: without the stored layout's own records, its replicas as they are now. Pure.
 
-Pure. `put`, `pending`, `uploads` and `summaries` are never shown, `blobs`, `content`, `locks` and `tally` only to a
-filter that names them; names in `entries` are bare. A file's `locations` is that of its blob, of several the one that
-is worst off, every verified copy `offline` while its Shepherd is away. An upload that is not complete is nothing at
-all. Blobs are read only when somebody asks for `locations`.
+`put`, `pending`, `uploads` and `summaries` are never shown; `blobs`, `content`, `locks` and `tally` only to a filter
+that names them. Names in `entries` are bare. A file's `locations` are its blob's, of several blobs the worst one's; a
+verified copy is `offline` while its Shepherd is away. An unfinished upload does not exist for readers. Blobs are read
+only for a filter that includes `locations`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chelonia.core.ports.ahash import Linked
 from chelonia.librarian.namespace.tree import visible
 
 Present = Callable[[ServiceId], bool]
-"""Whether a Shepherd can be reached now."""
+"""Returns whether a Shepherd is present now."""
 
 Asked = Mapping[str, set[str]] | None
-"""By section the properties asked for, "" among them for all of it; None: everything."""
+"""Requested properties by section, "" among them for the whole section; None: everything."""
 
 HIDDEN = frozenset({"put", "pending", "uploads", "summaries"})
 LOCATIONS = "locations"
@@ -29,18 +29,18 @@ BLOBS = "blobs"
 NAMED_ONLY = frozenset({BLOBS, "content", "locks", "tally"})
 """Shown only to a filter that names the section."""
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
-"""The blobs of a file, of each its locations."""
+"""Link from a file to the locations of its blobs."""
 _VERIFIED = frozenset(state.value for state in PROVEN)
 _OFFLINE = ReplicaState.OFFLINE.value
 
 
 def asks_locations(needed: Filter) -> bool:
-    """Whether a reader's filter asks for where the bytes are."""
+    """Return whether a reader's filter includes the locations of the bytes."""
     return not needed or any(part.section == LOCATIONS for part in needed)
 
 
 def stored_filter(needed: Filter) -> Filter:
-    """What must be read of an entry to answer a reader's filter."""
+    """Return the filter for reading an entry that answers a reader's filter."""
     if not needed:
         return ()
     parts = [Needed("entry", "type")]
@@ -55,7 +55,7 @@ def stored_filter(needed: Filter) -> Filter:
 
 
 def asked(needed: Filter) -> Asked:
-    """What a reader's filter asks for."""
+    """Return a reader's filter by section."""
     if not needed:
         return None
     found: dict[str, set[str]] = {}
@@ -65,7 +65,7 @@ def asked(needed: Filter) -> Asked:
 
 
 def shown(entry: StoredObject, asked: Asked, locations: Mapping[str, str]) -> StoredObject:
-    """The entry as readers see it; what is no complete entry comes back with version 0."""
+    """Return the entry as readers see it; one that they may not see has version 0."""
     if not visible(entry):
         return StoredObject(entry.id, 0)
     sections = {**entry.sections, LOCATIONS: locations} if locations else entry.sections
@@ -84,7 +84,7 @@ def shown(entry: StoredObject, asked: Asked, locations: Mapping[str, str]) -> St
 
 
 def locations_of(blob: StoredObject, present: Present) -> dict[str, str]:
-    """The locations of a blob; a verified one is `offline` where its Shepherd is away."""
+    """Return the locations of a blob; a verified one is `offline` where its Shepherd is away."""
     found: dict[str, str] = {}
     for key, state in sorted(blob.sections.get(LOCATIONS, {}).items()):
         away = state in _VERIFIED and not present(parse_location(key).shepherd)
@@ -93,7 +93,7 @@ def locations_of(blob: StoredObject, present: Present) -> dict[str, str]:
 
 
 def weakest_locations(blobs: Sequence[StoredObject], present: Present) -> dict[str, str]:
-    """The locations of the blob that is worst off: a file is as safe as that one."""
+    """Return the locations of the blob that is worst off: a file is as safe as that one."""
     if len(blobs) == 1:
         return locations_of(blobs[0], present)
     return min((locations_of(blob, present) for blob in blobs), key=_live, default={})

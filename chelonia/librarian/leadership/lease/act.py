@@ -61,8 +61,7 @@ class Leading:
 
     @property
     def litter(self) -> Element | None:
-        """The condition that a rebuild has left deletion records that are of no use to anybody; None when it has not.
-        As last read."""
+        """The condition that a rebuild has left useless records of deletions, as last read; None when it has not."""
         return litter(self._rebuild) if self._rebuild is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""Splices carried out, and the extents of a file told: what `decide` needs is read here, and its transact applied."""
+"""Splices carried out, and the extents of a file listed: reads what `decide` needs, and applies its transact."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
 
 
 class Contents:
-    """Changes and tells the contents of files."""
+    """Changes and lists the contents of files."""
 
     def __init__(
         self, records: Records, world: World, names: Names, uploads: FileUploads, present: view.Present
@@ -44,7 +44,7 @@ class Contents:
         self._present = present
 
     async def splice(self, call: Call, request: SpliceFile) -> Guid | StoredObject:
-        """Lay extents over a file, or make one of them."""
+        """Lay extents over a file, or make a file of them."""
         begin = request.begin
         tree.check_wanted(begin.wanted)
         for piece in request.pieces:
@@ -55,11 +55,11 @@ class Contents:
         async def build(first: bool) -> PlannedTransact:
             pieces = [blob_object(piece.begun.blob) for piece in request.pieces]
             for found in await self._records.get(call, pieces, (Needed("blob"),)):
-                if found.exists:  # a repeat under its request key is answered as the first time all the same
+                if found.exists:  # under its request key a repeat gets its first answer all the same
                     cause = "this piece is part of a file already; place the bytes anew"
                     raise CheloniaError(Kind.BAD_REQUEST, "splice", str(begin.ln), cause)
             if not begin.replaces:
-                # The Bartender has just read the collection: it is read again only when it is found otherwise.
+                # The Bartender has just read the collection: read it again only when the transact finds it otherwise.
                 slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
@@ -122,7 +122,7 @@ class Contents:
         return tuple(out)
 
     async def _header(self, call: Call, content: ContentId, blobs: Sequence[BlobId]) -> StoredObject:
-        """What a content says of itself, and how many bytes of some blobs it names."""
+        """The header of a content, and the bytes that it names of some blobs."""
         needed, most = [Needed("content"), *(Needed("named", blob) for blob in blobs)], bounds.FILTER_MAX
         obj, starts = content_object(content), range(0, len(needed), most)
         first, *more = [await self._records.one(call, obj, tuple(needed[at : at + most])) for at in starts]
@@ -130,7 +130,7 @@ class Contents:
         return msgspec.structs.replace(first, sections={**first.sections, "named": named})
 
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
-        """Tell the extents of a file in a span. Read again while it changes."""
+        """Return the extents of a file in a span; read again while it changes."""
         for _ in range(TRIES):
             file = await self._records.one(call, entry_id(guid), _TOLD)
             if not tree.visible(file):
@@ -155,8 +155,8 @@ class Contents:
         return ExtentPage(etag_of(file), size, until, tuple(found), tuple(places))
 
     async def set_wanted(self, call: Call, request: SetWanted) -> None:
-        """Change how many copies a file wants, and its blobs: where they are more than fit into one transact, page by
-        page. What a crash leaves out of these shows in fsck, which mends it."""
+        """Change how many copies a file and its blobs want; blobs beyond one transact follow page by page. A crash may
+        leave some of these out; fsck finds and mends that."""
         content, wanted = await self._names.set_wanted(call, request), str(request.wanted)
         still = check(entry_id(request.guid), is_("states", "neededReplicas", wanted), is_("content", "id", content))
         if not content:
@@ -164,7 +164,7 @@ class Contents:
         async for items in self._records.pages(call, content_object(content), "named", bounds.PAGE_ENTRIES_MAX):
             elements = await self._names.wanting(call, content, items, request.wanted)
             outcome = await self._records.attempt(self._world.step(call), PlannedTransact([still, *elements]))
-            if not outcome.applied:  # spliced meanwhile: a blob of the page is gone
+            if not outcome.applied:  # a splice meanwhile has dropped a blob of the page
                 await self._one_by_one(call, still, elements)
 
     async def _one_by_one(self, call: Call, still: Element, elements: Sequence[Element]) -> None:

@@ -1,4 +1,4 @@
-"""Splices as pure decisions: from what a file is and what is laid over it to the one transact that makes it so.
+"""Splices as pure decisions: from a file as read and the extents laid over it to one transact.
 
 Decides which extents change, which blobs come and which go. Never reads or writes. Conditions work as in `tree`.
 Invariants:
@@ -31,7 +31,7 @@ from chelonia.librarian.namespace.uploads.decide import taken_blob
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a splice changes: the bytes [`at`, `end`) of what was there, and the size after it."""
+    """The range of a splice: it changes bytes [`at`, `end`) of the file as read, which has `size` bytes after it."""
 
     at: int
     end: int
@@ -40,8 +40,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file of `size` bytes as read: its content's header with `named` of the blobs that `there` names; `there`: the
-    extents that meet what changes; `blobs`: their objects, and of a file of one blob that one."""
+    """A file of `size` bytes as read.
+
+    - `content`: the header of its content, with `named` for the blobs that `there` names
+    - `there`: the extents that meet the span of the change
+    - `blobs`: the objects of these blobs; for a file of one blob that one
+    """
 
     file: StoredObject
     content: StoredObject
@@ -52,17 +56,17 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """What becomes of the extents of a content: records to unset and to set, and bytes named of each blob touched."""
+    """A change of the extents of a content: records to unset and to set, and the bytes named of each blob touched."""
 
     gone: tuple[str, ...]
     made: Mapping[str, str]
     named: Mapping[BlobId, int]
     extents: int
-    """How many the content has afterwards."""
+    """Number of extents that the content has afterwards."""
 
 
 def span_of(request: SpliceFile, size: int) -> Span:
-    """What a splice of a file of `size` bytes changes. Raises: BAD_REQUEST, TOO_LARGE."""
+    """Return the span of a splice of a file of `size` bytes. Raises: BAD_REQUEST, TOO_LARGE."""
     check_extents(request.extents, request.size)
     starts, ends = [e.at for e in request.extents], [e.end for e in request.extents]
     after = request.size if request.size >= 0 else max([0 if request.whole else size, *ends])
@@ -75,12 +79,12 @@ def span_of(request: SpliceFile, size: int) -> Span:
 
 
 def begins_anew(request: SpliceFile, span: Span) -> bool:
-    """Whether nothing of what was there is left, so that it gets a content of its own."""
+    """Return whether a splice leaves nothing of the file as read, which then gets a new content."""
     return request.whole or (span.size == 0 and not request.extents)
 
 
 def extents_of(blobs: Iterable[StoredObject]) -> tuple[Extent, ...]:
-    """The content of a file that names its blobs itself, as extents."""
+    """Return the content of a file that names its blobs itself, as extents."""
     out, at = [], 0
     for blob in blobs:
         size = facts_of(blob).size
@@ -91,7 +95,7 @@ def extents_of(blobs: Iterable[StoredObject]) -> tuple[Extent, ...]:
 
 
 def check_pieces(request: SpliceFile, new: Sequence[NewBlob]) -> None:
-    """Refuse extents that are not of the blobs that come, or not within them. Raises: BAD_REQUEST, TOO_LARGE."""
+    """Refuse extents outside the blobs that come with a splice. Raises: BAD_REQUEST, TOO_LARGE."""
     if len(new) > bounds.SPLICE_BLOBS_MAX:
         cause = f"at most {bounds.SPLICE_BLOBS_MAX} blobs in one change; write in several"
         raise CheloniaError(Kind.TOO_LARGE, subject="blobs", cause=cause)
@@ -110,14 +114,14 @@ def check_pieces(request: SpliceFile, new: Sequence[NewBlob]) -> None:
 
 
 def is_of_one_state(held: FileContent) -> bool:
-    """Whether what was read of a content is of one state of it: no splice came in between, and no record is damaged."""
+    """Return whether the records read of a content are of one state: no splice came in between, and none is damaged."""
     named = held.content.sections.get("named", {})
     told = all(count <= int(named.get(blob, "0")) for blob, count in _bytes_named(held.there).items())
     return told and are_apart(held.there)
 
 
 def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
-    """The change of a content's records. `first`: the content is new, so nothing of it is stored yet."""
+    """Return the change of a content's records. `first`: the content is new, nothing of it is stored yet."""
     assert first or all(e.at < span.end and span.at < e.end for e in held.there), "nothing is read but what changes"
     after = laid(held.there, request.extents, span.size)
     before = {} if first else dict(map(extent_record, held.there))
@@ -145,7 +149,7 @@ def _bytes_named(extents: Iterable[Extent]) -> dict[BlobId, int]:
 def splice(
     request: SpliceFile, held: FileContent, new: Sequence[NewBlob], content: ContentId, now: Ms
 ) -> list[Element]:
-    """Lay extents over a file. `content`: the id of a content that is made where there is none to change.
+    """Lay extents over a file; `content`: id of the content to make where there is none to change.
 
     Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
     """
@@ -171,7 +175,7 @@ def splice(
 def make(
     request: SpliceFile, slot: Slot, new: Sequence[NewBlob], content: ContentId, guid: Guid, now: Ms
 ) -> list[Element]:
-    """Make a file of extents: entry, name, content and blobs at once; one without bytes needs no content.
+    """Make a file of extents: entry, name, content and blobs at once; without bytes it needs no content.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST, TOO_LARGE.
     """
@@ -190,12 +194,10 @@ def make(
 
 
 def _facts(file: str, size: int, splices: int) -> dict[str, str]:
-    """What a content says of itself."""
     return {"state": SEALED, "file": file, "size": str(size), "splices": str(splices)}
 
 
 def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, first: bool) -> list[Element]:
-    """The records of a content, made or changed."""
     if change.extents > bounds.CONTENT_EXTENTS_MAX:
         cause = f"a file has at most {bounds.CONTENT_EXTENTS_MAX} extents; write it anew in one piece"
         raise CheloniaError(Kind.TOO_LARGE, subject=facts["file"], cause=cause)
@@ -212,8 +214,7 @@ def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, firs
 
 
 def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, once: Guid | None) -> list[Element]:
-    """A blob that was there: it goes when no extent names it; the first content of its file (`once` its own) takes it
-    over."""
+    """Drop a blob that no extent names any more, or hand it over to the first content of its file (`once` its own)."""
     if not change.named.get(blob_of(blob)):
         return leave_blob(blob, once or content, "replaced", now)
     return hand_over(blob, once, content) if once else []
@@ -229,7 +230,7 @@ def _pieces(new: Sequence[NewBlob], content: ContentId, file: Guid, mark: str) -
 
 
 def _file(request: SpliceFile, file: StoredObject, content: Mapping[str, str], size: int, now: Ms) -> list[Element]:
-    """The file's own facts: nobody has measured a checksum of the whole."""
+    """The file's own facts, without a checksum: nobody has measured one of the whole."""
     elements = [drop(file.id, "blobs", ordinal) for ordinal in sorted(file.sections.get("blobs", {}))]
     elements += [
         drop(file.id, "states", fact) for fact in ("checksum", "checksumType", "etag") if file.value("states", fact)
@@ -243,7 +244,7 @@ def _file(request: SpliceFile, file: StoredObject, content: Mapping[str, str], s
 
 
 def wanted_of(file: StoredObject, begin: BeginPut) -> int:
-    """How many copies the blobs of a file want: what it says, unless it never had bytes."""
+    """Return how many copies the blobs of a file want: its own count, or the request's before it has bytes."""
     return int(file.value("states", "neededReplicas") or "0") or begin.wanted
 
 

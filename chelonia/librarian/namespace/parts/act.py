@@ -1,7 +1,7 @@
-"""Uploads in parts carried out: what `decide` needs is read here, and its transacts applied.
+"""Uploads in parts carried out: reads what `decide` needs, and applies its transacts.
 
 Sealing takes several transacts: extents are laid page by page into the content, which nobody can see, and one more
-gives it to the file. Whatever breaks off in between leaves an upload that is open still, and can be sealed again.
+gives it to the file. An upload that breaks off in between is still open, and can be sealed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from chelonia.librarian.namespace.uploads.decide import Overwritten
 from chelonia.librarian.world import World
 
 HEADER: Filter = (Needed("content"), Needed("tally"), *(Needed(section) for section in decide.KEPT_FOR_FILE))
-"""What is read of a content to know an upload by."""
+"""Sections of a content that identify an upload."""
 
 
 class PartUploads:
@@ -67,7 +67,7 @@ class PartUploads:
         return UploadId((await self._records.apply(call, build)).memo)
 
     async def put(self, call: Call, request: PutPart) -> str:
-        """Take a piece as a part."""
+        """Store a piece as a part. Returns: its etag."""
         decide.check_number(request.number)
         decide.check_sums(request)
         self._uploads.check_begun(call, request.piece)
@@ -77,7 +77,7 @@ class PartUploads:
         async def build() -> PlannedTransact:
             upload = decide.opened(await self._records.one(call, obj, HEADER), request.piece.begin)
             part, found = await self._records.get(call, (obj, blob), (Needed("parts", key), Needed("blob")))
-            if found.exists:  # a repeat under its request key is answered as the first time all the same
+            if found.exists:  # under its request key a repeat gets its first answer all the same
                 cause = "this piece is part of a file already; place the bytes anew"
                 raise CheloniaError(Kind.BAD_REQUEST, "part", str(request.piece.begin.ln), cause)
             before, record = Before(), part.value("parts", key)
@@ -106,7 +106,7 @@ class PartUploads:
     # --- sealing ----------------------------------------------------------------------------------------------------
 
     async def seal(self, call: Call, request: SealUpload) -> Guid:
-        """Make parts the content of a file. An upload that changes meanwhile is looked at again."""
+        """Make parts the content of a file; read an upload again that changes meanwhile."""
         decide.check_order(request)
         content = parse_upload(request.upload)[1]
         for _ in range(TRIES):
@@ -138,15 +138,14 @@ class PartUploads:
         return {each.part.number: each for each in found}
 
     async def _lay(self, call: Call, upload: Opened, chosen: Chosen, stored: Mapping[int, Stored]) -> str:
-        """Lay the extents of the parts chosen, page by page. Returns: the order that they are laid for, "" when
-        something got in between."""
+        """Lay the extents of the chosen parts, page by page. Returns: their order, "" when a change got in between."""
         obj, order = upload.content.id, upload.fact("order")
 
         async def applied(elements: list[Element]) -> bool:
             return (await self._records.attempt(self._world.step(call), PlannedTransact(elements))).applied
 
         if not chosen.is_in(order):
-            # Cleared is only while no order is there: else it would be what somebody lays at the same time.
+            # Clear only while there is no order: a concurrent sealing may be laying extents for one.
             if order:
                 await applied(decide.no_order(obj, order))
                 return ""
@@ -163,7 +162,7 @@ class PartUploads:
         return order
 
     async def _give(self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen, laid: str) -> Guid:
-        """Give a file the content that is laid for an order; "" when something got in between."""
+        """Give a file the content that is laid for an order; "" when a change got in between."""
         begin, obj = request.begin, content_object(content)
         changed = False
 
@@ -187,10 +186,10 @@ class PartUploads:
         done = await self._records.apply(call, build)
         return Guid("") if changed else Guid(done.memo)
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- listing ------------------------------------------------------------------------------------------------------
 
     async def uploads(self, call: Call, within: Guid, prefix: str, after: str, limit: int) -> UploadPage:
-        """The open uploads that a collection lists."""
+        """Return a page of the open uploads that a collection lists."""
         start = max(after, prefix, key=str.encode)
         page = await self._records.scan(call, entry_id(within), "uploads", start, _limit(limit))
         marks = [mark for mark, _ in page.items if mark.startswith(prefix)]
@@ -204,7 +203,7 @@ class PartUploads:
         return UploadPage(tuple(uploads), marks[-1] if page.more and len(marks) == len(page.items) else "")
 
     async def parts(self, call: Call, upload: UploadId, after: int, limit: int) -> PartPage:
-        """The parts of an open upload."""
+        """Return a page of the parts of an open upload."""
         obj = content_object(parse_upload(upload)[1])
         found = decide.opened(await self._records.one(call, obj, (Needed("content"), Needed("metadata"))))
         start = decide.part_key(after) if after > 0 else ""

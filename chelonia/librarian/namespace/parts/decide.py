@@ -1,10 +1,9 @@
-"""Uploads in parts as pure decisions: a content that is open, its parts, and how it becomes the content of a file.
+"""Uploads in parts as pure decisions: an open content, its parts, and how it becomes the content of a file.
 
-Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
+Decides the elements of one transact. Never reads or writes. Conditions work as in `tree`.
 Invariants:
-- No file names what is open.
-- A content names a part's blob from the moment it is there (with 0 bytes while no extent names it): whatever ends the
-  upload finds it.
+- No file names an open content.
+- A content names a part's blob from its arrival, with 0 bytes while no extent does: whatever ends the upload finds it.
 - Extents are laid for one `order`, and only that order can be sealed.
 """
 
@@ -56,7 +55,7 @@ NO_UPLOAD = "there is no such upload; it was sealed, given up, or has expired"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A part as it is stored."""
+    """A part as stored."""
 
     part: UploadedPart
     blob: BlobId
@@ -64,7 +63,7 @@ class Stored:
 
     @property
     def record(self) -> tuple[str, str]:
-        """Property and value."""
+        """Property and value of the part."""
         part = self.part
         assert 1 <= part.number <= bounds.PARTS_MAX < 10**5, "5 digits keep parts in order"
         words = (self.blob, part.size, part.arrived_ms, part.etag, self.adler32 or "-", part.checksum)
@@ -74,12 +73,12 @@ class Stored:
 
 
 def part_key(number: int) -> str:
-    """The property of a part."""
+    """Return the property of a part."""
     return f"{number:05d}"
 
 
 def parse_part(key: str, value: str) -> Stored:
-    """Read a part. Raises: ValueError for what is none."""
+    """Read a part. Raises: ValueError when malformed."""
     blob, size, arrived, etag, adler32, *more = value.split(" ")
     (checksum,) = more or ("",)
     part = UploadedPart(int(key), int(size), etag, Ms(int(arrived)), checksum)
@@ -93,37 +92,40 @@ class Opened:
     content: StoredObject
 
     def __post_init__(self) -> None:
-        """`opened` refuses any other; nothing here is said of one."""
+        """`opened` refuses any other content."""
         assert self.fact("state") == OPEN, "an upload is open"
 
     def fact(self, name: str) -> str:
-        """One fact of the header."""
+        """Return one fact of the header, "" when it is unset."""
         return self.content.value("content", name)
 
     @property
     def id(self) -> ContentId:
-        """The content that it will be."""
+        """Id of the content that it will be."""
         return content_id(self.content.id)
 
     @property
     def file(self) -> Guid:
-        """The file that its blobs are sealed for."""
+        """GUID of the file that its blobs are sealed for."""
         return Guid(self.fact("file"))
 
     @property
     def fresh(self) -> Guid:
-        """The GUID for a file that is made of it, "" for another than its blobs are sealed for: a GUID that a file has
-        had would have its versions anew, and who holds on to one of those would take this file for that."""
+        """GUID for a new file made of it; "" for an upload that was opened over a file.
+
+        With the GUID of a former file, versions would begin anew: a client that holds an old one would mistake the
+        file.
+        """
         return self.file if self.fact("fresh") else Guid("")
 
     @property
     def wanted(self) -> int:
-        """Copies of each blob."""
+        """Wanted copies of each blob."""
         return int(self.fact("wanted"))
 
 
 def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bool = False) -> Opened:
-    """The upload, if it is open, and `begin`'s: of that owner, for that name, unless `any_name`. Raises: NOT_FOUND."""
+    """Return an open upload, of `begin`'s owner and (unless `any_name`) for its name. Raises: NOT_FOUND."""
     owner, ln = content.value("content", "owner"), content.value("content", "ln")
     mine = begin is None or (owner == begin.owner and (any_name or ln == str(begin.ln)))
     if content.value("content", "state") != OPEN or not mine:
@@ -137,8 +139,10 @@ def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bo
 def open_upload(
     request: OpenUpload, upload: UploadId, obj: ObjectId, *, guid: Guid, within: StoredObject, now: Ms
 ) -> list[Element]:
-    """Open an upload; `guid`: the file that it is opened over, or a fresh one. Raises: NO_PARENT, NOT_A_COLLECTION,
-    BAD_REQUEST, TOO_LARGE."""
+    """Open an upload; `guid`: the file that it is opened over, or a fresh one.
+
+    Raises: NO_PARENT, NOT_A_COLLECTION, BAD_REQUEST, TOO_LARGE.
+    """
     begin = request.begin
     assert content_object(parse_upload(upload)[1]) == obj, "an upload is called by the content that it will be"
     check_collection(within, request.key)
@@ -168,14 +172,14 @@ def open_upload(
 
 
 def give_up(upload: Opened, now: Ms) -> list[Element]:
-    """Give an upload up: it is a discarded content from then on, let go of page by page."""
+    """Give an upload up: it becomes a discarded content, which the sweep erases page by page."""
     obj = upload.content.id
     elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", OPEN)), *_uncounted(upload)]
     return [*elements, *_unlisted(upload), *_due(upload, now)]
 
 
 def _uncounted(upload: Opened) -> list[Element]:
-    """Its parts count no more as those of an upload."""
+    """Its parts no longer count as those of an open upload."""
     size = upload.content.value("tally", "bytes")
     return [drop(upload.content.id, "tally", "bytes", as_read("tally", "bytes", size))]
 
@@ -185,7 +189,7 @@ def _unlisted(upload: Opened) -> list[Element]:
 
 
 def _due(upload: Opened, now: Ms) -> list[Element]:
-    """Have the sweep see to what is left, now."""
+    """Put the rest on the sweep's list, due now."""
     obj = upload.content.id
     old, new = trash.due_key(int(upload.fact("due_ms")), obj), trash.due_key(now, obj)
     moved = [drop(PENDING_OBJECT, "due", old)] if old != new else []
@@ -196,7 +200,7 @@ def _due(upload: Opened, now: Ms) -> list[Element]:
 
 
 def check_number(number: int) -> None:
-    """Refuse what is no number of a part. Raises: BAD_REQUEST."""
+    """Refuse a part number out of range. Raises: BAD_REQUEST."""
     if not 1 <= number <= bounds.PARTS_MAX:
         cause = f"parts have the numbers 1 to {bounds.PARTS_MAX}, not {number}"
         raise CheloniaError(Kind.BAD_REQUEST, subject=f"part {number}", cause=cause)
@@ -204,18 +208,17 @@ def check_number(number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What has the number of a part that comes: its record, "" for nothing, and its blob."""
+    """The part that a new one replaces: its record, "" when there is none, and its blob."""
 
     record: str = ""
     blob: StoredObject | None = None
 
     def __post_init__(self) -> None:
-        """Whoever leaves a record leaves its blob."""
         assert bool(self.record) is (self.blob is not None), "a record and its blob come together"
 
 
 def check_sums(request: PutPart) -> None:
-    """Refuse what is no checksum or no etag of a part. Raises: BAD_REQUEST."""
+    """Refuse a malformed checksum or etag of a part. Raises: BAD_REQUEST."""
     cause = ""
     if request.checksum and not _CHECKSUM.fullmatch(request.checksum):
         cause = f"the checksum of a part is <name>:<hex>, not {request.checksum[:40]!r}"
@@ -226,12 +229,12 @@ def check_sums(request: PutPart) -> None:
 
 
 def etag_of_part(request: PutPart, new: NewBlob) -> str:
-    """What a part is called from now on."""
+    """Return the etag of a part: the given one, else one made of its checksums."""
     return request.etag or part_etag(new.facts.checksums)
 
 
 def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now: Ms) -> list[Element]:
-    """Take a part in, in place of one of its number; extents that were laid before count no more. Raises: TOO_LARGE."""
+    """Add a part, in place of one of its number; extents laid before no longer count. Raises: TOO_LARGE."""
     number = request.number
     etag = etag_of_part(request, new)
     obj = upload.content.id
@@ -239,7 +242,7 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
     key, value = Stored(part, new.facts.blob, new.facts.checksums.adler32).record
     order = upload.fact("order")
     still = (is_("content", "state", OPEN), as_read("content", "order", order))
-    # What goes is told by the version: nobody begins an order of parts that he read before.
+    # The new version shows that a part went: nobody begins an order of parts that he read before.
     elements = [put(obj, "content", "state", OPEN, *still) if before.record else check(obj, *still)]
     elements += [drop(obj, "content", "order")] if order else []
     elements += [put(obj, "parts", key, value, as_read("parts", key, before.record))]
@@ -266,33 +269,33 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The parts that become a content, in order; `digest` says which they are."""
+    """The parts that become a content, in order; `digest` identifies them."""
 
     parts: tuple[Stored, ...]
     digest: str
 
     def is_in(self, order: str) -> bool:
-        """Whether an order is of these parts."""
+        """Return whether an order is of these parts."""
         return order.partition(" ")[0] == self.digest
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Bytes of all parts."""
         return sum(each.part.size for each in self.parts)
 
     @property
     def etag(self) -> str:
-        """The file's."""
+        """Etag of the file."""
         return etag_of(each.part.etag for each in self.parts)
 
     @property
     def adler32(self) -> str:
-        """The Adler-32 of all, "" when that of a part is not known."""
+        """Adler-32 of all bytes, "" when that of a part is not known."""
         return combined_adler32((each.adler32, each.part.size) for each in self.parts)
 
     @property
     def extents(self) -> Mapping[BlobId, Extent]:
-        """Where each part goes; one without bytes goes nowhere."""
+        """Extent of each part by its blob; a part without bytes has none."""
         out, at = dict[BlobId, Extent](), 0
         for each in self.parts:
             if each.part.size:
@@ -303,7 +306,7 @@ class Chosen:
 
 
 def check_order(request: SealUpload) -> None:
-    """Refuse an order that is none. Raises: BAD_REQUEST, TOO_LARGE."""
+    """Refuse an order that is empty, too long or not rising. Raises: BAD_REQUEST, TOO_LARGE."""
     numbers = [number for number, _ in request.order]
     if len(numbers) > bounds.PARTS_MAX:
         cause = f"a file is sealed of at most {bounds.PARTS_MAX} parts, not {len(numbers)}"
@@ -320,7 +323,7 @@ def check_order(request: SealUpload) -> None:
 
 
 def choose(request: SealUpload, stored: Mapping[int, Stored]) -> Chosen:
-    """The parts that a request names. Raises: INCOMPLETE, BAD_REQUEST (too small), TOO_LARGE."""
+    """Return the parts that a request names. Raises: INCOMPLETE, BAD_REQUEST (too small), TOO_LARGE."""
     parts = []
     for place, (number, etag) in enumerate(request.order):
         found = stored.get(number)
@@ -343,31 +346,31 @@ def choose(request: SealUpload, stored: Mapping[int, Stored]) -> Chosen:
 
 
 def no_order(obj: ObjectId, order: str) -> list[Element]:
-    """From now on extents are laid for no order."""
+    """Drop the order: extents are laid for none from now on."""
     return [drop(obj, "content", "order", *_is_open(order))]
 
 
 def clear_extents(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
-    """Take away extents that were laid for an order that is not there any more."""
+    """Remove extents that were laid for an order that has been dropped."""
     return [check(obj, *_is_open(), unset("content", "order")), *(drop(obj, "extents", key) for key in keys)]
 
 
 def order_of(upload: Opened, chosen: Chosen) -> str:
-    """What an order is called that is begun now: when one of the same parts is begun anew, it is another."""
+    """Return the name of an order that begins now; the same parts get another name when they are ordered anew."""
     order = f"{chosen.digest} {upload.content.version}"
     assert chosen.is_in(order), "an order is known by its parts"
     return order
 
 
 def begin_order(upload: Opened, order: str) -> list[Element]:
-    """From now on extents are laid for this order, where none are."""
+    """Begin an order where no extents are laid."""
     assert not upload.fact("order"), "what was laid for another order is taken away first"
     free = (*_is_open(), unset("content", "order"), empty("extents"), version(upload.content.version))
     return [put(upload.content.id, "content", "order", order, *free)]
 
 
 def lay_page(obj: ObjectId, order: str, extents: Mapping[BlobId, Extent], page: Sequence[Stored]) -> list[Element]:
-    """Lay the extents of a page of all parts; of those that are not chosen no byte is named."""
+    """Lay the extents of a page of all parts; a part that is not chosen has no extent and names 0 bytes."""
     elements = [check(obj, *_is_open(order))]
     for each in page:
         extent = extents.get(each.blob)
@@ -389,8 +392,7 @@ def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot,
 
 
 def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwritten, now: Ms) -> list[Element]:
-    """Give a file the parts in place of what it has; it keeps its GUID, names and policy. Raises: NOT_FOUND,
-    NOT_A_FILE."""
+    """Replace the bytes of a file by the parts; it keeps its GUID, names and policy. Raises: NOT_FOUND, NOT_A_FILE."""
     file, kept = over.file, _for_file(upload, request.begin)
     assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
     elements = rewrite(request.begin, file, "seal")
@@ -410,13 +412,13 @@ def _kept(upload: Opened) -> dict[str, Mapping[str, str]]:
 
 
 def _for_file(upload: Opened, begin: BeginPut) -> dict[str, Mapping[str, str]]:
-    """What the upload keeps for its file, and what was given with its sealing, which counts before that."""
+    """Sections for the file: those that the upload keeps, overridden by those given with its sealing."""
     kept = _kept(upload)
     return kept | {section: {**kept.get(section, {}), **given} for section, given in begin.sections.items()}
 
 
 def _file(upload: Opened, chosen: Chosen, now: Ms) -> Sections:
-    """What the file says of its bytes."""
+    """The file's own facts about its bytes."""
     states = {"size": str(chosen.size), "neededReplicas": str(upload.wanted)}
     if adler32 := chosen.adler32:
         states |= {"checksum": adler32, "checksumType": "adler32"}
@@ -425,7 +427,7 @@ def _file(upload: Opened, chosen: Chosen, now: Ms) -> Sections:
 
 
 def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element]:
-    """The content is the file's; its parts, and the blobs that no extent names, are left to the sweep."""
+    """Seal the content for the file; its parts, and the blobs that no extent names, are left to the sweep."""
     obj, order = upload.content.id, upload.fact("order")
     assert chosen.is_in(order), "what is sealed is what was laid"
     facts = {
@@ -441,13 +443,13 @@ def _sealed(upload: Opened, chosen: Chosen, guid: Guid, now: Ms) -> list[Element
     return [*elements, *_uncounted(upload), *_unlisted(upload), *_due(upload, now)]
 
 
-# --- what sealing leaves --------------------------------------------------------------------------------------------
+# --- after sealing ----------------------------------------------------------------------------------------------------
 
 
 def clear_parts(
     content: StoredObject, records: Iterable[str], unnamed: Sequence[StoredObject], now: Ms
 ) -> list[Element]:
-    """Forget parts of a sealed content, and let go of their blobs that no extent names."""
+    """Drop parts of a sealed content, and those of their blobs that no extent names."""
     elements = [check(content.id, version(content.version))]
     for blob in unnamed:
         elements += [drop(content.id, "named", blob_of(blob), is_("named", blob_of(blob), "0"))]

@@ -1,8 +1,8 @@
-"""Quotas carried out: the table of all quotas as one Librarian knows it, what counts for which, and setting them.
+"""Quotas carried out: the table of all quotas, the counters that a change touches, and setting quotas.
 
-What is remembered is never trusted: each transact that counts rests on the version of the table and on the tree epoch
-that it was built with, and whoever finds one changed reads anew. So nobody has to be told of a new quota, and where
-there are none a change costs one condition.
+A Librarian never trusts its memory of the table: each transact that counts rests on the table's version and the tree
+epoch of its decision. So nobody has to be notified of a new quota, and without quotas a change costs one
+condition.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.world import World
 
 ANCESTORS_MAX: Final = 10_000
-"""Collections above one collection that are looked at: far above any sane tree, and bounded."""
+"""Collections above one collection that are read, at most: far above any sane tree."""
 KNOWN_MAX: Final = 100_000
-"""Collections of which is remembered which quotas they lie in."""
+"""Collections whose quotas are remembered, at most."""
 _COUNTERS: Final = (Needed("tally"),)
 
 
 async def ancestors(records: Records, call: Call, start: Guid) -> frozenset[Guid]:
-    """Every collection above `start`, itself included, through all parents. Raises: TOO_LARGE."""
+    """Return every collection above `start`, itself included, through all parents. Raises: TOO_LARGE."""
     seen: dict[Guid, None] = {start: None}
     level = [start]
     while level:
@@ -61,8 +61,7 @@ class Quotas:
     # --- counting what changes --------------------------------------------------------------------------------------
 
     async def counted(self, call: Call, changed: Sequence[Changed]) -> list[Element]:
-        """What a transact has to bring along for quotas, by what it changes. Raises: TOO_LARGE for a user
-        more than may have a quota."""
+        """Return what a transact with these changes needs for quotas. Raises: TOO_LARGE for one user too many."""
         changes, moves = decide.changes_of(changed), decide.moves_of(changed)
         if not changes and not moves:
             return []
@@ -81,14 +80,14 @@ class Quotas:
         return out
 
     def _with(self, table: Table, owners: Iterable[Dn]) -> tuple[Table, list[QuotaAccount]]:
-        """The table with accounts for owners whom the default quota binds, and those that are new."""
+        """The table with accounts for owners whom the default quota binds, and the new accounts."""
         table, new = decide.with_owners(table, owners, self._world.ids.uuid)
         if new:
             _check_kept(table, 0)
         return table, new
 
     async def enrol(self, call: Call, owners: Iterable[Dn]) -> bool:
-        """Give owners an account whom the default quota binds; whether any had none."""
+        """Give owners whom the default quota binds an account; returns whether any had none."""
         found = False
 
         async def build() -> PlannedTransact:
@@ -110,7 +109,7 @@ class Quotas:
         return decide.logged(changes, table, trees, known)
 
     async def unmet(self, call: Call, unmet: Unmet) -> bool:
-        """See why a transact that counts was refused; whether only for what was remembered, which is read anew.
+        """Read anew after a transact that counts was refused; returns whether only a stale table was the cause.
 
         Raises: QUOTA, OTHER_TREE.
         """
@@ -131,7 +130,7 @@ class Quotas:
         return error
 
     async def table(self, call: Call) -> Table:
-        """All quotas as they are now."""
+        """Return all quotas as they are now."""
         head, epoch = await self._records.get(call, (QUOTAS_OBJECT, TREE_OBJECT), (Needed("quotas"), Needed("epoch")))
         known = self._table or Table()
         accounts = known.accounts
@@ -147,13 +146,13 @@ class Quotas:
         return decide.parse_accounts({key: value async for items in pages for key, value in items})
 
     async def trees(self, call: Call, table: Table, parents: Iterable[Guid]) -> Trees:
-        """For collections: which of them and of those above have a quota."""
+        """Return, for each collection, which of it and those above have a quota."""
         return await self._trees(call, table, self._above if table is self._table else {}, parents)
 
     async def _trees(
         self, call: Call, table: Table, above: dict[Guid, frozenset[Guid]], parents: Iterable[Guid]
     ) -> Trees:
-        """`above`: what is known of the epoch of `table`, and is added to."""
+        """`above`: cache for the epoch of `table`, which grows here."""
         if not table.trees:
             return {}
         out = {}
@@ -165,10 +164,10 @@ class Quotas:
             out[parent] = above[parent]
         return out
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- reporting ----------------------------------------------------------------------------------------------------
 
     async def uses(self, call: Call, accounts: Sequence[QuotaAccount]) -> tuple[QuotaUse, ...]:
-        """Quotas with what is used of them."""
+        """Return quotas with their use."""
         ids = [decide.counter_object(account.counter or account.counting) for account in accounts]
         out = []
         for account, counter in zip(accounts, await self._records.get(call, ids, _COUNTERS), strict=True):
@@ -189,7 +188,7 @@ class Quotas:
         return str(LogicalName(at, tuple(parts)))
 
     async def told(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
-        """The quotas that count what `owner` writes into the collection `within`; of neither: all, in order."""
+        """Return the quotas that count what `owner` writes into collection `within`; with neither all, by key."""
         table = await self.table(call)
         accounts = [table.accounts[key] for key in sorted(table.accounts)]
         if owner or within:
@@ -205,7 +204,7 @@ class Quotas:
         """Refuse bytes for a new file before they are sent, as things stand. Raises: QUOTA."""
         if self._table is not None and await self._full(call, self._table, owner, name, size) is None:
             return
-        full = await self._full(call, await self.table(call), owner, name, size)  # what is remembered refuses nobody
+        full = await self._full(call, await self.table(call), owner, name, size)  # a stale table refuses nobody
         if full is not None:
             too_large = 0 <= full.quota.bytes < full.bytes + size
             raise self._refused(full, f", and this takes {size} bytes more" if too_large else "")
@@ -225,8 +224,8 @@ class Quotas:
     # --- setting ----------------------------------------------------------------------------------------------------
 
     async def set(self, call: Call, quota: Quota) -> QuotaUse:
-        """Set a quota, or remove one (no bound): a user has the default then, where there is one. What is there is
-        counted soon.
+        """Set a quota, or remove one (no bound): the default quota, if any, then binds a user. Files are counted soon.
+        files soon.
 
         Raises: BAD_REQUEST, NOT_FOUND (no such collection, no quota to remove), TOO_LARGE.
         """
@@ -267,7 +266,7 @@ class Quotas:
         return (await self.uses(call, (account,)))[0]
 
     async def _disenrol(self, call: Call) -> None:
-        """Remove the accounts of a default quota that is no more; whoever sets one meanwhile keeps what is left."""
+        """Remove the accounts of a default quota that was removed; when one is set meanwhile, the rest stay."""
         gone = list[QuotaAccount]()
 
         async def build() -> PlannedTransact:
@@ -296,8 +295,7 @@ class Quotas:
         return [check(entry.id, is_("entry", "type", TYPE_COLLECTION))]
 
     async def recount(self, call: Call, *, forget: bool = False) -> None:
-        """Have everything counted anew, also what is being counted; until that is done, what is known counts, or
-        (`forget`) nothing."""
+        """Have all counters counted anew; until then the known counts hold or, with `forget`, none."""
         keys = sorted((await self.table(call)).accounts)
         for start in range(0, len(keys), bounds.QUOTAS_RECOUNTED):
             some = keys[start : start + bounds.QUOTAS_RECOUNTED]
@@ -323,7 +321,7 @@ class Quotas:
             await self.clear_log(call, counter)
 
     async def clear_log(self, call: Call, counter: str) -> None:
-        """Forget what was noted while a counter was being counted."""
+        """Drop the log that was kept while a counter was counted."""
         obj = decide.log_object(counter)
         while counter:
             page = await self._records.scan(call, obj, "named", "", bounds.DELETE_WIDE_MAX)
@@ -335,19 +333,19 @@ class Quotas:
 
 
 def _gone(account: QuotaAccount) -> list[Element]:
-    """What removes an account from the table, and its counters."""
+    """The change that removes an account and its counters."""
     counters = [erase(decide.counter_object(each)) for each in (account.counter, account.counting) if each]
     return [drop(QUOTAS_OBJECT, "tally", account.key), *counters]
 
 
 def _check_kept(table: Table, more: int) -> None:
-    """Raises: TOO_LARGE when there are so many quotas that no more are kept."""
+    """Raises: TOO_LARGE when there are too many quotas."""
     if len(table.accounts) + more > bounds.QUOTAS_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "quota", cause=f"{bounds.QUOTAS_MAX} quotas are kept: remove some")
 
 
 def check_quota(quota: Quota) -> None:
-    """Refuse what is no quota. Raises: BAD_REQUEST."""
+    """Refuse a quota without one owner or with bounds out of range. Raises: BAD_REQUEST."""
     if bool(quota.user) == bool(quota.tree):
         raise CheloniaError(Kind.BAD_REQUEST, "quota", cause="a quota is either a user's or a collection's")
     if not (-1 <= quota.bytes <= bounds.FILE_BYTES_MAX and -1 <= quota.files <= bounds.FILE_BYTES_MAX):

@@ -1,14 +1,14 @@
 """Quotas as pure decisions: what a transact adds to the counters of the quotas that its files count for.
 
-A decision of the namespace knows nothing of quotas: here its elements are carried out on the files as they were read,
-and what they have more or less is added to counters in the same transact. Counters are added to and compared, never
-written, so any number of writers under one quota get by without a conflict.
+A decision of the namespace knows nothing of quotas: the same transact adds the difference that it makes to counters.
+Counters are added to and compared, never written, so that any number of writers under one quota do not conflict.
 
-Invariants: every such transact rests on the table of quotas as it is now (its version), and, where a collection has a
-quota, on the tree epoch: so it counts for all quotas that there are, and for no other. A file counts while it has a
-name: for its owner, and once for every collection with a quota above any of its names. Where there is a default quota
-each owner of a file has an account, once all files have been looked at: an owner who had none gets it by the transact
-that gives him a file.
+Invariants:
+- Such a transact rests on the version of the table and, where a collection has a quota, on the tree epoch. So it counts
+  for exactly the quotas that there are.
+- A file counts while it has a name: for its owner, and once for every collection with a quota above any of its names.
+- With a default quota, each owner of a file has an account once all files have been counted. An owner without one gets
+  it by the transact that gives him a file.
 """
 
 from __future__ import annotations
@@ -30,22 +30,26 @@ from chelonia.librarian.namespace.summaries import Changed
 from chelonia.librarian.namespace.tree import names_of, type_of
 
 TABLE: Final = "quotas"
-"""Change id of the element that rests on the table and the tree epoch: unmet means that both are to be read again."""
+"""Change id of the element that rests on the table and the tree epoch: unmet means that both must be read again."""
 OVER: Final = "quota "
-"""What the change id of an element begins with that rests on a quota having room; its account follows."""
+"""Prefix of the change id of an element that rests on a quota having room; its account follows."""
 BORDER: Final = "quota border"
 """Change id of the element that rests on a collection being empty."""
 _USER, _TREE = "user ", "tree "
 _NONE: Final = "-"
 _UNBOUND: Final = Quota()
 DEFAULT: Final = _USER + EACH_USER
-"""The property of the default quota. Its counter counts nothing: it says that all owners of files have an account."""
+"""Property of the default quota. Its counter counts nothing: it states that all owners of files have an account."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaAccount:
-    """A quota as it is stored. `counter`: what is used, and refused by; `counting`: the counter that will be, while
-    what was there before is still being counted. "" where there is none. `implied`: its bounds are the default's."""
+    """A quota as stored; a counter is "" where there is none.
+
+    - `counter`: the counter in force, by which changes are refused
+    - `counting`: its successor, while the files that were there before are counted
+    - `implied`: its bounds are those of the default quota
+    """
 
     quota: Quota
     counter: str = ""
@@ -54,12 +58,12 @@ class QuotaAccount:
 
     @property
     def key(self) -> str:
-        """The property of the table."""
+        """Property of the table."""
         return account_key(self.quota)
 
     @property
     def record(self) -> str:
-        """The value in the table."""
+        """Value in the table."""
         bounds = f"{_NONE} {_NONE}" if self.implied else f"{self.quota.bytes} {self.quota.files}"
         value = f"{self.counter or _NONE} {self.counting or _NONE} {bounds}"
         assert parse_account(self.key, value, self.quota) == self, "a quota is read as it was written"
@@ -67,25 +71,25 @@ class QuotaAccount:
 
 
 def account_key(quota: Quota) -> str:
-    """The property of a quota in the table."""
+    """Return the property of a quota in the table."""
     assert bool(quota.user) is not bool(quota.tree), "a quota is of a user or of a tree, never of both"
     return _USER + quota.user if quota.user else _TREE + quota.tree
 
 
 def parse_accounts(records: Mapping[str, str]) -> dict[str, QuotaAccount]:
-    """Read the table. Raises: ValueError for what is no quota."""
+    """Read the table. Raises: ValueError for a malformed quota."""
     default = parse_account(DEFAULT, records[DEFAULT]).quota if DEFAULT in records else _UNBOUND
     return {key: parse_account(key, value, default) for key, value in records.items()}
 
 
 def bounds_alone(records: Mapping[str, str]) -> dict[str, str]:
-    """The quotas among these records that somebody has set, as records of such that are not counted yet."""
+    """Return the quotas among these records that somebody has set, as records that are not counted yet."""
     accounts = parse_accounts(records).values()
     return {each.key: replace(each, counter="", counting="").record for each in accounts if not each.implied}
 
 
 def parse_account(key: str, value: str, default: Quota = _UNBOUND) -> QuotaAccount:
-    """Read a quota. Raises: ValueError for what is none."""
+    """Read a quota. Raises: ValueError when malformed."""
     counter, counting, size, files = value.split(" ")
     kind, _, of = key.partition(" ")
     user, tree = (of, "") if kind + " " == _USER else ("", of)
@@ -99,19 +103,18 @@ def parse_account(key: str, value: str, default: Quota = _UNBOUND) -> QuotaAccou
 
 
 def counter_object(counter: str) -> ObjectId:
-    """The A-Hash object of a counter: section `tally`, `bytes` and `files`."""
+    """Return the A-Hash object of a counter: section `tally`, `bytes` and `files`."""
     return ObjectId(QUOTA_PREFIX + counter)
 
 
 def log_object(counter: str) -> ObjectId:
-    """While a counter is being counted: section `named`, what each file that has changed since was before."""
+    """Return the log of a counter that is being counted: section `named`, by file what it counted before a change."""
     return ObjectId(f"{QUOTA_PREFIX}{counter}:before")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All quotas, of one version (0: there have never been any); `epoch`: of the tree, as read before the trees that
-    collections lie in."""
+    """All quotas, of one version (0: there have never been any); `epoch`: of the tree, read before `Trees`."""
 
     version: int = 0
     accounts: Mapping[str, QuotaAccount] = field(default_factory=dict)
@@ -119,14 +122,16 @@ class Table:
 
     @property
     def trees(self) -> frozenset[Guid]:
-        """The collections that have a quota."""
+        """Collections that have a quota."""
         return frozenset(account.quota.tree for account in self.accounts.values() if account.quota.tree)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one file counts: bytes, of whom, and in which collections its names are. The parts of an open upload count
-    for who opened it, in the collection that lists it, and are no file (`files` 0)."""
+    """A file's share in quotas: its bytes, its owner, the collections of its names.
+
+    An open upload counts the bytes of its parts, for its owner in the collection that lists it, and no file.
+    """
 
     owner: Dn
     bytes: int
@@ -136,7 +141,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a transact does to one file; None: it is not there, or has no name."""
+    """The change of one file's share; None: there is no file, or it has no name."""
 
     file: ObjectId
     before: Held | None
@@ -144,15 +149,15 @@ class Change:
 
 
 def is_kept(owner: Dn) -> bool:
-    """Whether a user may have a quota: his DN is part of a property's name."""
+    """Return whether a user may have a quota: the DN is part of a property's name."""
     return len(owner.encode("utf-8", "surrogatepass")) <= bounds.QUOTA_DN_BYTES_MAX
 
 
 def with_owners(table: Table, owners: Iterable[Dn], fresh: Callable[[], str]) -> tuple[Table, list[QuotaAccount]]:
-    """The table with an account of the default quota for each owner who has none; and which these are.
+    """Return the table with an account of the default quota for each owner without one, and the new accounts.
 
-    While files are being looked at for owners, what he has already is still to be counted; else he has nothing.
-    Whose DN is too long to be kept has none. Args: `fresh`: names a counter.
+    While the default quota is being counted, so are the new accounts; otherwise they begin with nothing. An owner whose
+    DN is too long gets none. Args: `fresh`: names a counter.
     """
     default, new = table.accounts.get(DEFAULT), list[QuotaAccount]()
     if default is None:
@@ -165,11 +170,11 @@ def with_owners(table: Table, owners: Iterable[Dn], fresh: Callable[[], str]) ->
 
 
 Trees = Mapping[Guid, frozenset[Guid]]
-"""Of a collection: itself and those above it that have a quota."""
+"""By collection: which of it and those above have a quota."""
 
 
 def held(entry: StoredObject) -> Held | None:
-    """What an entry, or an open upload, counts; None for what counts nothing."""
+    """Return the share of an entry or an open upload in quotas; None for what counts nothing."""
     if entry.id.startswith(CONTENT_PREFIX):
         return _uploading(entry)
     parents = frozenset(parent for parent, _ in names_of(entry))
@@ -192,13 +197,13 @@ def _uploading(content: StoredObject) -> Held | None:
 
 
 def changes_of(changed: Iterable[Changed]) -> list[Change]:
-    """What a transact changes that counts."""
+    """Return the changes of a transact that quotas count."""
     found = (Change(entry.id, held(entry), held(later)) for entry, later in changed)
     return [change for change in found if change.before != change.after]
 
 
 def moves_of(changed: Iterable[Changed]) -> list[tuple[ObjectId, frozenset[Guid], frozenset[Guid]]]:
-    """The collections that a transact gives other parents: those before and after."""
+    """Return the collections that a transact gives other parents, with their parents before and after."""
     out = []
     for entry, later in changed:
         if type_of(entry) == type_of(later) == TYPE_COLLECTION:
@@ -209,13 +214,13 @@ def moves_of(changed: Iterable[Changed]) -> list[tuple[ObjectId, frozenset[Guid]
 
 
 def parents_of(changes: Iterable[Change]) -> frozenset[Guid]:
-    """All collections that names of changed files are in."""
+    """Return all collections that names of changed files are in."""
     sides = [side for change in changes for side in (change.before, change.after) if side is not None]
     return frozenset(parent for side in sides for parent in side.parents)
 
 
 def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[QuotaAccount]:
-    """The quotas that a file counts for, in order of their keys."""
+    """Return the quotas that a file counts for, in order of their keys."""
     if side is None:
         return []
     keys = {_USER + side.owner}
@@ -227,13 +232,13 @@ def accounts_of(table: Table, side: Held | None, trees: Trees) -> list[QuotaAcco
 
 
 def changed(table: Table, new: Iterable[QuotaAccount] = ()) -> list[Element]:
-    """Change the version of the table, if it is as it was read, and have `new` in it."""
+    """Raise the version of the table, on condition that it is as read, and put `new` into it."""
     counted = replace(add(QUOTAS_OBJECT, "quotas", "number", 1, version(table.version)), change_id=TABLE)
     return [counted, *(put(QUOTAS_OBJECT, "tally", account.key, account.record) for account in new)]
 
 
 def resting(table: Table, new: Sequence[QuotaAccount] = ()) -> list[Element]:
-    """What a transact that counts rests on. `new`: accounts that come into the table with it."""
+    """Return the conditions of a transact that counts. `new`: accounts that it adds to the table."""
     elements = [check(QUOTAS_OBJECT, version(table.version), change_id=TABLE)]
     if new:
         elements = changed(table, new)
@@ -243,7 +248,7 @@ def resting(table: Table, new: Sequence[QuotaAccount] = ()) -> list[Element]:
 
 
 def counted(table: Table, changes: Sequence[Change], trees: Trees) -> list[Element]:
-    """What the changes add to the counters, on condition that there is room for it."""
+    """Return the additions of changes to the counters, on condition that there is room."""
     assert len({change.file for change in changes}) == len(changes), "a file is as it was once, and once as it will be"
     size, files = dict[str, int](), dict[str, int]()
     for change in changes:
@@ -276,9 +281,9 @@ def _added(counter: str, prop: str, added: int, most: int, change_id: str) -> El
 def logged(
     changes: Sequence[Change], table: Table, trees: Trees, known: Mapping[tuple[str, ObjectId], str]
 ) -> list[Element]:
-    """What is written of files that change while a counter is being counted: what they counted before.
+    """Return log records of files that change while a counter is being counted: what they counted before.
 
-    Args: `known`: what is written of them, by counter and file; "" where nothing is.
+    Args: `known`: their log records, by counter and file; "" where there is none.
     """
     elements = []
     for counter, change in to_log(changes, table, trees):
@@ -295,7 +300,7 @@ def logged(
 
 
 def to_log(changes: Sequence[Change], table: Table, trees: Trees) -> list[tuple[str, Change]]:
-    """Which changes have to be noted for which counter that is being counted."""
+    """Return the changes to log, each with the counter that is being counted."""
     out = []
     for change in changes:
         sides = [a for side in (change.before, change.after) for a in accounts_of(table, side, trees)]
@@ -304,19 +309,19 @@ def to_log(changes: Sequence[Change], table: Table, trees: Trees) -> list[tuple[
 
 
 def parse_logged(value: str) -> int | None:
-    """Bytes that a file counted before, None where it did not count."""
+    """Return the bytes that a file counted before, None where it did not count."""
     return int(value) if value.isdecimal() else None
 
 
 def stays_empty(collection: ObjectId) -> Element:
-    """A collection that goes to where other quotas count has nothing in it."""
+    """Return the condition that a collection is empty, for one that moves to where other quotas count."""
     sections = ("entries", "uploads")
     nothing = [Condition(ConditionType.EMPTY, section, id=collection) for section in sections]
     return check(collection, *nothing, change_id=BORDER)
 
 
 def refused(use: QuotaUse, added: str = "") -> CheloniaError:
-    """The error of what does not fit any more."""
+    """Return the error of a change that does not fit a quota."""
     quota, parts = use.quota, []
     if quota.bytes >= 0:
         parts.append(f"{use.bytes} of {quota.bytes} bytes")
@@ -328,6 +333,6 @@ def refused(use: QuotaUse, added: str = "") -> CheloniaError:
 
 
 def other_tree(collection: str) -> CheloniaError:
-    """The error of a move that would take much along from one quota to another."""
+    """Return the error of moving a collection with content between quotas."""
     cause = "other quotas count where it would go: move the files in it, or make it empty first"
     return CheloniaError(Kind.OTHER_TREE, "move", collection, cause)

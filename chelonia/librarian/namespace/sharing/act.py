@@ -1,7 +1,7 @@
-"""Copies by reference carried out: what `decide` needs is read here, and its transacts applied.
+"""Copies by reference carried out: reads what `decide` needs, and applies its transacts.
 
-A file that names its blobs itself is copied by one transact. The extents of any other are copied page by page into a
-content that nobody can see, and one more transact gives it to the file.
+One transact copies a file that names its blobs itself. The extents of any other are copied page by page into a content
+that nobody can see; one more transact gives it to the file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Sharing:
         return source
 
     async def _named(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
-        """Copy a file that names its blobs itself."""
 
         async def build() -> PlannedTransact:
             source = await self._source(call, request)
@@ -91,7 +90,7 @@ class Sharing:
     # --- page by page -----------------------------------------------------------------------------------------------
 
     async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
-        """Copy a file of extents. Raises: CONFLICT when it changes meanwhile: all is decided anew."""
+        """Copy a file of extents. Raises: CONFLICT when it changes meanwhile."""
         step, content = self._world.step, ContentId(self._world.ids.uuid())
         source = await self._source(call, request)
         begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
@@ -107,7 +106,7 @@ class Sharing:
             raise
 
     async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
-        """Lay the extents of a file; how many they are. Raises: CONFLICT when it is not as it was read any more."""
+        """Lay the extents of a file; returns their number. Raises: CONFLICT when the file has changed since."""
         obj, laid, named = content_object(content_of(source)), 0, Counter[BlobId]()
         async for items in self._records.pages(call, obj, "extents", bounds.COPY_PAGE):
             extents = [parse_extent(*item) for item in items]
@@ -129,7 +128,6 @@ class Sharing:
     async def _sealed(
         self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, extents: int
     ) -> Guid:
-        """Give a file the content that is laid."""
 
         async def build() -> PlannedTransact:
             copied = await self._records.one(call, content_object(content), _HEADER)

@@ -1,6 +1,6 @@
-"""Copies by reference as pure decisions: a file gets the blobs of another, and each blob a name more among its owners.
+"""Copies by reference as pure decisions: a file gets the blobs of another, and each blob one more owner.
 
-Decides what one transact says. Never reads or writes. Conditions work as in `tree`.
+Decides the elements of one transact. Never reads or writes. Conditions work as in `tree`.
 Invariants:
 - A blob is shared on the version, or the state, of its owner, so that nobody's last blob is discarded meanwhile.
 - A content that is copied page by page has no name before its last transact; the sweep finds one that broke off.
@@ -34,11 +34,11 @@ from chelonia.librarian.namespace.tree import (
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
 _TOLD = ("size", "checksum", "checksumType", "neededReplicas")
-"""What a file says of its bytes, whichever file has them."""
+"""Facts about the bytes of a file that its copy takes over."""
 
 
 def check_source(request: CopyFile, source: StoredObject) -> None:
-    """Refuse what cannot be copied. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
+    """Refuse a source that is no file, or the target itself. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
     name = str(request.begin.ln)
     check_file(source, "copyFile", name, "copy")
     if request.begin.replaces == Guid(source.id):
@@ -46,12 +46,12 @@ def check_source(request: CopyFile, source: StoredObject) -> None:
 
 
 def is_full(blob: StoredObject) -> bool:
-    """Whether nobody else can share a blob."""
+    """Return whether a blob has as many owners as it may have."""
     return len(owners_of(blob)) >= bounds.BLOB_OWNERS_MAX
 
 
 def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str) -> list[Element]:
-    """Have blobs be another's, too. Raises: NO_REPLICA, TOO_LARGE."""
+    """Add `other` as an owner of blobs. Raises: NO_REPLICA, TOO_LARGE."""
     assert owner != other, "nobody shares with himself"
     elements: list[Element] = []
     for blob in blobs:
@@ -66,7 +66,7 @@ def shared(blobs: Sequence[StoredObject], owner: Owner, other: Owner, kind: str)
 
 
 def at_once(source: StoredObject, blobs: Sequence[StoredObject], guid: Guid) -> list[Element]:
-    """Have a file take part in the blobs of a file that names them itself."""
+    """Make a file an owner of the blobs of a file that names them itself."""
     still = check(source.id, is_("entry", "type", TYPE_FILE), version(source.version))
     return [still, *shared(blobs, Guid(source.id), guid, A_FILE)]
 
@@ -74,7 +74,7 @@ def at_once(source: StoredObject, blobs: Sequence[StoredObject], guid: Guid) -> 
 def new_file(
     request: CopyFile, source: StoredObject, content: ContentId, *, slot: Slot, guid: Guid, now: Ms
 ) -> list[Element]:
-    """Make the entry of a copy and its name. `content`: its own, "" for a file that names its blobs itself.
+    """Make the entry and name of a copy. `content`: its own, "" for a file that names its blobs itself.
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME.
     """
@@ -82,7 +82,7 @@ def new_file(
 
 
 def over_file(request: CopyFile, source: StoredObject, content: ContentId, over: Overwritten, now: Ms) -> list[Element]:
-    """Give a file the bytes in place of what it has; it keeps its GUID, names and policy. Raises: CONFLICT."""
+    """Replace the bytes of a file by those of the copy; it keeps its GUID, names and policy. Raises: CONFLICT."""
     file = over.file
     assert file.id != source.id, "`check_source` has seen it"
     if type_of(file) != TYPE_FILE:
@@ -100,7 +100,7 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
 
 
 def _bytes(source: StoredObject, content: ContentId) -> dict[str, Mapping[str, str]]:
-    """What a file says of bytes that are another's, too: as that says it."""
+    """The facts of a copy about its bytes, as its source has them."""
     states = source.sections.get("states", {})
     told = {name: states[name] for name in _TOLD if name in states}
     given, _, of = states.get("etag", "").partition(" ")
@@ -140,10 +140,10 @@ def copy_page(
     blobs: Sequence[StoredObject],
     named: Mapping[BlobId, int],
 ) -> list[Element]:
-    """Lay a page of the extents of another content, whose file has not been changed since it was begun.
+    """Lay a page of the extents of another content, on condition that its file has not changed since the copy began.
 
     Args:
-        named: bytes of each blob that the copy names with this page.
+        named: bytes of each blob that the copy names, this page included.
     """
     assert {extent.blob for extent in extents} == {*map(blob_of, blobs)}, (
         "what a page names is shared, and nothing else"
@@ -158,7 +158,7 @@ def copy_page(
 
 
 def seal_copy(copied: StoredObject, guid: Guid, extents: int) -> list[Element]:
-    """The content is a file's from now on."""
+    """Seal the content of a copy for its file."""
     obj = copied.id
     facts = {"state": SEALED, "file": guid, "extents": str(extents)}
     elements = [check(obj, is_("content", "state", COPYING), version(copied.version))]
@@ -168,7 +168,7 @@ def seal_copy(copied: StoredObject, guid: Guid, extents: int) -> list[Element]:
 
 
 def break_off(copied: StoredObject, now: Ms) -> list[Element]:
-    """Give a copy up that has not come to its end: it is a discarded content from then on."""
+    """Give up an unfinished copy: it becomes a discarded content."""
     obj = copied.id
     elements = [put(obj, "content", "state", DISCARDED, is_("content", "state", COPYING))]
     elements += [put(obj, "content", "due_ms", str(now)), drop(PENDING_OBJECT, "due", _due(copied))]

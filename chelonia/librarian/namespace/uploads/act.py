@@ -1,7 +1,7 @@
-"""The upload half of the Librarian: names reserved, receipts checked, durable bytes turned into files.
+"""The upload half of the Librarian: reserves names, checks receipts, turns durable bytes into files.
 
-What is decided stands in `uploads.decide` and `blobs`. A receipt counts only with a right signature by the key its
-Shepherd announced: nobody vouches for another's copy.
+`uploads.decide` and `blobs` decide. A receipt counts only with a valid signature by the key that its Shepherd
+announced: nobody vouches for another's copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chelonia.librarian.world import World
 from chelonia.wire.receipts import vouched
 
 VerifyKey = Callable[[ServiceId], str]
-"""The key that a Shepherd announced, "" when it has none or is not approved."""
+"""Returns the key that a Shepherd announced, "" when it has none or is not approved."""
 
 
 class FileUploads:
@@ -50,7 +50,7 @@ class FileUploads:
         """The cluster's key (hex) for seals, "" before the start."""
 
     async def begin_put(self, call: Call, request: BeginPut) -> Begun:
-        """Make the ids of an upload and, when it is named, reserve its name."""
+        """Make the ids of an upload and reserve its name, if it is named. Raises: QUOTA, and as `uploads.begin_put`."""
         tree.check_wanted(request.wanted)
         if not request.replaces:
             await self._names.quotas.check_room(call, request.owner, request.ln, request.size)
@@ -75,14 +75,14 @@ class FileUploads:
         return Begun(guid, blob, sealed_as(request.recorded), part_seal)
 
     def begun_blob(self, request: CommitFile, guid: Guid, wanted: int, name: str = "") -> NewBlob:
-        """The blob of an upload that became the file `guid`: of another one, with another count, or to be recorded
-        under another name, than it was begun for, sealed anew."""
+        """Return the blob of an upload that became the file `guid`, sealed anew where its facts differ from the
+        begun."""
         new = uploads.begun_blob(request, self._now())
         facts = replace(new.facts, guid=guid, wanted=wanted, name=name or new.facts.name)
         return new if facts == new.facts else self._sealed(replace(new, facts=facts))
 
     def check_begun(self, call: Call, request: CommitFile) -> None:
-        """Refuse bytes that were not begun here as they are said to be. Raises: BAD_REQUEST, as `_check_receipts`."""
+        """Refuse bytes with other ids or facts than they were begun with. Raises: BAD_REQUEST, as `_check_receipts`."""
         begin, begun = request.begin, request.begun
         tree.check_wanted(begin.wanted)
         self._check_receipts(call, request.receipts)
@@ -92,16 +92,15 @@ class FileUploads:
             raise CheloniaError(Kind.BAD_REQUEST, "commitFile", name, cause)
 
     def _sealed(self, new: NewBlob) -> NewBlob:
-        """The blob of an upload under a reserved name, sealed for the file that it belongs to: what its Shepherds wrote
-        down names the upload."""
+        """The blob of an upload under a reserved name, sealed for its file: its Shepherds' records name the upload."""
         f = new.facts
         own = seal(self.record_key, f.blob, f.guid, name=f.name, owner=f.owner, wanted=f.wanted)
         return replace(new, facts=replace(f, seal=own))
 
     async def commit_put(self, call: Call, guid: Guid, receipts: tuple[Receipt, ...]) -> Committed:
-        """Turn a pending upload into a file; asked again, answer as the first time."""
+        """Turn a pending upload into a file; a repetition gets the first answer."""
         self._check_receipts(call, receipts)
-        call = call.strongly()  # the Shepherd has not seen the answer that told of the name
+        call = call.strongly()  # the Shepherd has not seen the answer with the name
 
         async def build() -> PlannedTransact:
             pending = PendingUpload(await self._records.one(call, entry_id(guid)))
@@ -129,8 +128,8 @@ class FileUploads:
     async def _already(self, call: Call, pending: PendingUpload, guid: Guid, receipts: tuple[Receipt, ...]) -> str:
         """The memo of this very commit when it went through before.
 
-        Raises: NOT_FOUND when the upload is unknown; CHECKSUM when other bytes than these became the file: a name begun
-        twice under one key has one blob and two TURLs.
+        Raises: NOT_FOUND for an unknown upload; CHECKSUM when other bytes became the file, for a name begun twice under
+        one key has two TURLs.
         """
         if tree.type_of(pending.entry) == "pending":
             return ""
@@ -161,7 +160,7 @@ class FileUploads:
                 elements = uploads.overwrite(over, new, given, self._now(), request.policy)
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin, presumed=first)
                 return await self._names.draft(call, elements, memo, over.file)
-            # The Bartender has just read the collection: it is read again only when the transact finds it otherwise.
+            # The Bartender has just read the collection: read it again only when the transact finds it otherwise.
             slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
             if not slot.child:
                 await self._check_unused(call, new, first)
@@ -175,15 +174,15 @@ class FileUploads:
         return Committed(done.guid, done.blob, left[0]) if left else done
 
     async def _check_unused(self, call: Call, new: NewBlob, first: bool) -> None:
-        """Why a transact was refused, other than for its names. Raises: ALREADY_DONE."""
+        """Find out whether used receipts made the transact fail. Raises: ALREADY_DONE."""
         if not first:
             ids = [shepherd_object(location.shepherd) for location in new.locations]
             used = tuple(Needed("file", location.reference) for location in new.locations)
             uploads.check_unused(await self._records.get(call, ids, used))
 
     async def _overtaken(self, call: Call, begin: BeginPut, *, presumed: bool) -> list[Element]:
-        """Give up the owner's own earlier upload to the same name: it must not overwrite the newer bytes when it comes
-        through late. `presumed`: there is none, until the transact finds one."""
+        """Give up the owner's own earlier upload to the same name: it must not overwrite newer bytes when it ends late.
+        `presumed`: there is none, until the transact finds one."""
         if presumed and begin.parent:
             return [check(entry_id(begin.parent), unset("pending", begin.name))]
         slot = await self._names.slot(call, begin.parent, begin.name) if begin.parent else None
@@ -209,8 +208,10 @@ class FileUploads:
             self.check_receipt(receipt)
 
     def check_receipt(self, receipt: Receipt) -> None:
-        """Raises: UNTRUSTED unless the receipt is signed by the Shepherd it names; NO_SHEPHERD where that is none of
-        ours: it was forgotten while a Bartender still gave it bytes, which are to be sent to another."""
+        """Check that the Shepherd which a receipt names has signed it.
+
+        Raises: UNTRUSTED; NO_SHEPHERD for an unknown one: it was forgotten while a Bartender still gave it bytes.
+        """
         shepherd = receipt.location.shepherd
         key = self._verify_key(shepherd)
         if not key:
@@ -227,12 +228,12 @@ class FileUploads:
 
 
 def _committed(memo: str) -> Committed:
-    """The answer told from the stored note: the same for the first try and for every retry."""
+    """The answer from the stored memo: the same for the first try and every retry."""
     guid, _, blob = memo.partition(" ")
     return Committed(Guid(guid), BlobId(blob))
 
 
 def same_bytes(receipt: Receipt, blob: StoredObject) -> bool:
-    """Whether a receipt speaks of the bytes that a blob object describes."""
+    """Return whether a receipt is for the bytes that a blob object describes."""
     facts = facts_of(blob)
     return receipt.blob == facts.blob and receipt.size == facts.size and receipt.checksums.agrees(facts.checksums)

@@ -1,8 +1,8 @@
 """Uploads as pure decisions: a reserved name, and the one transact that turns durable bytes into a file.
 
-The original's way reserves the name first (`pending`, invisible, expiring) and commits it when the bytes are durable;
-bytes first makes entry, name and blob at once. Overwriting swaps the blob in place: GUID, links and policy stay.
-Conditions and errors work as in `tree`.
+The original's way reserves the name first (`pending`, invisible, expiring) and commits it when the bytes are durable.
+The bytes-first way makes entry, name and blob at once. Overwriting swaps the blob in place: GUID, links and policy
+stay. Conditions and errors work as in `tree`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from chelonia.librarian.namespace.tree import (
 def begin_put(request: BeginPut, begun: Begun, slot: Slot, now: Ms) -> list[Element]:
     """Reserve a name for an upload: a pending entry, and `pending/<name>` in its parent.
 
-    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, NOT_FOUND (the file to overwrite is not there any more).
+    Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, NOT_FOUND (the file to overwrite is gone).
     """
     elements = expectations(request.expect)
     elements += take_name(slot, request.owner, now) if not request.replaces else _hold_name(request, slot, now)
@@ -73,7 +73,7 @@ def begin_put(request: BeginPut, begun: Begun, slot: Slot, now: Ms) -> list[Elem
 
 
 def _hold_name(request: BeginPut, slot: Slot, now: Ms) -> list[Element]:
-    """Condition the name to lead to the file that is to be overwritten."""
+    """Condition the name to lead to the file to overwrite."""
     check_collection(slot.parent, slot.name)
     if slot.child != request.replaces:
         raise CheloniaError(Kind.NOT_FOUND, "beginPut", slot.name, "the file to overwrite is not there any more")
@@ -109,26 +109,26 @@ class PendingUpload:
 
     @property
     def parent(self) -> Guid:
-        """The collection that holds the reservation."""
+        """Collection that holds the reservation."""
         return Guid(self.entry.value("put", "parent"))
 
     @property
     def name(self) -> str:
-        """The reserved name."""
+        """Reserved name."""
         return self.entry.value("put", "name")
 
     @property
     def replaces(self) -> Guid:
-        """The file to overwrite, or ""."""
+        """File to overwrite, or ""."""
         return Guid(self.entry.value("put", "replaces"))
 
     @property
     def blob(self) -> BlobId:
-        """The blob whose bytes are awaited."""
+        """Blob whose bytes are awaited."""
         return BlobId(self.entry.value("put", "blob"))
 
     def new_blob(self, receipts: tuple[Receipt, ...], now: Ms) -> NewBlob:
-        """The blob as the receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
+        """Return the blob as the receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
         entry = self.entry
         checksums = Checksums(*(entry.value("put", kind) for kind in ("sha256", "md5", "adler32")))
         kept = agreed(receipts, self.blob, int(entry.value("put", "size", "-1")), checksums)
@@ -162,7 +162,6 @@ def check_pending(pending: PendingUpload, slot: Slot) -> None:
 
 
 def _has_name(pending: PendingUpload, slot: Slot) -> bool:
-    """Whether a name is reserved for an upload still."""
     return slot.reservation.partition(" ")[0] == pending.entry.id
 
 
@@ -190,17 +189,19 @@ def commit_new(pending: PendingUpload, slot: Slot, new: NewBlob, now: Ms) -> lis
 
 
 def taken_blob(new: NewBlob) -> list[Element]:
-    """Make the blob of an upload, where its receipts say that it is."""
+    """Make the blob of an upload, with the locations of its receipts."""
     return [*countable(new), *make_blob(new)]
 
 
 def countable(new: NewBlob) -> list[Element]:
-    """No receipt makes a file twice, and nobody is told that bytes are safe for a copy on a Shepherd that another
-    Librarian has forgotten meanwhile: with that, the key went by which its receipt was checked."""
+    """Return the conditions that receipts count: none has made a file before, and each Shepherd still has its key.
+
+    A Shepherd that another Librarian has forgotten meanwhile has lost the key by which its receipt was checked.
+    """
     assert len({location.shepherd for location in new.locations}) == len(new.locations), "no Shepherd counts twice"
     known = isset("node", "verify_key")
     shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]
-    # A record of the replica is there once its receipt was used, and outlives the file until the bytes are erased.
+    # The receipt's use records the replica, and the record outlives the file until the bytes are erased.
     unused = [check(shepherd, unset("file", reference)) for shepherd, reference in shepherds]
     return unused + [check(shepherd, known, change_id=EXPECT) for shepherd, _ in shepherds]
 
@@ -240,9 +241,9 @@ def commit_file(request: CommitFile, slot: Slot, new: NewBlob, now: Ms) -> list[
 
 
 def check_unused(shepherds: Sequence[StoredObject]) -> None:
-    """Refuse receipts that have made a file before. `shepherds`: with the `file` records of the replicas they name.
+    """Refuse receipts that have made a file before. Raises: ALREADY_DONE.
 
-    Raises: ALREADY_DONE.
+    Args: `shepherds`: with the `file` records of the replicas that the receipts name.
     """
     if any(shepherd.sections.get("file") for shepherd in shepherds):
         cause = "this upload was committed before; what has become of its file since stays: to write again, start again"
@@ -250,7 +251,7 @@ def check_unused(shepherds: Sequence[StoredObject]) -> None:
 
 
 def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
-    """The blob of a bytes-first upload as its receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
+    """Return the blob of a bytes-first upload as its receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
     begin, begun = request.begin, request.begun
     kept = agreed(request.receipts, begun.blob, begin.size, begin.checksums)
     facts = replace(begun.facts(begin, now), size=kept[0].size, checksums=measured(kept))
