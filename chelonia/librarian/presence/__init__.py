@@ -1,1 +1,1 @@
-"""Which Shepherds there are, what each reports, and which of them may be believed."""
+"""The Shepherds: their presence, their reports, and whether to believe them."""

@@ -30,11 +30,11 @@ class StoredKeys:
         self._limits = limits
 
     async def find(self, call: Call, key_id: str) -> SealedKey | None:
-        """One key, None where there is none."""
+        """Return a key, None where there is none."""
         return read_key(await self._records.one(call, access_key_object(key_id)))
 
     async def all(self, call: Call) -> tuple[SealedKey, ...]:
-        """All keys, ordered by id."""
+        """Return all keys, ordered by id."""
         out: list[SealedKey] = []
         async for ids in self._pages(call):
             out += [key for key in map(read_key, await self._records.get(call, ids)) if key is not None]
@@ -44,7 +44,7 @@ class StoredKeys:
         return self._records.object_pages(call, ACCESS_KEY_PREFIX, bounds.PAGE_ENTRIES_MAX)
 
     async def _room(self, call: Call, new: AccessKey) -> list[Element]:
-        """What makes room for a key: expired ones go once there is none. Raises: TOO_LARGE."""
+        """The change that makes room for a key: drops expired ones once there is none. Raises: TOO_LARGE."""
         count = sum([len(ids) async for ids in self._pages(call)])
         if count < bounds.ACCESS_KEYS_PER_DN_MAX:
             return []
@@ -72,7 +72,7 @@ class StoredKeys:
         await self._records.apply(call, build)
 
     async def drop(self, call: Call, key_id: str) -> None:
-        """Forget a key. Raises: NOT_FOUND."""
+        """Drop a key. Raises: NOT_FOUND."""
 
         async def build() -> PlannedTransact:
             there = await self._records.one(call, access_key_object(key_id))
@@ -84,7 +84,7 @@ class StoredKeys:
 
 
 def read_key(stored: StoredObject) -> SealedKey | None:
-    """A key as it is stored, None for what is none."""
+    """Return a key as stored, None where the object is no key."""
     values: Mapping[str, str] = stored.sections.get(SECTION, {})
     if not stored.id.startswith(ACCESS_KEY_PREFIX) or not values.get("secret"):
         return None
@@ -101,7 +101,7 @@ def read_key(stored: StoredObject) -> SealedKey | None:
 
 
 def written(sealed: SealedKey) -> list[Element]:
-    """The elements that store a new key."""
+    """Return the elements that store a new key."""
     key, obj = sealed.key, access_key_object(sealed.key.id)
     values = {
         "dn": key.dn,

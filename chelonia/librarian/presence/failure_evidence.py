@@ -1,8 +1,7 @@
-"""What speaks for and against a Shepherd beside its heartbeats: its address refuses, it has left, others hear it.
+"""Evidence for and against a Shepherd beside its heartbeats: its address refuses, it has left, others hear it.
 
-A state machine with time passed in, one per Librarian. What it keeps lasts until the next heartbeat, a conclusion no
-longer than a lease: by then what was written, or silence, says the same. How the words of several Librarians are put
-together stands in `quorum_verdict`.
+A state machine with time passed in, one per Librarian. Its facts last until the next heartbeat, a conclusion at most a
+lease: by then the stored state, or silence, says the same. `quorum_verdict` combines the words of several Librarians.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from chelonia.core.ids import Ms, ServiceId
 
 
 class FailureEvidence:
-    """Of all Shepherds. `lease_ms`: for how long another Librarian's word, and a conclusion, counts."""
+    """The evidence on all Shepherds. `lease_ms`: time for which another Librarian's word, and a conclusion, counts."""
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
@@ -22,44 +21,44 @@ class FailureEvidence:
         self._vouched: dict[ServiceId, Ms] = {}
 
     def heard(self, shepherd: ServiceId) -> None:
-        """A heartbeat has come: there is no doubt."""
+        """Note a heartbeat, which ends all doubt."""
         self._gone.discard(shepherd)
         self._away.pop(shepherd, None)
         self._vouched.pop(shepherd, None)
 
     def left(self, shepherd: ServiceId, now: Ms) -> None:
-        """It has said itself that it ends."""
+        """Note that it has announced its end."""
         self._gone.add(shepherd)
         self.away(shepherd, now)
 
     def refused(self, shepherd: ServiceId) -> None:
-        """Nobody listens at its address any more."""
+        """Note that its address refuses connections."""
         self._gone.add(shepherd)
 
     def away(self, shepherd: ServiceId, now: Ms) -> None:
-        """It is agreed that it is away."""
+        """Note the conclusion that it is away."""
         self._away[shepherd] = now
         self._vouched.pop(shepherd, None)
 
     def vouched(self, shepherd: ServiceId, now: Ms) -> None:
-        """Another Librarian hears it."""
+        """Note that another Librarian hears it."""
         self._away.pop(shepherd, None)
         self._vouched[shepherd] = now
 
     def unvouched(self, shepherd: ServiceId) -> None:
-        """No other Librarian hears it any more: all have said so."""
+        """Note that no other Librarian hears it any more, by the answers of all."""
         self._vouched.pop(shepherd, None)
 
     def is_gone(self, shepherd: ServiceId) -> bool:
-        """Whether it was found gone here."""
+        """Return whether this Librarian found it gone."""
         return shepherd in self._gone
 
     def is_away(self, shepherd: ServiceId, now: Ms) -> bool:
-        """Whether it is known to be away, whatever was heard before."""
+        """Return whether it is known to be away, whatever was heard before."""
         return self._lately(self._away, shepherd, now)
 
     def is_vouched(self, shepherd: ServiceId, now: Ms) -> bool:
-        """Whether another Librarian has lately heard it."""
+        """Return whether another Librarian has lately heard it."""
         return self._lately(self._vouched, shepherd, now)
 
     def _lately(self, when: Mapping[ServiceId, Ms], shepherd: ServiceId, now: Ms) -> bool:

@@ -1,13 +1,12 @@
-"""Which Shepherds are there: heartbeats in memory, and the transitions a repair leader should write.
+"""The presence of Shepherds: heartbeats in memory, and the transitions that a repair leader should write.
 
 A state machine with time passed in: `now` is monotonic, `wall` is the wall clock. Each Librarian hears heartbeats for
-itself; only the leader's word is written (`node/state`). Who has heard a Shepherd within the lease knows it is there;
-who has not believes what is stored, except the leader, who after a whole lease of listening says that it is away.
+itself; only the leader writes (`node/state`). A Librarian that has heard a Shepherd within the lease knows that it is
+there; any other believes what is stored. The leader alone, after a whole lease of listening, calls a Shepherd away.
 
 Invariants:
 - A Shepherd is called away only after a lease in which this Librarian ran, since its start and since it began to lead.
-- One that it has not heard since its start is called away, or given up, only after `start_grace_ms`: all may have been
-  off, and some take longer to start.
+- One not heard since its start is called away, or given up, only after `start_grace_ms`: all may have been off.
 - A Librarian that stood still (SIGSTOP, a paused machine) listens anew for a lease (`listening.py`).
 - A message of an older boot changes nothing.
 - A Shepherd that one Librarian cannot hear is not away for the others.
@@ -35,10 +34,10 @@ from chelonia.librarian.presence.listening import Listening
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """What the A-Hash says of a Shepherd (`node` section); `state` is "" when nothing was ever written.
+    """A Shepherd in the A-Hash (section `node`); `state` is "" when none was ever written.
 
-    `left_until_ms`: it ended by itself, saying so, and is waited for until then, as in maintenance.
-    `drain_ms`: since when its copies are to leave, 0 when they are not.
+    `left_until_ms`: it announced its end, and counts as in maintenance until then.
+    `drain_ms`: time since which its copies are to leave, 0 when they are not.
     """
 
     dn: Dn = Dn("")
@@ -53,14 +52,14 @@ class StoredNode:
 
     @property
     def excused_until_ms(self) -> Ms:
-        """Until when its absence is announced, by an administrator or by itself."""
+        """End of its absence as announced by an administrator or by itself."""
         return max(self.maintenance_until_ms, self.left_until_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a heartbeat told: the Shepherd was away before, started anew, announces other facts than are stored, or has
-    just compared its inventory."""
+    """News of a heartbeat: the Shepherd was away before, has started anew, announces other facts than are stored, or
+    has just compared its inventory."""
 
     returned: bool
     new_boot: bool
@@ -70,7 +69,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A stored state to be written: `state` is `alive` or `offline`. `left`: it has said itself that it ends."""
+    """A stored state to write: `state` is `alive` or `offline`. `left`: the Shepherd announced its end."""
 
     shepherd: ServiceId
     state: str
@@ -79,7 +78,7 @@ class Transition:
 
 
 class RecordedHealth(NamedTuple):
-    """What a view of a Shepherd says that the table does not know: its store on record, and its trouble."""
+    """Facts in a view of a Shepherd that are not in the table: its store on record, and its trouble."""
 
     store: str = ""
     trouble: str = ""
@@ -94,7 +93,7 @@ class FlapRule:
 
 
 def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
-    """From when on a Shepherd counts as steady that came back at these times (ordered); 0 when it always did."""
+    """Return when a Shepherd with these returns (ordered times) counts as steady; 0 when it always did."""
     assert all(one <= other for one, other in pairwise(returns)), "returns are in order"
     if len(returns) < rule.returns_max:
         return Ms(0)
@@ -102,12 +101,12 @@ def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
 
 
 def unsteady(returns: Mapping[ServiceId, Sequence[Ms]], rule: FlapRule, now: Ms) -> frozenset[ServiceId]:
-    """The Shepherds that come and go: what they hold is replaced as if they were away, and they take nothing new.
+    """Return the Shepherds that come and go: their replicas are replaced as if they were away, and they take none.
 
     Args:
-        returns: of every Shepherd, when it came back, ordered.
-    Returns: nobody when more than half of all would be: then it is the network, or this Librarian, and to distrust
-        everybody would stop all writing.
+        returns: ordered times of the returns of every Shepherd.
+    Returns: none when more than half of all would be. Then it is the network, or this Librarian, and to distrust all
+        would stop all writing.
     """
     found = {shepherd for shepherd, at in returns.items() if now < steady_from(at, rule)}
     return frozenset() if 2 * len(found) > len(returns) else frozenset(found)
@@ -122,15 +121,15 @@ class _ShepherdHealth:
     heard_ran_ms: int = 0
 
     def take(self, stored: StoredNode) -> None:
-        """Take over what is stored; a goodbye counts also while it is not yet written."""
+        """Take over the stored state; an announced end counts also before it is written."""
         if self.beat is not None and self.beat.leaving:
             stored = replace(stored, left_until_ms=max(stored.left_until_ms, self.stored.left_until_ms))
         self.stored = stored
 
 
 class HealthTable:
-    """The Shepherds as one Librarian sees them. `start_grace_ms`: how long one that was not heard since this Librarian
-    started may take to start, too."""
+    """The Shepherds as one Librarian sees them. `start_grace_ms`: time that a Shepherd, not heard since this Librarian
+    started, gets to start too."""
 
     def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule(), *, start_grace_ms: int = 0) -> None:
         self._lease_ms = lease_ms
@@ -141,10 +140,10 @@ class HealthTable:
         self.evidence = FailureEvidence(lease_ms)
         self._nodes: dict[ServiceId, _ShepherdHealth] = {}
 
-    # --- what is told to it -----------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def load(self, stored: Mapping[ServiceId, StoredNode]) -> None:
-        """Take over what the A-Hash says now; Shepherds that are no longer registered are forgotten."""
+        """Take over the state in the A-Hash; forget Shepherds that are no longer registered."""
         fresh = {}
         for shepherd in sorted(stored):
             known = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
@@ -152,7 +151,7 @@ class HealthTable:
         self._nodes = fresh
 
     def note(self, shepherd: ServiceId, **written: Any) -> None:
-        """Take over what was just written of one Shepherd, unless it has been forgotten meanwhile."""
+        """Take over the facts just written of one Shepherd, unless it has been forgotten meanwhile."""
         node = self._nodes.get(shepherd)
         if node is not None:
             node.take(replace(node.stored, **written))
@@ -161,17 +160,17 @@ class HealthTable:
         return _ShepherdHealth(stored, deque(maxlen=self._rule.returns_max))
 
     def lead(self, now: Ms) -> None:
-        """This Librarian leads repair from now on: it listens for a whole lease before it calls anybody away."""
+        """Lead repair from now on: listen for a whole lease before calling any Shepherd away."""
         self._leading = True
         self.listening.anew(now)
 
     def follow(self) -> None:
-        """This Librarian no longer leads repair."""
+        """Lead repair no longer."""
         self._leading = False
 
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
-        """Whether this is heard of a Shepherd that was away, has been started anew, or was not heard before."""
-        # Whoever was not heard since this Librarian started counts as present all the same: no ground to believe him.
+        """Return whether the Shepherd of a heartbeat was away, has started anew, or was not heard before."""
+        # One that was not heard since this Librarian started counts as present all the same: no ground to believe it.
         return not self.present(beat.shepherd, now) or self.boot(beat.shepherd) != beat.boot
 
     def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
@@ -197,57 +196,59 @@ class HealthTable:
         return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
 
     def excuse(self, shepherd: ServiceId, until_ms: Ms) -> None:
-        """It has said goodbye: it is waited for until then, from now on and not only once that is written."""
+        """Wait for a Shepherd that announced its end until then, also before that is written."""
         node = self._nodes[shepherd]
         node.stored = replace(node.stored, left_until_ms=until_ms)
 
-    # --- what it knows ----------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def stored(self, shepherd: ServiceId) -> StoredNode | None:
-        """What the A-Hash says of a Shepherd, None when it is not registered."""
+        """Return the state of a Shepherd in the A-Hash, None when it is not registered."""
         node = self._nodes.get(shepherd)
         return node.stored if node else None
 
     def shepherds(self) -> tuple[ServiceId, ...]:
-        """All approved Shepherds, in order."""
+        """Return all approved Shepherds, in order."""
         return tuple(shepherd for shepherd, node in self._nodes.items() if node.stored.approved)
 
     def verify_key(self, shepherd: ServiceId) -> str:
-        """The key that checks a Shepherd's receipts, "" when none is known or it is not approved."""
+        """Return the key that checks a Shepherd's receipts, "" when none is known or it is not approved."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return ""
         return node.beat.verify_key if node.beat else node.stored.verify_key
 
     def boot(self, shepherd: ServiceId) -> int:
-        """The start of a Shepherd that was last heard of, 0 for none."""
+        """Return the start of a Shepherd that was last heard, 0 for none."""
         node = self._nodes.get(shepherd)
         return node.beat.boot if node is not None and node.beat is not None else 0
 
     def compared(self, shepherd: ServiceId) -> int:
-        """The generation of the metadata with which a Shepherd said last that it agrees, 0 for none."""
+        """Return the generation of the metadata that a Shepherd last reported to agree with, 0 for none."""
         node = self._nodes.get(shepherd)
         return node.beat.compared if node is not None and node.beat is not None else 0
 
     def copies_at_once_max(self, shepherd: ServiceId) -> int:
-        """How many repair copies a Shepherd sends and takes at once by its own configuration, 0 when it did not say."""
+        """Return how many repair copies a Shepherd is configured to send and take at once, 0 when unknown."""
         node = self._nodes.get(shepherd)
         return max(node.beat.copies_at_once_max, 0) if node is not None and node.beat is not None else 0
 
     def arriving(self) -> dict[Location, Arriving]:
-        """The copies whose bytes are coming in, as approved Shepherds told last, ordered by Shepherd; what can be no
-        blob is left out: it is asked for together with those of others."""
+        """Return the copies whose bytes arrive, by the last heartbeats of approved Shepherds, ordered by Shepherd.
+
+        Malformed blob ids are left out, for they would spoil the call that asks for all blobs.
+        """
         latest = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
         told = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
         return {Location(shepherd, copy.reference): copy for shepherd, copy in told}
 
     def starting(self, shepherd: ServiceId) -> bool:
-        """Whether a Shepherd said last that it is still starting: its address refuses until it has."""
+        """Return whether a Shepherd last reported that it is still starting: until then its address refuses."""
         node = self._nodes.get(shepherd)
         return node is not None and node.beat is not None and node.beat.starting
 
     def present(self, shepherd: ServiceId, now: Ms) -> bool:
-        """Whether a Shepherd can be expected to answer."""
+        """Return whether a Shepherd can be expected to answer."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return False
@@ -258,13 +259,15 @@ class HealthTable:
         return node.stored.state == NODE_ALIVE and not (self._leading and self._overdue(node, now))
 
     def awaited_ms(self, shepherd: ServiceId) -> Ms:
-        """Until when (monotonic) a Shepherd that was not heard since this Librarian started may still be starting, too,
-        however long it had been away before: all may have been off. 0: it was heard."""
+        """Return the end (monotonic) of the grace for a Shepherd not heard since this Librarian started; 0 once heard.
+
+        It holds however long the Shepherd had been away before: all may have been off.
+        """
         node = self._nodes.get(shepherd)
         return self._grace_until if node is not None and node.heard_ms is None else Ms(0)
 
     def proven(self, shepherd: ServiceId, now: Ms, generation: int) -> bool:
-        """Whether a Shepherd was heard within the lease, by this Librarian, and has compared its inventory in its
+        """Return whether this Librarian heard a Shepherd within the lease, which has compared its inventory in its
         present boot with the metadata of this generation."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved or node.beat is None or not self._heard(node, now):
@@ -272,12 +275,12 @@ class HealthTable:
         return node.beat.compared == generation and not self.evidence.is_gone(shepherd)
 
     def heard_ms(self, shepherd: ServiceId) -> Ms | None:
-        """When a Shepherd was last heard, None when it never was."""
+        """Return when a Shepherd was last heard, None when it never was."""
         node = self._nodes.get(shepherd)
         return node.heard_ms if node else None
 
     def word(self, shepherd: ServiceId, now: Ms, margin_ms: int = 0) -> HealingWord:
-        """What this Librarian knows of a Shepherd by itself, or will know in `margin_ms` if it hears nothing more."""
+        """Return this Librarian's own word on a Shepherd, now or, without another heartbeat, in `margin_ms`."""
         node = self._nodes.get(shepherd)
         if node is None or not node.stored.approved:
             return HealingWord.UNKNOWN
@@ -288,8 +291,10 @@ class HealthTable:
         return HealingWord.SILENT if self._overdue(node, now, margin_ms) else HealingWord.UNKNOWN
 
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
-        """Who is stored as alive, but will not have been heard within the lease in `margin_ms` from now: others are to
-        be asked before it is called away. Ordered by service id."""
+        """Return the Shepherds stored as alive whose lease will have run out in `margin_ms`, ordered by service id.
+
+        The leader asks the other Librarians before it calls such a Shepherd away.
+        """
         return tuple(
             shepherd
             for shepherd, node in self._nodes.items()
@@ -299,27 +304,26 @@ class HealthTable:
         )
 
     def unsure(self, now: Ms) -> tuple[ServiceId, ...]:
-        """Who is stored as alive, and was not heard within the lease, as far as is known: it is still to be listened
-        for, or to be written down as away. Ordered by service id."""
+        """Return the Shepherds stored as alive, but not known to be heard within the lease, ordered by service id."""
         stored = ((s, node) for s, node in self._nodes.items() if node.stored.state == NODE_ALIVE)
         return tuple(s for s, node in stored if node.stored.approved and not self._fresh(s, node, now))
 
     def unheard(self, now: Ms) -> tuple[ServiceId, ...]:
-        """Who is away as far as this Librarian hears: somebody may hear it again. Ordered by service id."""
+        """Return the Shepherds that this Librarian does not hear, ordered by service id; another may hear them."""
         return tuple(s for s in self.shepherds() if self.word(s, now) in (HealingWord.SILENT, HealingWord.GONE))
 
     def unsteady(self, now: Ms) -> frozenset[ServiceId]:
-        """The approved Shepherds that come and go."""
+        """Return the approved Shepherds that come and go."""
         returns = {shepherd: node.returns for shepherd, node in self._nodes.items() if node.stored.approved}
         return unsteady(returns, self._rule, now)
 
     def steady_from(self, shepherd: ServiceId) -> Ms:
-        """From when on a Shepherd counts as steady, if it does not come back once more; 0 when it is not known."""
+        """Return when a Shepherd counts as steady if it does not come back once more; 0 when unknown."""
         node = self._nodes.get(shepherd)
         return steady_from(node.returns, self._rule) if node else Ms(0)
 
     def transitions(self, now: Ms) -> tuple[Transition, ...]:
-        """The states a leader should write, ordered by service id."""
+        """Return the states that a leader should write, ordered by service id."""
         out = []
         for shepherd, node in self._nodes.items():
             stored = node.stored.state
@@ -336,7 +340,7 @@ class HealthTable:
     def views(
         self, now: Ms, wall: Ms, told: Callable[[ServiceId], RecordedHealth] = lambda _: RecordedHealth()
     ) -> tuple[NodeView, ...]:
-        """All Shepherds, ordered by service id. `told`: what else is said of one; its trouble comes first."""
+        """Return all Shepherds, ordered by service id. `told`: further facts of one; its trouble goes first."""
         shaky = self.unsteady(now)
         views = (self._view(shepherd, now, wall, told(shepherd)) for shepherd in self._nodes)
         trouble = (
@@ -394,5 +398,5 @@ def _state(stored: StoredNode, here: bool, wall: Ms) -> str:
 
 
 def _after_farewell(beat: Heartbeat, last: Heartbeat) -> bool:
-    """Whether a heartbeat was overtaken by the one that said goodbye."""
+    """Whether a farewell has overtaken this heartbeat."""
     return last.leaving and beat.boot == last.boot and not beat.leaving

@@ -1,11 +1,13 @@
-"""Whether a heartbeat is that of the Shepherd it names: by its store, and by its boot. Pure; time is passed in.
+"""The identity behind a heartbeat: whether it comes from the Shepherd it names. Pure; time is passed in.
 
-Each Shepherd has one store on record. The first one heard is recorded; another is refused until an administrator, on
-the Shepherd's own node, says that it takes the first one's place. While a Shepherd is heard, nobody else speaks in its
-name: another process with another boot is its restart only if its disk remembers the boot that is heard. A store that
-was replaced comes back only by a later start of its own, for a message of the earlier ones may be late. One that
-seems older than the store on record has to say for a lease that it takes its place. No two stores have a boot in
-common, for starts are told apart by it.
+Each Shepherd has one store on record, the first one heard. Another is refused until an administrator, on the Shepherd's
+own node, orders that it takes the first one's place.
+
+- While a Shepherd is heard, nobody else speaks in its name. A process with another boot is its restart only if its disk
+  remembers the boot that is heard.
+- A replaced store comes back only by a later start of its own, for a message of an earlier one may be late.
+- One that seems older than the store on record has to insist on its place for a lease.
+- No two stores have a boot in common, for boots tell starts apart.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ BURNT: Final = (
     "this Shepherd was declared lost for good (admin node forget) and is never accepted again under this name; "
     "to use the machine again, start it with an empty disk and another id"
 )
-"""Why a forgotten identity is refused."""
+"""Reason for refusing a forgotten identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is on record of a Shepherd's stores: the present one ("" for none), the boot it was recorded with, and the
-    latest boot known of each that was replaced, the newest first."""
+    """The stores on record of a Shepherd: the present one ("" for none), the boot that it was recorded with, and the
+    last known boots of replaced ones, newest first."""
 
     store: str = ""
     boot: int = 0
@@ -40,15 +42,17 @@ class Recorded:
 
 
 def read(shepherd: StoredObject) -> Recorded:
-    """What a Shepherd's object says of its stores."""
+    """Return the stores on record in a Shepherd's object."""
     words = shepherd.value("node", "replaced").split()
     replaced = {store: int(boot) for store, boot in zip(words[::2], words[1::2], strict=True)}
     return Recorded(shepherd.value("node", "store"), int(shepherd.value("node", "store_boot", "0")), replaced)
 
 
 def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Recorded, list[Element]]:
-    """Have the store of a heartbeat recorded, if the record is as it was `before`; `last_boot`: the latest known of the
-    store it replaces. The reports of another store begin anew, whatever its boots were."""
+    """Record the store of a heartbeat, on condition that the record is as `before`; its reports begin anew.
+
+    `last_boot`: the latest known boot of the store that it replaces.
+    """
     replaced = {store: boot for store, boot in before.replaced.items() if store != beat.store}
     if before.store:
         replaced = {before.store: max(before.boot, last_boot), **replaced}
@@ -71,10 +75,10 @@ def _text(replaced: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What to do with a heartbeat.
+    """The decision on a heartbeat.
 
-    `refused`: a word of `HeartbeatAnswer.refused`, with its `cause`; `alarm`: a person should know; `record`: write its
-    store as this Shepherd's, if the record is still as it was judged by.
+    `refused`: a value of `HeartbeatAnswer.refused`, with its `cause`; `alarm`: a person should know. `record`: record
+    its store for this Shepherd, if the record is still the one that was judged by.
     """
 
     refused: str = ""
@@ -92,7 +96,7 @@ def judge(
         recorded: the stores on record.
         living: the last heartbeat taken, if within the lease, else None.
         settled: its boot has been heard for a lease or longer, so an older one is no message that was late.
-        insists: this start has said for a lease, and was not silent for one, that its store replaces another, and
+        insists: this start has reported for a lease, without a lease of silence, that its store replaces another, and
             nobody else was taken meanwhile.
     """
     other = living is not None and (beat.boot != living.boot or living.store not in ("", beat.store))
@@ -144,14 +148,13 @@ def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None
 
 
 def older(beat: Heartbeat, known: Heartbeat) -> bool:
-    """Whether this is a message of an earlier start: on the same store, for another knows nothing of its boots, or of
-    software that names none."""
+    """Return whether a message is of an earlier start: of the same store, whose boots alone compare, or of none."""
     return beat.boot < known.boot and beat.store in ("", known.store)
 
 
 ALARM_KEEP_MS = 600_000
-"""How long a second process of the same name, or one with another store, is told after it was last heard, unless the
-Shepherd itself begins anew: longer than anybody takes to look."""
+"""Time for which views show a twin, or another store, after it was last heard: longer than anybody takes to look. The
+Shepherd's own new start ends it."""
 
 
 _NOTHING: Final = Recorded()
@@ -165,7 +168,7 @@ class _Voice:
 
 
 class Voices:
-    """Who speaks for each Shepherd, as one Librarian hears it. `now` is monotonic."""
+    """The process that speaks for each Shepherd, as one Librarian hears it. `now` is monotonic."""
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
@@ -177,7 +180,7 @@ class Voices:
         self._troubles: dict[ServiceId, str] = {}
 
     def record(self, shepherd: ServiceId, recorded: Recorded) -> None:
-        """Note what is on record; who has claimed another's place does not yet claim that of this one."""
+        """Note the stores on record; a claim to the place of the former store does not hold for a new one."""
         if recorded.store != self.recorded(shepherd).store:
             self._claims.pop(shepherd, None)
         self._recorded[shepherd] = recorded
@@ -186,16 +189,16 @@ class Voices:
         return self._recorded.get(shepherd, _NOTHING)
 
     def boot(self, shepherd: ServiceId, store: str) -> int:
-        """The last boot of this store that was taken here, 0 for none."""
+        """Return the last boot of this store that was taken here, 0 for none."""
         voice = self._voices.get(shepherd)
         return voice.beat.boot if voice is not None and voice.beat.store == store else 0
 
     def arrives(self, beat: Heartbeat) -> None:
-        """Note who speaks, before anything is waited for."""
+        """Note the start that speaks, before anything else is awaited."""
         self._newest[beat.shepherd] = beat.store, beat.boot
 
     def is_overtaken(self, beat: Heartbeat) -> bool:
-        """Whether another start has spoken since a heartbeat came: this one may be over."""
+        """Return whether another start has spoken since a heartbeat came: this one may be over."""
         return self._newest.get(beat.shepherd, (beat.store, beat.boot)) != (beat.store, beat.boot)
 
     def judge(self, beat: Heartbeat, now: Ms) -> Judgement:
@@ -207,7 +210,7 @@ class Voices:
         return judge(beat, self.recorded(beat.shepherd), living, settled=settled, insists=insists)
 
     def _claimed_since(self, beat: Heartbeat, now: Ms) -> Ms:
-        """Since when this start says, without a lease of silence, that its store replaces another."""
+        """The time since which this start claims, without a lease of silence, that its store replaces another."""
         store, boot, since, last = self._claims.get(beat.shepherd, ("", 0, now, now))
         if (store, boot) != (beat.store, beat.boot) or now - last > self._lease_ms:
             since = now
@@ -215,12 +218,12 @@ class Voices:
         return since
 
     def taken(self, beat: Heartbeat, now: Ms) -> bool:
-        """It is the Shepherd's own; returns whether its trouble, or the end of it, is news."""
+        """Take a heartbeat as the Shepherd's own; returns whether its trouble, or the end of it, is news."""
         voice = self._voices.get(beat.shepherd)
         if voice is not None and older(beat, voice.beat):
             return False
         since = voice.since if voice is not None and voice.beat.boot == beat.boot else now
-        if since == now:  # what was said of others before this start is settled; who is there yet is refused again
+        if since == now:  # a new start settles earlier alarms; a process that is still there is refused again
             self._alarms.pop(beat.shepherd, None)
         self._claims.pop(beat.shepherd, None)
         self._voices[beat.shepherd] = _Voice(beat, since, now)
@@ -230,7 +233,7 @@ class Voices:
         return before != beat.trouble
 
     def refused(self, beat: Heartbeat, judged: Judgement, now: Ms) -> bool:
-        """It is not; returns whether a person should be told now."""
+        """Refuse a heartbeat; returns whether to notify a person now."""
         if not judged.alarm:
             return False
         known = self.trouble(beat.shepherd, now)
@@ -238,6 +241,6 @@ class Voices:
         return known != judged.cause
 
     def trouble(self, shepherd: ServiceId, now: Ms) -> str:
-        """What a person should know of a Shepherd, "" when there is nothing."""
+        """Return the trouble of a Shepherd that a person should know, "" for none."""
         text, until = self._alarms.get(shepherd, ("", Ms(0)))
         return text if now < until else self._troubles.get(shepherd, "")

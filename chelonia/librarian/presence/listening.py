@@ -1,8 +1,8 @@
-"""Since when one Librarian listens: Shepherds are silent only while it runs. Pure; times are monotonic, in ms.
+"""The time for which one Librarian has listened: Shepherds are silent only while it runs. Pure; monotonic ms.
 
-A process that stood still (SIGSTOP, a paused machine) has not read what was sent meanwhile. When it wakes it listens
-anew for a lease. A process that stands still again and again would never listen for a whole lease: the time in which
-it stood still is left out then, and the rest counts.
+A process that stood still (SIGSTOP, a paused machine) has not read what came meanwhile. When it wakes it listens anew
+for a lease. A process that stands still again and again would never listen for a whole lease. Then only the time in
+which it stood still is left out, and the rest counts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 from chelonia.core.ids import Ms
 
 WATCHES: Final = 4
-"""In a lease a Librarian notes that it runs: half a lease without is one in which it stood still."""
+"""Times in a lease that a Librarian notes that it runs; half a lease without a note is one in which it stood still."""
 STEADY_LEASES: Final = 2
-"""Who has not run for so long before it stands still again runs late."""
+"""Leases for which a process has to run before it stands still again; one that ran for less runs late."""
 
 
 class Listening:
-    """The time in which one process has listened, counted in ms of which those that it stood still are left out."""
+    """The time in which one process has listened, in ms, without those in which it stood still."""
 
     def __init__(self, lease_ms: int, started_ms: Ms) -> None:
         self._lease_ms = lease_ms
@@ -26,14 +26,14 @@ class Listening:
         self._still_ms = 0
         self._woke_ran_ms = started_ms - STEADY_LEASES * lease_ms
         self.since: int = started_ms
-        """From when on silence counts, by `ran`."""
+        """Time, by `ran`, from which silence counts."""
 
     def anew(self, now: Ms) -> None:
-        """Nothing that was not heard before counts as silence."""
+        """Listen anew: earlier silence does not count."""
         self.since = max(self.since, self.ran(now))
 
     def watch(self, now: Ms) -> None:
-        """This process runs: to be told `WATCHES` times in a lease. Never told, it is taken to run."""
+        """Note that this process runs, `WATCHES` times in a lease; without any note it counts as running."""
         ran = self.ran(now)
         if self.stood_still(now):
             if ran - self._woke_ran_ms >= STEADY_LEASES * self._lease_ms:
@@ -42,13 +42,12 @@ class Listening:
         self._watched_ms = now
 
     def ran(self, now: Ms) -> int:
-        """The time now without that in which this process stood still. It was to sleep from one look to the next, so
-        that much counts."""
+        """Return the time now without that in which this process stood still beyond its sleep between two notes."""
         if self._watched_ms is not None and self.stood_still(now):
             now = Ms(self._watched_ms + self._lease_ms // WATCHES)
         return now - self._still_ms
 
     def stood_still(self, now: Ms) -> bool:
-        """Whether this process has not run for so long that a lease may be over which it has not listened through: one
-        that was heard two heartbeats before is not silent yet after half of it."""
+        """Return whether this process has not run for half a lease, so that a lease may have passed without listening.
+        A Shepherd that was heard two heartbeats before is not silent yet after half of it."""
         return self._watched_ms is not None and now - self._watched_ms >= self._lease_ms // 2

@@ -1,7 +1,7 @@
 """The node half of the Librarian: heartbeats, numbered reports, inventories, the registry, maintenance.
 
-What is decided stands in `health`, `reports` and `registry`. Heartbeats stay in memory; only a Shepherd's domain and
-key are written, when they change.
+`health`, `reports` and `registry` decide. Heartbeats stay in memory; only a Shepherd's domain and key are written, when
+they change.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ OUTLIVED = (
 )
 
 Changed = Callable[[ServiceId], None]
-"""Told of a Shepherd whose replicas must be planned again."""
+"""Listener that gets each Shepherd whose replicas must be planned again."""
 
 
 class NodeTable:
-    """What this Librarian knows of the Shepherds and of all registered services."""
+    """The Shepherds and all registered services, as this Librarian knows them."""
 
     def __init__(self, records: Records, world: World, started_ms: Ms) -> None:
         self._records = records
@@ -82,20 +82,20 @@ class NodeTable:
         self._listeners: list[Changed] = []
 
     def listen(self, listener: Changed) -> None:
-        """Have `listener` told of Shepherds whose replicas must be planned again."""
+        """Call `listener` with each Shepherd whose replicas must be planned again."""
         self._listeners.append(listener)
 
     def present(self, shepherd: ServiceId) -> bool:
-        """Whether a Shepherd can be expected to answer now."""
+        """Return whether a Shepherd can be expected to answer now."""
         return self.table.present(shepherd, self._world.clock.monotonic_ms())
 
     def proven(self, shepherd: ServiceId) -> bool:
-        """Whether what the metadata says of a Shepherd's replicas can be relied on when others are to be given up."""
+        """Return whether the recorded replicas of a Shepherd are reliable enough to give up other copies for them."""
         generation = self._records.position.generation
         return self.table.proven(shepherd, self._world.clock.monotonic_ms(), generation)
 
     def views(self) -> tuple[NodeView, ...]:
-        """All Shepherds, ordered by service id."""
+        """Return all Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
 
         def told(shepherd: ServiceId) -> RecordedHealth:
@@ -105,7 +105,7 @@ class NodeTable:
         return self.table.views(now, self._world.clock.now_ms(), told)
 
     def _disobeys(self, shepherd: ServiceId) -> str:
-        """Why a Shepherd erases nothing that these metadata order, "" while it does."""
+        """The reason why a Shepherd erases nothing that these metadata order, "" while it does."""
         seen, ours = self.table.compared(shepherd), self._records.position.generation
         return OUTLIVED.format(seen=seen, ours=ours) if seen > ours else ""
 
@@ -129,11 +129,11 @@ class NodeTable:
                 self._changed(shepherd)
 
     def services(self) -> tuple[ServiceRecord, ...]:
-        """All registered identities, ordered by role and id."""
+        """Return all registered identities, ordered by role and id."""
         return self.registry.records
 
     def librarians(self) -> tuple[ServiceId, ...]:
-        """All approved Librarians."""
+        """Return all approved Librarians."""
         approved = (r.service_id for r in self.registry.records if r.role is Role.LIBRARIAN and r.approved)
         return tuple(dict.fromkeys(approved))
 
@@ -152,7 +152,7 @@ class NodeTable:
         await self.refresh(call)
 
     async def bootstrap(self, call: Call, records: tuple[ServiceRecord, ...]) -> None:
-        """Register identities that the configuration names, each only if nothing is said of it yet."""
+        """Register the identities of the configuration that are not registered yet."""
         for record in records:
             _check_identity(record)
             await self._records.attempt(call, PlannedTransact((registry.add_record(record),)))
@@ -184,7 +184,7 @@ class NodeTable:
     # --- heartbeats -------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Note that a Shepherd lives; an identity that is not approved is recorded as waiting."""
+        """Note that a Shepherd lives; record an unknown identity as waiting."""
         found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is not None:
             self._voices.arrives(beat)
@@ -222,10 +222,10 @@ class NodeTable:
         return self.registry.find(record.role, record.service_id, record.dn)
 
     async def _identified(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer | None:
-        """Whether it is this Shepherd that speaks: None, or the answer for somebody else."""
-        if beat.replaces:  # said once, until it is taken: older metadata may have been put back since we read
+        """None when it is this Shepherd that speaks, otherwise the answer to the impostor."""
+        if beat.replaces:  # sent only until it is taken: older metadata may have been restored since we read
             await self._read_stores(call.strongly(), beat.shepherd)
-        now = self._world.clock.monotonic_ms()  # what has waited for the metadata was said before others were taken
+        now = self._world.clock.monotonic_ms()  # a heartbeat that waited for the metadata is older than those since
         judged = self._voices.judge(beat, now)
         if judged.refused == REFUSED_STORE and await self._store_of(call, beat.shepherd, beat.store) == beat.store:
             judged = self._voices.judge(beat, now)
@@ -258,9 +258,9 @@ class NodeTable:
         return recorded
 
     async def _record_store(self, call: Call, beat: Heartbeat, before: Recorded) -> None:
-        """Write which store is this Shepherd's, as was judged by what stood there `before`.
+        """Record this Shepherd's store, on condition that the record is as `before`.
 
-        Raises: CONFLICT when somebody has just written another.
+        Raises: CONFLICT when another store has just been recorded.
         """
         reported = await self._records.one(call.strongly(), shepherd_object(beat.shepherd), (Needed("report"),))
         last_boot = max(reports.reached(reported).boot, self._voices.boot(beat.shepherd, before.store))
@@ -279,15 +279,15 @@ class NodeTable:
             _LOG.info("shepherd %s has store %s", beat.shepherd, beat.store)
 
     async def _announce(self, call: Call, beat: Heartbeat) -> None:
-        """Keep a Shepherd's domain and key, so that they outlive this process."""
+        """Store a Shepherd's domain and key, so that they outlive this process."""
         obj = shepherd_object(beat.shepherd)
         elements = [put(obj, "node", "domain", beat.domain), put(obj, "node", "verify_key", beat.verify_key)]
         await self._records.attempt(call, PlannedTransact(elements))
         self.table.note(beat.shepherd, domain=beat.domain, verify_key=beat.verify_key)
 
     def _accepted(self, beat: Heartbeat) -> int:
-        """The last report applied for this boot, as far as it is known here: no heartbeat waits for the A-Hash, as who
-        has one under way sends no other, and would count as away before there is a new master."""
+        """The last report applied for this boot, as far as known here. No heartbeat waits for the A-Hash: its Shepherd
+        sends no other meanwhile, and would count as away before there is a new master."""
         known = self._reached.get(beat.shepherd)
         return known.number if known is not None and known.boot == beat.boot else 0
 
@@ -298,11 +298,11 @@ class NodeTable:
     # --- transitions ------------------------------------------------------------------------------------------------
 
     def left_until_ms(self) -> Ms:
-        """Until when a Shepherd is waited for that says goodbye now: a restart starts no copies."""
+        """Return the time until which to wait for a Shepherd that announces its end now: a restart starts no copies."""
         return Ms(self._world.clock.now_ms() + self._world.settings.repair_delay_ms)
 
     def written(self, transition: Transition, since_ms: Ms, left_until_ms: Ms) -> None:
-        """A transition of this Librarian's was written."""
+        """Note that this Librarian has written a transition."""
         self.decided(transition.shepherd, state=transition.state, since_ms=since_ms, left_until_ms=left_until_ms)
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
@@ -317,12 +317,12 @@ class NodeTable:
         self.decided(shepherd, maintenance_until_ms=until_ms)
 
     def decided(self, shepherd: ServiceId, **written: Any) -> None:
-        """Something was decided about a Shepherd, and is written."""
+        """Note a decision about a Shepherd that has been written."""
         self.table.note(shepherd, **written)
         self._changed(shepherd)
 
     def known(self, op: str, shepherd: ServiceId) -> StoredNode:
-        """What is stored of a Shepherd. Raises: NOT_FOUND."""
+        """Return the stored state of a Shepherd. Raises: NOT_FOUND."""
         stored = self.table.stored(shepherd)
         if stored is None:
             raise CheloniaError(Kind.NOT_FOUND, op, shepherd, "no such Shepherd is registered")
@@ -331,7 +331,7 @@ class NodeTable:
     # --- reports ----------------------------------------------------------------------------------------------------
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
-        """Apply a report if it is its turn; otherwise say which one is. Raises: UNAVAILABLE amid a rebuild."""
+        """Apply a report in its turn; otherwise return which one is next. Raises: TOO_LARGE, DENIED, UNAVAILABLE."""
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
@@ -344,7 +344,7 @@ class NodeTable:
         if report.store and recorded and report.store != recorded:
             cause = f"the cluster knows it with store {recorded}, this report is of store {report.store}"
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, cause)
-        call = call.strongly()  # what is told to be unknown is set aside
+        call = call.strongly()  # the Shepherd sets unknown bytes aside
         obj, of_rebuild = shepherd_object(report.shepherd), (Needed("rebuild"), Needed(REPORTED, report.shepherd))
         needed = (*reports.records_needed(report), *of_rebuild)
         answer = ReportAnswer(0, self._world.settings.lease_ms)
@@ -364,7 +364,7 @@ class NodeTable:
                 return PlannedTransact(())
             known = await self._known(call, report, stored)
             judged = reports.judge(report, known, self._world.clock.now_ms())
-            if not reports.is_next(report, last):  # a repeat is told again what is unknown: silence would mean "known"
+            if not reports.is_next(report, last):  # a repeat gets the unknown ones again: silence would mean "known"
                 answer = replace(answer, unknown=(*judged.unknown, *judged.unlisted))
                 return PlannedTransact(())
             for note in judged.notes:
@@ -388,8 +388,8 @@ class NodeTable:
         return ReportContext(stored, dict(zip(ids, found, strict=True)))
 
     async def _old_report(self, call: Call, report: Report) -> ReportAnswer:
-        """A report of the original's form: a sign of life. It has no number, so nothing in it can be applied safely;
-        one that tells of replicas is asked for a reconciliation, with what is believed to be there."""
+        """Take a report of the original's form as a sign of life. It has no number, so nothing in it can be applied
+        safely. One that names replicas is answered with the known files, and a request for reconciliation."""
         if not report.replicas and self.present(report.shepherd):
             return ReportAnswer(0, self._world.settings.lease_ms)
         page = await self._records.scan(call, shepherd_object(report.shepherd), "file", "", bounds.SECTION_WHOLE_MAX)
@@ -399,9 +399,9 @@ class NodeTable:
         return ReportAnswer(0, ASK_RECONCILIATION, all_files=tuple(files))
 
     async def inventory(self, call: Call, shepherd: ServiceId, after: str, limit: int) -> InventoryPage:
-        """A page of what the namespace believes to be on a Shepherd. Raises: UNAVAILABLE amid a rebuild."""
+        """Return a page of the replicas that the metadata has for a Shepherd. Raises: UNAVAILABLE amid a rebuild."""
         limit = min(limit if limit > 0 else bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-        call = call.strongly()  # what is not in it is set aside
+        call = call.strongly()  # the Shepherd sets aside what the page lacks
         _require_whole("inventory", shepherd, await self._records.one(call, REBUILD_OBJECT, (Needed("rebuild"),)))
         page = await self._records.scan(call, shepherd_object(shepherd), "file", after, limit)
         ids = list(dict.fromkeys(blob_object(BlobId(blob)) for _, blob in page.items))
@@ -429,7 +429,7 @@ def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
 
 
 def _require_whole(operation: str, shepherd: ServiceId, marker: StoredObject) -> None:
-    """Raises: UNAVAILABLE amid a rebuild: what it lists may give way to newer bytes again."""
+    """Raises: UNAVAILABLE amid a rebuild: a replica not restored yet is not unknown."""
     if under_way(marker):
         cause = "a rebuild of the namespace is not through: what it does not know yet is not unknown"
         raise CheloniaError(Kind.UNAVAILABLE, operation, shepherd, cause)
@@ -446,10 +446,7 @@ def _check_identity(record: ServiceRecord) -> None:
 
 
 def _check_url(service: ServiceId) -> None:
-    """Refuse an id that nobody can be reached by, or that would not show as it is: strangers choose theirs.
-
-    Raises: BAD_REQUEST.
-    """
+    """Refuse an id that is no address, or not printable ASCII: strangers choose theirs. Raises: BAD_REQUEST."""
     try:
         parts = urlsplit(service)
         sound = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc

@@ -1,8 +1,8 @@
-"""Whether a Shepherd is away: the words of several Librarians put together. Pure.
+"""The verdict on a Shepherd's presence, from the words of several Librarians. Pure.
 
-Each Librarian hears heartbeats for itself (`health`). A process that is gone is known at once, for its connections
-break and its address refuses new ones; one that is frozen, or behind a broken network, is known when its lease has run
-out. A connection cut to one Librarian alone is neither: whoever hears the Shepherd speaks for it.
+Each Librarian hears heartbeats for itself (`health`). A process that is gone shows at once: its connections break and
+its address refuses new ones. One that is frozen, or behind a broken network, shows when its lease has run out. A
+connection cut to one Librarian alone is neither: any Librarian that hears the Shepherd speaks for it.
 
 Invariants: a Shepherd that any Librarian hears is here; before the lease has run out only a majority calls it away.
 """
@@ -16,21 +16,21 @@ from chelonia.core.cluster.healing import HealingWord
 
 
 class PresenceVerdict(enum.Enum):
-    """What follows for a Shepherd."""
+    """The conclusion on a Shepherd."""
 
     HERE = "here"
     AWAY = "away"
     OPEN = "open"
-    """Not to be said yet: the lease, or another question, will tell."""
+    """Undecided: the end of the lease, or another query, will show."""
 
 
 def verdict(own: HealingWord, others: Sequence[HealingWord | None]) -> PresenceVerdict:
-    """Put together what is known.
+    """Combine the words of the Librarians.
 
     Args:
         own: this Librarian's word.
-        others: those of the other Librarians that run; None of one that did not answer. One whose process is gone has
-            no say: with it a loss of both would wait for the lease.
+        others: words of the other Librarians that run, None for one that did not answer. A Librarian whose process is
+            gone does not count: with it a loss of both would wait for the lease.
     """
     if HealingWord.HEARD in (own, *others):
         return PresenceVerdict.HERE

@@ -1,12 +1,13 @@
-"""Asking after copies whose receipts are old, or of another start than the one heard of now.
+"""The audit of committed receipts: asks Shepherds for copies whose receipts are old, or of another start than known.
 
-A receipt may be committed long after it was given (an A-Hash that took nothing meanwhile). Its Shepherd may have set
-the bytes aside as nobody's: Bartenders take none that are too old, but by clocks that may be wrong. If it has started
-again since, with an older image of its disk or another disk, it has compared its inventory too soon to miss the copy.
-Asked for one that it does not have, it compares again. This Librarian may not have heard of that start yet: what was
-written since the Shepherd was last heard is asked for as soon as another start is heard; of one that is not heard here
-for long, before it is too much to remember. Who does not answer is asked again some times: one that runs, and has
-compared, would not miss the copy for a day.
+An A-Hash that takes no changes can delay the commit of a receipt. Meanwhile its Shepherd may have:
+
+- quarantined the bytes as nobody's (Bartenders refuse receipts that are too old, but by clocks that may be wrong)
+- started again, with an older image of its disk or another disk, and compared its inventory too soon to miss the copy
+
+A Shepherd that lacks the copy compares again. This Librarian may not know of the new start yet. So it asks for copies
+committed since the Shepherd was last heard as soon as it hears another start, or when they become too many. It repeats
+an unanswered question a few times: a Shepherd that runs and has compared would not miss the copy for a day.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from chelonia.librarian.world import World
 _LOG = logging.getLogger(__name__)
 
 LATE_MS: Final = 30_000
-"""A receipt so old is late: a name comes a moment after the bytes. Shepherds keep them for more than ten minutes."""
+"""Age of a late receipt: a name comes a moment after the bytes. Shepherds keep them for more than ten minutes."""
 TRIES_MAX: Final = 5
-"""How often a Shepherd that does not answer is asked for the same copies, a lease apart."""
+"""Tries to ask a Shepherd that does not answer for the same copies, a lease apart."""
 
 
 class ReceiptAudit:
-    """One Librarian's questions after copies it has just written down. `table`: which starts it has heard of, and when;
-    `_written`: receipts of the start it knows, each with the time at which it was committed, oldest first."""
+    """One Librarian's audit of the copies that it has just committed.
+
+    `table`: the starts it has heard; `_written`: receipts of the known start with their times of commit, oldest first.
+    """
 
     def __init__(self, world: World, call: Call, table: HealthTable) -> None:
         self._world = world
@@ -46,8 +49,8 @@ class ReceiptAudit:
         self._asking: set[asyncio.Task[None]] = set()
 
     async def written(self, receipts: Iterable[Receipt]) -> None:
-        """These receipts have been committed. What a Shepherd answers it acts on itself; one that is silent now is
-        asked again later, and compares when it starts again."""
+        """Audit committed receipts. A Shepherd acts by itself on a copy that it lacks; a silent one gets the question
+        again, and compares when it starts."""
         old: dict[ServiceId, list[Receipt]] = {}
         for receipt in receipts:
             shepherd = receipt.location.shepherd
@@ -72,7 +75,7 @@ class ReceiptAudit:
             self._begin_asking(shepherd, [receipt for _, receipt in waiting])
 
     def heard(self, shepherd: ServiceId) -> None:
-        """A Shepherd was heard again, perhaps of another start: ask for what was written before that was known."""
+        """Ask a Shepherd heard again, perhaps of another start, for copies committed before that was known."""
         boot, written = self._table.boot(shepherd), self._written.get(shepherd)
         if not boot or not written:
             return
@@ -94,8 +97,7 @@ class ReceiptAudit:
         await self._ask(shepherd, receipts, tries)
 
     async def _ask(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int = TRIES_MAX) -> None:
-        """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`; without an answer so many tries in all
-        are made."""
+        """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`, with `tries` in all."""
         references = [receipt.location.reference for receipt in receipts]
         port = self._world.directory.shepherd(shepherd)
         asked = port.stat(self._call, tuple((reference, reference) for reference in references))

@@ -1,4 +1,4 @@
-"""The registry of service identities (`sys:services`): who is approved, who waits, as one pure value."""
+"""The registry of service identities (`sys:services`): those approved, waiting, withdrawn or forgotten. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chelonia.librarian.metadata.elements import drop, is_, isnot, put, unset
 APPROVED = "approved"
 WAITING = "waiting"
 WITHDRAWN = "withdrawn"
-"""An administrator said no: stays registered, so that neither the configuration nor a heartbeat brings it back."""
+"""An administrator refused it: it stays registered, so that neither configuration nor heartbeat brings it back."""
 FORGOTTEN = "forgotten"
 """Declared lost for good: never accepted again, whatever an administrator or the configuration says."""
 NO_SERVICE = "-"
@@ -24,12 +24,12 @@ NO_SERVICE = "-"
 
 
 def property_of(record: ServiceRecord) -> str:
-    """The property under which an identity is registered: `<service id> <DN>`."""
+    """Return the property of a registered identity: `<service id> <DN>`."""
     return f"{record.service_id or NO_SERVICE} {record.dn}"
 
 
 def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
-    """All registered identities, ordered by role and property; sections and lines of another form are skipped."""
+    """Return all registered identities, ordered by role and property; malformed sections and lines are skipped."""
     out = []
     for role in sorted(Role, key=lambda role: role.value):
         for prop, value in sorted(stored.sections.get(role.value, {}).items()):
@@ -42,17 +42,17 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
 
 
 def needed(record: ServiceRecord) -> Filter:
-    """What to read of the registry to see whether an identity still `stands`."""
+    """Return the filter of the registry that shows whether an identity still `stands`."""
     return (Needed(record.role.value, property_of(record)),)
 
 
 def stands(stored: StoredObject, record: ServiceRecord) -> bool:
-    """Whether an identity that was approved still is, by what is stored now."""
+    """Return whether the registry as stored has this identity as approved."""
     return stored.value(record.role.value, property_of(record)) == APPROVED
 
 
 def set_record(record: ServiceRecord) -> Element:
-    """Write an identity as approved, or withdraw it; not one that was forgotten."""
+    """Write an identity as approved or withdrawn, unless it was forgotten."""
     role, prop = record.role.value, property_of(record)
     return put(SERVICES_OBJECT, role, prop, APPROVED if record.approved else WITHDRAWN, isnot(role, prop, FORGOTTEN))
 
@@ -63,14 +63,14 @@ def forget_record(record: ServiceRecord) -> Element:
 
 
 def add_record(record: ServiceRecord) -> Element:
-    """Write an identity only if it is not registered yet, in whatever state."""
+    """Write an identity unless it is registered in any state."""
     prop = property_of(record)
     value = APPROVED if record.approved else WAITING
     return put(SERVICES_OBJECT, record.role.value, prop, value, unset(record.role.value, prop))
 
 
 def drop_waiting(record: ServiceRecord) -> Element:
-    """Forget an identity that still waits."""
+    """Drop an identity that still waits."""
     role, prop = record.role.value, property_of(record)
     return drop(SERVICES_OBJECT, role, prop, is_(role, prop, WAITING))
 
@@ -81,17 +81,17 @@ class IdentityRegistry:
 
     records: tuple[ServiceRecord, ...] = ()
     waiting: tuple[ServiceRecord, ...] = ()
-    """Those that wait for an administrator's word."""
+    """Identities that wait for an administrator's approval."""
 
     def find(self, role: Role, service_id: ServiceId, dn: Dn) -> ServiceRecord | None:
-        """The record of exactly this identity."""
+        """Return the record of exactly this identity."""
         for record in self.records:
             if record.service_id == service_id and record.dn == dn and record.role is role:
                 return record
         return None
 
     def shepherds(self) -> Mapping[ServiceId, ServiceRecord]:
-        """Shepherds by service id, without those forgotten; an approved record counts before a waiting one."""
+        """Return the Shepherds by service id, without forgotten ones; an approved record goes before a waiting one."""
         out: dict[ServiceId, ServiceRecord] = {}
         for record in self.records:
             if record.role is not Role.SHEPHERD or record.forgotten:
@@ -101,14 +101,16 @@ class IdentityRegistry:
         return dict(sorted(out.items()))
 
     def forgotten(self) -> tuple[ServiceId, ...]:
-        """Shepherds declared lost for good whose service id nobody else has been registered under since."""
+        """Return the forgotten Shepherds whose service id nobody has been registered under since."""
         known = self.shepherds()
         burnt = (r.service_id for r in self.records if r.role is Role.SHEPHERD and r.forgotten)
         return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
 
     def gives_way(self, dn: Dn) -> ServiceRecord | None:
-        """Whose place one of `dn` takes when nobody else may wait: one of the DN that has most of them; None when that
-        has no more than `dn` would have then. So as many certificates as places are needed to shut newcomers out."""
+        """Return the waiting identity that gives its place to a new one of `dn`: one of the DN with most of them.
+
+        None when that DN has no more than `dn` then would: to shut newcomers out takes as many certificates as places.
+        """
         counts = Counter(record.dn for record in self.waiting)
         crowd = max(counts, key=lambda other: (counts[other], other), default=dn)
         if counts[crowd] <= counts[dn] + 1:
@@ -116,12 +118,12 @@ class IdentityRegistry:
         return max((record for record in self.waiting if record.dn == crowd), key=property_of)
 
     def refused(self, dn: Dn) -> int:
-        """How many identities of this DN wait or were withdrawn."""
+        """Return how many identities of this DN wait or were withdrawn."""
         return sum(record.dn == dn and not record.approved and not record.forgotten for record in self.records)
 
 
 def read(stored: StoredObject) -> IdentityRegistry:
-    """The registry as stored."""
+    """Return the registry as stored."""
     records = parse(stored)
     waiting = tuple(r for r in records if stored.value(r.role.value, property_of(r)) == WAITING)
     return IdentityRegistry(records, waiting)

@@ -1,11 +1,11 @@
-"""A Shepherd's report as pure decisions: is it its turn, and what does each replica in it change.
+"""A Shepherd's report as pure decisions: whether it is its turn, and the changes of each replica in it.
 
-Reports are numbered within a boot. The transact that applies one conditions on the number before, so a lost, repeated
-or overtaken report changes nothing it should not (docs/design/002-protocols.md, Reports). A replica's state changes
-only along `replicas.TRANSITIONS`; what cannot happen is ignored.
+Reports are numbered within a boot. The transact that applies one conditions on the number before, so that a lost,
+repeated or overtaken report changes nothing it should not (docs/design/002-protocols.md, Reports). A replica's state
+changes only along `replicas.TRANSITIONS`; an impossible change is ignored.
 
-Invariants: nothing is erased for being unknown; a replica whose erasure is in the outbox (it has a `file` record but
-no location) does not come back; own records are found by exact id, never by prefix.
+Invariants: nothing is erased for being unknown. A replica whose erasure is in the outbox (it has a `file` record but no
+location) does not come back. Own records are found by exact id, never by prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CAUSES = {
     ReplicaState.STALLED: Cause.LATE,
     ReplicaState.DELETED: Cause.ERASED,
 }
-"""What a reported state says has happened; a report of another state changes nothing."""
+"""The event behind a reported state; a report of another state changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class ReportPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What was read to judge a report: the Shepherd's `report` and `file` records, and the blobs named."""
+    """The records to judge a report by: the Shepherd's `report` and `file` records, and the blobs named."""
 
     shepherd: StoredObject
     blobs: Mapping[BlobId, StoredObject]
 
     def blob_of(self, replica: ReportedReplica) -> BlobId:
-        """Whose replica it is: by the record kept, else as reported."""
+        """Return the blob of a replica: by the record kept, else as reported."""
         return BlobId(self.shepherd.value("file", replica.reference)) or replica.blob
 
 
 @dataclass(slots=True)
 class Judged:
-    """What a report comes to at `now`: elements of the transact, references nobody knows, those that are not listed yet
-    and would be by it, and notes for the log."""
+    """The result of a report at `now`: elements of the transact, references of unknown replicas, references that it
+    newly lists, and notes for the log."""
 
     now: Ms
     elements: list[Element] = field(default_factory=list)
@@ -62,49 +62,52 @@ class Judged:
     unlisted: list[ReferenceId] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """What cannot be true, and changes nothing: such a Shepherd is broken or lies."""
+    """Entries that cannot be true, and change nothing: such a Shepherd is broken or lies."""
     fresh: set[BlobId] = field(default_factory=set)
     """Blobs of which this report lists a copy."""
     gone: set[Location] = field(default_factory=set)
-    """Copies that this report takes off the list."""
+    """Copies whose locations this report removes."""
 
 
 def records_needed(report: Report) -> Filter:
-    """What to read of the Shepherd's object."""
+    """Return the filter of the Shepherd's object for a report."""
     return (Needed("report"), *(Needed("file", replica.reference) for replica in report.replicas))
 
 
 def reached(shepherd: StoredObject) -> ReportPosition:
-    """The last report applied, as stored."""
+    """Return the last report applied, as stored."""
     return ReportPosition(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
 
 
 def still_of(shepherd: ServiceId, boot: int) -> Element:
-    """The condition that no later start of a Shepherd has reported than the one that had (0: none)."""
+    """Return the condition that this boot is still the last that a Shepherd has reported in (0: none)."""
     return check(shepherd_object(shepherd), as_read("report", "boot", str(boot) if boot else ""))
 
 
 def is_next(report: Report, last: ReportPosition) -> bool:
-    """Whether this report is the one to apply now: the next of its boot, or the first of a newer boot."""
+    """Return whether this report is the one to apply now: the next of its boot, or the first of a newer boot."""
     if report.boot == last.boot:
         return report.number == last.number + 1
     return report.boot > last.boot and report.number == 1
 
 
 def accepted(report: Report, last: ReportPosition) -> int:
-    """The number reached for the report's boot: the sender repeats from there."""
+    """Return the number reached for the report's boot: the sender repeats from there."""
     return last.number if report.boot == last.boot else 0
 
 
 def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
-    """Write down that a Shepherd has confirmed what it was ordered to erase with this authority."""
+    """Record that a Shepherd has confirmed the erasures ordered with this authority."""
     obeyed = f"{authority.generation} {authority.sequence}"
     return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
 
 
 def told(shepherd: StoredObject) -> ReportPosition:
-    """The last report applied that was not the first of its boot, which tells nothing (boot 0: none yet, or nobody
-    knows). A first one keeps it in `before`, with its own boot: software that does not, leaves another boot there."""
+    """Return the last report applied that was not the first of its boot, which carries no news; boot 0: none, or
+    unknown.
+
+    A first report keeps it in `before`, with its own boot; older software leaves another boot there.
+    """
     last = reached(shepherd)
     boot, number, kept_by = map(int, shepherd.value("report", "before", "0 0 0").split())
     if last.number > 1:
@@ -113,9 +116,13 @@ def told(shepherd: StoredObject) -> ReportPosition:
 
 
 def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[ReportPosition, int]:
-    """To the first report of a boot, also when it is repeated, what told something last before it, and the sequence of
-    the newest order of this generation that was confirmed: how far a Shepherd that starts again was believed. To one
-    that an earlier boot sends, the boot that has reported, and number 0. Zeros to any other report."""
+    """Return how far a Shepherd's reports and orders had come before this report, for the answer to it.
+
+    - First report of a boot, also repeated: the last one with news, and the sequence of the newest confirmed order of
+      this generation.
+    - First report of an earlier boot: the boot that has reported, with number 0.
+    - Any other: zeros.
+    """
     last = reached(shepherd)
     if report.number == 1 and report.boot < last.boot:
         return ReportPosition(last.boot, 0), 0
@@ -126,7 +133,7 @@ def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Rep
 
 
 def judge(report: Report, known: ReportContext, now: Ms) -> Judged:
-    """Decide everything a report in its turn changes at `now`, its number included."""
+    """Decide everything that a report in its turn changes at `now`, its number included."""
     judged = Judged(now)
     obj = shepherd_object(report.shepherd)
     boot, number = known.shepherd.value("report", "boot"), known.shepherd.value("report", "number")
@@ -168,7 +175,7 @@ def _judge_one(location: Location, replica: ReportedReplica, known: ReportContex
 
 
 def _impossible(replica: ReportedReplica, record: str) -> str:
-    """Why a reported replica cannot be, "" when it can."""
+    """The reason why a reported replica cannot be, "" when it can."""
     if not record and not (is_uuid(replica.reference) and (is_uuid(replica.blob) or not replica.blob)):
         return "neither a reference nor a blob is called so"
     sums = replica.checksums
@@ -178,7 +185,7 @@ def _impossible(replica: ReportedReplica, record: str) -> str:
 
 
 def _has_another(location: Location, blob: StoredObject, judged: Judged, blob_id: BlobId) -> bool:
-    """Whether a Shepherd that tells of one more copy of a blob has a verified one: it keeps one of each."""
+    """Whether a Shepherd that reports one more copy of a blob has a verified one: it keeps one of each."""
     listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN and place not in judged.gone)
     return blob_id in judged.fresh or location.shepherd in listed
 
@@ -186,11 +193,11 @@ def _has_another(location: Location, blob: StoredObject, judged: Judged, blob_id
 def _judge_unlisted(
     location: Location, cause: Cause | None, record: str, blob: StoredObject, judged: Judged, blob_id: BlobId
 ) -> None:
-    """A replica of a known blob that is not among its locations: new, to be erased, or none of ours."""
+    """Judge a replica of a known blob that is not among its locations: new, to be erased, or none of ours."""
     if cause is Cause.ERASED and record:
         judged.elements.append(_forget(location, record))
     elif cause is Cause.VERIFIED and not record and _has_another(location, blob, judged, blob_id):
-        # Honest: an upload that was given up, or an order's copy, came late. Told again, as the other may be gone then.
+        # Honest: an abandoned upload, or a copy by order, came late. Judged again later: the other may be gone then.
         judged.notes.append(f"{location}: not listed, this Shepherd has a copy of {blob_id} already")
         judged.unknown.append(location.reference)
     elif cause is Cause.VERIFIED and not record:
@@ -230,7 +237,7 @@ def _change(location: Location, state: ReplicaState, cause: Cause, blob: StoredO
 
 
 def _forget(location: Location, record: str) -> Element:
-    """Drop a `file` record whose replica is gone; the outbox record, if any, is confirmed on its own."""
+    """Drop a `file` record whose replica is gone; the Shepherd confirms the outbox record, if any, by itself."""
     return drop(shepherd_object(location.shepherd), "file", location.reference, is_("file", location.reference, record))
 
 

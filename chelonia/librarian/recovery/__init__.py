@@ -1,1 +1,1 @@
-"""Recovery: invariants and fsck, snapshots, rebuild, and a Shepherd's removal."""
+"""Recovery: invariants and fsck, snapshots, rebuild, and the removal of a Shepherd."""

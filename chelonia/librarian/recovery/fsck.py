@@ -1,9 +1,8 @@
-"""fsck on a live cluster: the invariants, looked at piece by piece while everything goes on; and their repair.
+"""fsck on a live cluster: checks the invariants piece by piece while users go on, and repairs findings.
 
-What holds and how it is mended is decided in `invariants` and `mends`; this shell reads. Memory is bounded by the
-piece, whatever the size of the namespace: nothing is remembered between pieces but the cursor, which the caller keeps.
-As several reads are several moments, whatever a first look finds is looked at again, all of it read anew, and reported
-only when it is still there; a repair looks once more, and applies only what its conditions still find.
+`invariants` and `mends` decide; this shell reads. Memory is bounded by the piece, whatever the size of the namespace:
+only the cursor outlives a piece, and the caller keeps it. Several reads are several moments, so fsck reports a finding
+only when repeated looks, all of it read anew, still show it. A repair looks again, and applies only on its conditions.
 """
 
 from __future__ import annotations
@@ -56,24 +55,24 @@ NARROW: Final[Filter] = (
     *map(Needed, ("blob", "owners", "locations", "claims")),
     Needed("content"),
 )
-"""What the rules read of an object itself: an entry, a blob, a content."""
+"""Sections of an object itself that the rules read: an entry, a blob, a content."""
 OBJECTS_MIN: Final = 1000
-"""One piece looks at this many objects or names, then at no more than one further page."""
+"""Objects or names that one piece looks at, before at most one further page."""
 PAGE: Final = 500
 """Objects, names or records read at once."""
 RECORDS_PER_OUTBOX_PASS: Final = 20
-"""Pages of a Shepherd's records that are compared with its outbox together: the outbox cannot be asked by reference."""
+"""Pages of a Shepherd's records compared with its outbox together: the outbox has no look-up by reference."""
 LOOKS: Final = 3
-"""How often something must be seen to be reported."""
+"""Looks that must all show a finding before it is reported."""
 _OWN: Final[Filter] = (Needed("entry"), Needed("blobs"), Needed("content"))
-"""What is read of an entry to find its bytes."""
+"""Sections of an entry that lead to its bytes."""
 _NO_SECTION: Final[Filter] = (Needed("-"),)
 
 
 class LiveLook:
-    """A `Look` at a live cluster: what a rule asks for and is not here yet is fetched, and the rule asked again.
+    """A `Look` at a live cluster: it fetches what a rule asks for in vain, and runs the rule again.
 
-    Rules are pure, so asking again costs nothing but time; each round gets everything one round could name.
+    Rules are pure, so a repetition costs nothing but time; each round fetches everything that the last one asked for.
     """
 
     def __init__(self, records: Records, call: Call) -> None:
@@ -97,7 +96,7 @@ class LiveLook:
         return self._values.get(key, "")
 
     async def settle(self, rules: Callable[[], T]) -> T:
-        """What `rules` say when they have been shown everything they ask for."""
+        """Return the result of `rules` once they find everything that they ask for."""
         while True:
             said = rules()
             if not self._absent_sections and not self._absent_values:
@@ -119,7 +118,7 @@ class LiveLook:
 
 
 async def names_now(records: Records, call: Call, blobs: Sequence[BlobId]) -> list[str]:
-    """A Logical Name of each blob's file now; "" for one that has none any more."""
+    """Return a present Logical Name of each blob's file; "" for one without any."""
     look = LiveLook(records, call)
 
     def name(blob: BlobId) -> str:
@@ -130,9 +129,9 @@ async def names_now(records: Records, call: Call, blobs: Sequence[BlobId]) -> li
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where fsck stands: after an object, and (with `section`) inside one of its wide sections, after `at`.
+    """The position of fsck: after an object, and (with `section`) inside one of its wide sections, after `at`.
 
-    Below a collection: `stack` holds the collections gone into, each with the name after which it goes on.
+    Below a collection: `stack` holds the collections entered, each with the name after which it goes on.
     """
 
     after: str = ""
@@ -141,7 +140,7 @@ class Cursor:
     stack: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
-        """As callers keep it."""
+        """Return the text that callers keep."""
         return json.dumps([self.after, self.section, self.at, self.stack])
 
 
@@ -159,7 +158,7 @@ def parse_cursor(text: str) -> Cursor:
 
 @dataclass(slots=True)
 class Piece:
-    """What has been found so far in one piece; `cursor` None at the end. `looked`: objects, names and records."""
+    """The results of a piece so far; `cursor` None at the end. `looked`: objects, names and records."""
 
     cursor: Cursor | None
     examined: int = 0
@@ -169,7 +168,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SectionPage:
-    """One look at a page of a wide section: where it goes on ("" at the end), how much there was, what was found."""
+    """A look at a page of a wide section: the position after it ("" at the end), its length, its findings."""
 
     after: str
     count: int
@@ -187,7 +186,7 @@ class Fsck:
     # --- checking ---------------------------------------------------------------------------------------------------
 
     async def check(self, call: Call, below: Guid, cursor: str) -> FsckPage:
-        """A piece of everything, or of what is below an entry."""
+        """Check a piece of everything, or of what is below an entry."""
         piece = Piece(parse_cursor(cursor) if cursor else Cursor())
         if below and not cursor:
             await self._entry(call, below, piece)
@@ -199,7 +198,7 @@ class Fsck:
         return FsckPage(tuple(findings), piece.cursor.text() if piece.cursor else "", piece.examined, objects)
 
     async def of(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
-        """What is wrong with some objects themselves."""
+        """Return the findings about some objects themselves."""
         return [await self._with_cure(call, each) for each in await self._confirmed(lambda: self._objects(call, ids))]
 
     async def _with_cure(self, call: Call, finding: Finding) -> Finding:
@@ -210,7 +209,7 @@ class Fsck:
         return mend(finding, look, self._world.clock.now_ms())
 
     async def _confirmed(self, look: Callable[[], Awaitable[Iterable[Finding]]]) -> list[Finding]:
-        """What every one of several looks finds."""
+        """The findings that all of several looks show."""
         found = list(await look())
         for _ in range(LOOKS - 1):
             if found:
@@ -241,13 +240,13 @@ class Fsck:
             piece.cursor = Cursor(page.after) if page.after else None
 
     async def _objects(self, call: Call, ids: Sequence[ObjectId]) -> list[Finding]:
-        """What is wrong with objects themselves; those that are gone meanwhile are not."""
+        """Findings about objects themselves, those that still exist."""
         look = LiveLook(self._records, call)
         found = [obj for obj in await self._records.get(call, ids, NARROW) if obj.exists]
         return await look.settle(lambda: [finding for obj in found for finding in self._rules(look, obj)])
 
     def _rules(self, look: LiveLook, obj: StoredObject) -> Iterator[Finding]:
-        """What is wrong with one object, and what healing has still to do about it."""
+        """Findings about one object, those included that healing has still to work on."""
         yield from invariants.object_rules(look, obj)
         yield from invariants.object_work(obj)
         if obj.id.startswith(BLOB_PREFIX):
@@ -307,7 +306,7 @@ class Fsck:
         return await look.settle(lambda: invariants.guarded(obj, rules))
 
     async def _record_pages(self, call: Call, obj: ObjectId, after: str) -> SectionPage:
-        """Some pages of a Shepherd's records: what no blob lists must be in the outbox, which is read through once."""
+        """Some pages of a Shepherd's records: the outbox, read through once, must have those that no blob lists."""
         shepherd, left, count = ServiceId(obj.removeprefix(SHEPHERD_PREFIX)), list[Item](), 0
         for _ in range(RECORDS_PER_OUTBOX_PASS):
             page = await self._records.scan(call, obj, "file", after, PAGE)
@@ -412,7 +411,7 @@ class Fsck:
         return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")
 
     async def _unsummed(self, call: Call, found: Mend) -> list[Element]:
-        """What lets go of the summaries of the entries that a repair changes."""
+        """The change that drops the summaries of the entries that a repair changes."""
         ids = [e for e in dict.fromkeys(e.object for e in found.elements) if is_guid(e) and touched(found.elements, e)]
         entries = await self._records.get(call, ids, SUMMARISED)
         files = [entry for entry in entries if type_of(entry) == TYPE_FILE]
@@ -420,12 +419,12 @@ class Fsck:
         return [*lets_go, missed()] if lets_go else []
 
     async def _again(self, call: Call, finding: Finding) -> list[Finding]:
-        """The finding itself, if one more look still finds it."""
+        """The finding itself, if one more look still shows it."""
         obj, section = finding.object, _section_of(finding)
         found: Iterable[Finding]
         if not section:
             found = await self._objects(call, (obj,))
-        elif section == "extents":  # whether it overlaps the next one shows in both
+        elif section == "extents":  # an overlap with the next one shows in both
             before = last_byte_key(int(finding.subject, 16) - 1)
             found = await self._item_rules(
                 call, obj, section, (await self._records.scan(call, obj, section, before, 2)).items
@@ -446,7 +445,7 @@ class Fsck:
 
 
 def _section_of(finding: Finding) -> str:
-    """The wide section of which the finding's subject is a property, "" for a finding about the object itself."""
+    """The wide section that has the finding's subject as a property, "" for a finding about the object itself."""
     if finding.object in _INDEXES:
         return "formerly" if "/" in finding.subject else "due"
     if finding.object.startswith(CONTENT_PREFIX) and finding.rule in _OF_NAMED:
@@ -455,7 +454,6 @@ def _section_of(finding: Finding) -> str:
 
 
 def _first_section(obj: StoredObject) -> str:
-    """The first wide section that an object of this kind has."""
     if obj.id in _INDEXES:
         return "due"
     if obj.id.startswith(SHEPHERD_PREFIX):
@@ -487,4 +485,4 @@ _SECTION_OF: Final[Mapping[str, str]] = {
     invariants.UPLOAD_DANGLING: "uploads",
     **dict.fromkeys((invariants.ERASE_LISTED, invariants.ERASE_OTHER), "erase"),
 }
-"""Rules whose subject is a property of a wide section, and of which."""
+"""Wide section of the subject, by rule."""

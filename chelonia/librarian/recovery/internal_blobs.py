@@ -1,8 +1,8 @@
-"""Bytes that the Librarian itself keeps on Shepherds, as blobs like any other: written whole, read whole.
+"""The Librarian's own bytes on Shepherds, as blobs like any other: written whole, read whole.
 
-They belong to a system object in place of a file, which names them; repair, scrub and the outboxes treat them as all
-others. The record beside each replica is sealed like a file's, and its name tells size and SHA-256, so that a rebuild
-can tell them from what it must not trust.
+A system object names them in place of a file; repair, scrub and the outboxes treat them as all others. The record
+beside each replica is sealed like a file's, and its name states size and SHA-256: by that a rebuild knows which to
+trust.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chelonia.wire.snapshots import measured_name
 _LOG = logging.getLogger(__name__)
 
 SURE_COPIES: Final = 2
-"""Copies that must be on stable storage before a blob counts as kept, where there are so many Shepherds."""
+"""Copies on stable storage before a blob counts as stored, where there are as many Shepherds."""
 
 
 class InternalBlobs:
@@ -43,7 +43,7 @@ class InternalBlobs:
 
     @property
     def record_key(self) -> str:
-        """The cluster's key (hex): what is kept is authenticated with it."""
+        """The cluster's key (hex), which authenticates these blobs."""
         return self._uploads.record_key
 
     @property
@@ -55,7 +55,7 @@ class InternalBlobs:
         return Fleet(self._on.nodes.views()).choose(Demand(wanted, size), self._on.world.ids.uniform)
 
     async def store(self, body: bytes, name: str) -> NewBlob:
-        """Put bytes on as many Shepherds as snapshots want. Raises: NO_SHEPHERD when too few took them."""
+        """Store bytes on as many Shepherds as snapshots want. Raises: NO_SHEPHERD when too few took them."""
         facts = self._facts(body, name)
         targets = self._targets(facts.wanted, facts.size)
         took = await asyncio.gather(*(self._put(shepherd, facts, body) for shepherd in targets))
@@ -107,7 +107,7 @@ class InternalBlobs:
         return next((receipt for receipt in receipts if receipt.location.shepherd == shepherd), None)
 
     async def read(self, locations: Iterable[Location], facts: ReplicaFacts) -> bytes:
-        """The bytes of a blob, from the first holder that has them right. Raises: NO_REPLICA."""
+        """Return the bytes of a blob from the first holder of intact ones. Raises: NO_REPLICA."""
         for location in locations:
             try:
                 body = await within(self._on.world.clock, self._on.settings.claim_ms, self._get(location))

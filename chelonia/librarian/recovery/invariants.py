@@ -1,8 +1,8 @@
 """The invariants of the metadata, stated once: what must hold after every transact, and what holds when all is quiet.
 
-Pure: from the objects as stored to what is wrong with them. Each rule looks at one object, or at one page of a wide
-section, and reads what it has to agree with through a `RuleContext`; so the same rules serve a snapshot in memory
-(simulator, tests) and a live cluster read page by page (`fsck`). How a finding is repaired stands in `mends`.
+Pure: from stored objects to findings. Each rule looks at one object, or at one page of a wide section, and reads what
+it must agree with through a `RuleContext`. So the same rules serve a snapshot in memory (simulator, tests) and a live
+cluster read page by page (`fsck`). `mends` repairs findings.
 Layout of every object: `docs/formats/metadata.md`; every rule explained: `docs/operate/fsck.md`.
 """
 
@@ -95,32 +95,32 @@ SEVERITY: Final[Mapping[str, Severity]] = {
     **dict.fromkeys((CONTENT_UNOWNED, CONTENT_DIFFERS, NAMED_WRONG, SUMMARY_WRONG), _D),
     **dict.fromkeys((UPLOAD_UNLISTED, UPLOAD_DANGLING, OWNERS_WRONG), _D),
 }
-"""Every rule and how bad it is to break it."""
+"""Severity of a violation, by rule."""
 
 CLAIMED: Final = (ReplicaState.CREATING, ReplicaState.THIRDWHEEL)
-"""States that always have a claim; `invalid` may have one (since when), others have none."""
+"""States that always have a claim; `invalid` may have one (its beginning), others have none."""
 ABOVE_MAX: Final = 10_000
-"""Collections above one collection that are looked at to see whether the root is among them."""
+"""Collections above one collection that the search for the root reads, at most."""
 
 Item = tuple[str, str]
-"""A property and its value, as a page of a wide section holds them."""
+"""A property and its value, as in a page of a wide section."""
 
 
 class RuleContext(Protocol):
-    """What a rule may read beside the object it is about. Unset is ""."""
+    """The records that a rule may read beside its object. Unset is ""."""
 
     def section(self, object_id: ObjectId, section: str) -> Mapping[str, str]:
-        """A whole narrow section, empty when there is none."""
+        """Return a whole narrow section, empty when there is none."""
 
     def value(self, object_id: ObjectId, section: str, prop: str) -> str:
-        """One property of a wide section."""
+        """Return one property of a wide section."""
 
 
 # --- the namespace --------------------------------------------------------------------------------------------------
 
 
 def entry_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
-    """What is wrong with an entry's own sections (`entry parents blobs states put`)."""
+    """Check an entry's own sections (`entry parents blobs states put`)."""
     kind = type_of(entry)
     if kind in (TYPE_PENDING, TYPE_TRASHED):
         yield from (_pending_rules if kind == TYPE_PENDING else _trashed_rules)(look, entry)
@@ -164,7 +164,7 @@ def _file_rules(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
 
 
 def _had(look: RuleContext, blob: BlobId, obj: ObjectId, owner: Owner, wanted: str) -> Iterator[Finding]:
-    """What is wrong with a blob that a file or content names."""
+    """Check a blob that a file or content names."""
     found = owned(look, blob)
     theirs = found.value("blob", "wanted")
     more = OWNERS in found.sections and theirs.isdecimal() and wanted.isdecimal() and int(theirs) >= int(wanted)
@@ -178,14 +178,14 @@ def _had(look: RuleContext, blob: BlobId, obj: ObjectId, owner: Owner, wanted: s
 
 
 def owned(look: RuleContext, blob: BlobId) -> StoredObject:
-    """What a blob says of itself, and of whose it is."""
+    """Return a blob with its own facts and its owners."""
     obj = blob_object(blob)
     sections = {name: props for name in ("blob", OWNERS) if (props := look.section(obj, name))}
     return StoredObject(obj, 1, sections)
 
 
 def names_it(look: RuleContext, owner: str, kind: str, blob: BlobId) -> bool:
-    """Whether an owner of a blob names it."""
+    """Return whether an owner of a blob names it."""
     if kind == A_CONTENT:
         return bool(look.value(content_object(ContentId(owner)), "named", blob))
     return blob in look.section(ObjectId(owner), "blobs").values()
@@ -204,13 +204,13 @@ def _content_named(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
 
 
 def reachable(look: RuleContext, guid: Guid) -> bool:
-    """Whether the names of a collection lead up to the root, by any way."""
+    """Return whether the names of a collection lead up to the root, by any way."""
     seen = {guid, *above(look, guid, upto=ROOT)}
     return ROOT in seen or len(seen) > ABOVE_MAX
 
 
 def above(look: RuleContext, guid: Guid, upto: Guid | None = None) -> set[Guid]:
-    """Every collection above one, itself only when it is above itself; none further once `upto` is among them."""
+    """Return every collection above one, itself only when it is above itself; stop once `upto` is among them."""
     seen, level = set[Guid](), [guid]
     while level and upto not in seen and len(seen) <= ABOVE_MAX:
         parents = (Guid(key.partition("/")[0]) for each in level for key in look.section(ObjectId(each), "parents"))
@@ -220,7 +220,7 @@ def above(look: RuleContext, guid: Guid, upto: Guid | None = None) -> set[Guid]:
 
 
 def name_rules(look: RuleContext, collection: ObjectId, names: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of a collection's `entries`."""
+    """Check a page of a collection's `entries`."""
     for key, guid in names:
         child, name = ObjectId(guid), entry_name(key)
         kind = look.section(child, "entry").get("type", "")
@@ -235,7 +235,7 @@ def name_rules(look: RuleContext, collection: ObjectId, names: Iterable[Item]) -
 
 
 def summary_rules(look: RuleContext, collection: ObjectId, summaries: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of a collection's `summaries`."""
+    """Check a page of a collection's `summaries`."""
     for name, told in summaries:
         child = ObjectId(told.partition(" ")[0])
         file = StoredObject(child, 1, {section: look.section(child, section) for section in sorted(SECTIONS)})
@@ -246,7 +246,7 @@ def summary_rules(look: RuleContext, collection: ObjectId, summaries: Iterable[I
 
 
 def reservation_rules(look: RuleContext, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of a collection's `pending`."""
+    """Check a page of a collection's `pending`."""
     for name, value in reservations:
         held = value.partition(" ")[0]
         if look.section(ObjectId(held), "entry").get("type", "") != TYPE_PENDING:
@@ -255,14 +255,14 @@ def reservation_rules(look: RuleContext, collection: ObjectId, reservations: Ite
 
 
 def reservation_work(collection: ObjectId, reservations: Iterable[Item], now: Ms) -> Iterator[Finding]:
-    """Reservations that have expired and are still there."""
+    """Find reservations that have expired and still exist."""
     for name, value in reservations:
         if expired(value, now):
             yield _finding(collection, EXPIRED, name, f"the reservation of {name!r} has expired")
 
 
 def index_rules(look: RuleContext, index: ObjectId, keys: Iterable[str]) -> Iterator[Finding]:
-    """What is wrong with a page of an index of what is kept for a while (`due`, `formerly`)."""
+    """Check a page of an index of expiry (`due`, `formerly`)."""
     for key in keys:
         guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
         if guid.startswith(CONTENT_PREFIX):
@@ -276,7 +276,7 @@ def index_rules(look: RuleContext, index: ObjectId, keys: Iterable[str]) -> Iter
 
 
 def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Finding]:
-    """What is kept although its time is over."""
+    """Find keys of an index that have expired."""
     for key in keys:
         if "/" not in key and trash.parse_due(key)[0] <= now:
             yield _finding(index, EXPIRED, key, f"the time of {trash.parse_due(key)[1]} is over")
@@ -286,7 +286,7 @@ def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Findin
 
 
 def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
-    """What is wrong with a blob's own sections (`blob locations claims`)."""
+    """Check a blob's own sections (`blob locations claims`)."""
     owners = owners_of(blob)
     strange = [owner for owner in owners if not names_it(look, owner, owners[owner], blob_of(blob))]
     for owner in strange[:1] if len(strange) == len(owners) else strange:
@@ -304,20 +304,20 @@ def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
 
 
 def unreachable(look: RuleContext, blob: StoredObject, present: Callable[[ServiceId], bool]) -> Iterator[Finding]:
-    """A blob that nobody can read now, though it is not lost: every Shepherd with a verified copy is away."""
+    """Find out that a blob cannot be read now, though it is not lost: every Shepherd with a verified copy is away."""
     if readable((state, present(location.shepherd)) for location, state in locations_of(blob)) is Readable.AWAY:
         yield _finding(blob.id, BLOB_UNREACHABLE, "", f"its Shepherds are away now: {_copies_of(look, blob)}")
 
 
 def _copies_of(look: RuleContext, blob: StoredObject) -> str:
-    """The copies of a blob, and whose it is, in words."""
+    """The copies and the file of a blob, in words."""
     copies = ", ".join(f"{state.value} at {place.shepherd}" for place, state in locations_of(blob)) or "none at all"
     path, file = path_of_blob(look, blob_of(blob)), blob.value("blob", "file")
     return f"{copies}; file {path or file}, written as {blob.value('blob', 'name')}"
 
 
 def path_of_blob(look: RuleContext, blob: BlobId) -> str:
-    """A Logical Name of a file that has a blob now, "" while none leads up to the root."""
+    """Return a Logical Name of a file that has a blob now, "" while none leads up to the root."""
     found = owned(look, blob)
     files = [Guid(found.value("blob", "file"))]
     for owner, kind in found.sections.get(OWNERS, {}).items():
@@ -327,7 +327,7 @@ def path_of_blob(look: RuleContext, blob: BlobId) -> str:
 
 
 def path_of(look: RuleContext, guid: Guid) -> str:
-    """A Logical Name of an entry now, "" while none leads up to the root."""
+    """Return a Logical Name of an entry now, "" while none leads up to the root."""
     words: list[str] = []
     while guid != ROOT and len(words) < LN_DEPTH_MAX:
         parent, _, name = min(look.section(ObjectId(guid), "parents"), default="").partition("/")
@@ -354,7 +354,7 @@ def _location_rules(
 
 
 def blob_work(blob: StoredObject) -> Iterator[Finding]:
-    """What healing has still to do about a blob: nothing where nothing is left."""
+    """Find work that healing still has with a blob."""
     states = [state.value for _, state in locations_of(blob)]
     nodes = {location.shepherd for location, _ in locations_of(blob)}
     facts = facts_of(blob)
@@ -368,7 +368,7 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
 
 
 def content_rules(look: RuleContext, content: StoredObject) -> Iterator[Finding]:
-    """What is wrong with a content's own section."""
+    """Check a content's own section."""
     state, file = content.value("content", "state"), ObjectId(content.value("content", "file"))
     due = content.value("content", "due_ms")
     if (due or state != SEALED) and not look.value(PENDING_OBJECT, "due", trash.due_key(int(due), content.id)):
@@ -381,7 +381,7 @@ def content_rules(look: RuleContext, content: StoredObject) -> Iterator[Finding]
 
 
 def upload_rules(look: RuleContext, collection: ObjectId, marks: Iterable[str]) -> Iterator[Finding]:
-    """What is wrong with a page of a collection's `uploads`."""
+    """Check a page of a collection's `uploads`."""
     for mark in marks:
         key, upload = parse_mark(mark)
         content = content_object(parse_upload(upload)[1])
@@ -391,7 +391,7 @@ def upload_rules(look: RuleContext, collection: ObjectId, marks: Iterable[str]) 
 
 
 def part_rules(look: RuleContext, content: ObjectId, parts: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of the `parts` of an open upload."""
+    """Check a page of the `parts` of an open upload."""
     if look.section(content, "content").get("state") != OPEN:
         return
     for key, value in parts:
@@ -401,7 +401,7 @@ def part_rules(look: RuleContext, content: ObjectId, parts: Iterable[Item]) -> I
 
 
 def extent_rules(look: RuleContext, content: ObjectId, extents: Iterable[Item], after: str = "") -> Iterator[Finding]:
-    """What is wrong with a page of a content's `extents`, which goes on `after` the last byte of the page before."""
+    """Check a page of a content's `extents`, which goes on `after` the last byte of the page before."""
     header = look.section(content, "content")
     if header.get("state") != SEALED:
         return
@@ -418,7 +418,7 @@ def extent_rules(look: RuleContext, content: ObjectId, extents: Iterable[Item], 
 
 
 def named_rules(look: RuleContext, content: ObjectId, named: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of a content's `named`."""
+    """Check a page of a content's `named`."""
     header = look.section(content, "content")
     if header.get("state") == DISCARDED:
         return
@@ -436,7 +436,7 @@ def named_rules(look: RuleContext, content: ObjectId, named: Iterable[Item]) -> 
 
 
 def unlisted(look: RuleContext, shepherd: ServiceId, records: Iterable[Item]) -> tuple[Item, ...]:
-    """Of a page of a Shepherd's `file`, what its blob does not list as a location: it must be in the outbox."""
+    """Return the records of a page of a Shepherd's `file` whose blob does not list them: the outbox must."""
     return tuple(
         (reference, blob)
         for reference, blob in records
@@ -445,7 +445,7 @@ def unlisted(look: RuleContext, shepherd: ServiceId, records: Iterable[Item]) ->
 
 
 def record_rules(shepherd: ServiceId, left: Iterable[Item], ordered: Collection[str]) -> Iterator[Finding]:
-    """What is wrong with records that are `unlisted`, given the references that the outbox names."""
+    """Check records that are `unlisted`, given the references that the outbox names."""
     for reference, blob in left:
         if reference not in ordered:
             what = f"{reference} of {blob} is neither a location nor to be erased"
@@ -453,7 +453,7 @@ def record_rules(shepherd: ServiceId, left: Iterable[Item], ordered: Collection[
 
 
 def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) -> Iterator[Finding]:
-    """What is wrong with a page of a Shepherd's `erase`."""
+    """Check a page of a Shepherd's `erase`."""
     obj = shepherd_object(shepherd)
     for key, value in orders:
         reference, blob = outbox_reference(key), value.partition(" ")[0]
@@ -468,7 +468,7 @@ def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) 
 
 
 def order_work(shepherd: ServiceId, orders: Sequence[Item]) -> Iterator[Finding]:
-    """Erasures that are not confirmed, of one page."""
+    """Find unconfirmed erasures of one page."""
     if orders:
         what = f"{len(orders)} erasures are not confirmed"
         yield _finding(shepherd_object(shepherd), ERASURES, orders[0][0], what)
@@ -482,7 +482,7 @@ def _lists(look: RuleContext, blob: BlobId, location: Location) -> bool:
 
 
 def object_rules(look: RuleContext, obj: StoredObject) -> tuple[Finding, ...]:
-    """What is wrong with an object's narrow sections, whatever it is."""
+    """Check an object's narrow sections, whatever its kind."""
     if is_guid(obj.id):
         return guarded(obj.id, lambda: entry_rules(look, obj))
     if obj.id.startswith(BLOB_PREFIX):
@@ -495,13 +495,13 @@ def object_rules(look: RuleContext, obj: StoredObject) -> tuple[Finding, ...]:
 
 
 def object_work(obj: StoredObject) -> tuple[Finding, ...]:
-    """What healing has still to do about an object; nothing can be said of one that cannot be read."""
+    """Find work that healing still has with an object; none for one that cannot be read."""
     found = guarded(obj.id, lambda: blob_work(obj)) if obj.id.startswith(BLOB_PREFIX) else ()
     return tuple(finding for finding in found if finding.rule != MALFORMED)
 
 
 def guarded(object_id: ObjectId, rules: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
-    """The findings of `rules`; when a value cannot be read, that is the finding."""
+    """Return the findings of `rules`; a value that cannot be read is one finding."""
     try:
         return tuple(rules())
     except (CheloniaError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""What repairs a broken invariant: a finding becomes the elements of one conditional transact, or nothing.
+"""Safe repairs of broken invariants: a finding becomes the elements of one conditional transact, or nothing.
 
-Pure. Only what is safe is known here: every element rests on conditions that state the finding, so that a repair of
-what has changed meanwhile applies nothing. No location is taken from a blob, no order to erase is ever written; an
-entry that no name leads to, and bytes that no file names, get a name in `/lost+found`, which belongs to the owner of
-the root and to nobody else. What loses something, or needs a choice, is left to a person.
+Pure. Every element rests on conditions that state the finding, so that a repair of what has changed applies nothing. No
+repair takes a location from a blob or writes an order to erase. An entry without a name, and bytes without a file, get
+a name in `/lost+found`, which belongs to the root's owner alone. A repair that would lose something, or needs a choice,
+is left to a person.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import RuleContext
 
 LOST_FOUND: Final = Guid("6c6f7374-2b66-4f75-8e64-000000000000")
-"""The collection of what has lost its name. A GUID of its own, so that nobody can make one in its place."""
+"""The collection for what has lost its name. Its GUID is fixed, so that nobody can make one in its place."""
 LOST_FOUND_NAME: Final = "lost+found"
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """A repair: the transact, and what it does in a few words."""
+    """A repair: the transact, and its effect in a few words."""
 
     elements: tuple[Element, ...]
     what: str
@@ -89,28 +89,28 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a repair is made with: what may be read, and when it is."""
+    """The records that a repair may read, and its time."""
 
     look: RuleContext
     now: Ms
 
     def entry(self, object_id: ObjectId) -> Mapping[str, str]:
-        """The `entry` section of an object."""
+        """Return the `entry` section of an object."""
         return self.look.section(object_id, "entry")
 
     def leads(self, parent: str, name: str, child: ObjectId) -> bool:
-        """Whether a name leads to an entry."""
+        """Return whether a name leads to an entry."""
         key = key_for(name, self.entry(child).get("type", ""))
         return self.look.value(ObjectId(parent), "entries", key) == child
 
     def sound_name(self, child: ObjectId) -> tuple[str, str] | None:
-        """A (parent, name) of an entry that both sides agree on."""
+        """Return a (parent, name) of an entry that both sides agree on."""
         pairs = (key.partition("/") for key in sorted(self.look.section(child, "parents")))
         return next(((parent, name) for parent, _, name in pairs if self.leads(parent, name, child)), None)
 
 
 def mend(finding: Finding, look: RuleContext, now: Ms) -> Mend | None:
-    """The safe repair of a finding as things stand, or None when there is none."""
+    """Return the safe repair of a finding as things stand, None when there is none."""
     known = _MENDS.get(finding.rule)
     return known(finding, Bench(look, now)) if known else None
 
@@ -145,7 +145,7 @@ def _name_form(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _name_twice(finding: Finding, bench: Bench) -> Mend | None:
-    """The file steps aside for the collection: it gets a name of its own in the same place."""
+    """Give the file another name in the same place: it makes way for the collection."""
     name = finding.subject
     guid = ObjectId(bench.look.value(finding.object, "entries", name))
     fresh, old = f"{name}.{guid[:8]}", f"{finding.object}/{name}"
@@ -207,7 +207,7 @@ def _orphan(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _typeless(finding: Finding, bench: Bench) -> Mend | None:
-    """Names without their collection: it was lost from a snapshot. It is made anew, for the root's owner."""
+    """Make a collection anew, for the root's owner, whose names exist without it: a snapshot has lost it."""
     obj, sections = finding.object, ("entry", "blobs", "content", "states", "put", "mountpoint")
     if any(bench.look.section(obj, section) for section in sections):
         return None
@@ -216,7 +216,7 @@ def _typeless(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
-    """A collection that is above itself is taken out of the circle; what is below another lost one waits for that."""
+    """Take a collection that is above itself out of the circle; one below another lost one waits for that."""
     entry = finding.object
     if Guid(entry) not in invariants.above(bench.look, Guid(entry)):
         return None
@@ -231,7 +231,7 @@ def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _summary_wrong(finding: Finding, bench: Bench) -> Mend | None:
-    """Without a summary listings read the file, until the repair leader or the next change writes a new one."""
+    """Drop the summary: listings read the file, until the repair leader or the next change writes a new one."""
     told = bench.look.value(finding.object, SECTION, finding.subject)
     dropped = drop(finding.object, SECTION, finding.subject, is_(SECTION, finding.subject, told))
     return Mend((dropped, missed()), "listings read the file itself again") if told else None
@@ -255,7 +255,7 @@ def _unreserved(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
-    """Put what is kept for a while where the sweep will find it."""
+    """Put an expiring thing where the sweep will find it."""
     kind, entry = bench.entry(finding.object).get("type", ""), finding.object
     if entry.startswith(CONTENT_PREFIX):
         due = bench.look.section(entry, "content").get("due_ms", "0")
@@ -297,7 +297,7 @@ def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
 
 
 def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str, name: str = "") -> list[Element]:
-    """The name alone, for an entry that is made with it."""
+    """Give a new entry a name alone, in `/lost+found`."""
     name, shelter = name or entry, ObjectId(LOST_FOUND)
     free = unset("entries", name), unset("entries", name + "/")
     named = put(shelter, "entries", key_for(name, kind), entry, *free)
@@ -313,7 +313,7 @@ def _made_in_shelter(
 
 
 def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What every entry made here has: it is the owner's of the root."""
+    """Sections of every entry made here: it belongs to the root's owner."""
     now = seconds(bench.now)
     return {
         "entry": {"type": kind, "GUID": entry, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
@@ -323,14 +323,14 @@ def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> di
 
 
 def _lost_found(bench: Bench) -> list[Element]:
-    """Make `/lost+found`, unless it is there."""
+    """Make `/lost+found` unless it exists."""
     shelter, root = ObjectId(LOST_FOUND), ObjectId(ROOT)
     if bench.entry(shelter).get("type") == TYPE_COLLECTION:
         return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
     names = (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
     taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
     left = (name for name, held in zip(names, taken, strict=True) if not held)
-    name = next(left, f"{LOST_FOUND_NAME}.{bench.now}")  # which nobody can have taken beforehand
+    name = next(left, f"{LOST_FOUND_NAME}.{bench.now}")  # a name that nobody can have taken beforehand
     sections = _new(bench, shelter, TYPE_COLLECTION, {"closed": "no"})
     sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))
@@ -339,7 +339,7 @@ def _lost_found(bench: Bench) -> list[Element]:
 
 
 def _epoch(bench: Bench) -> Element:
-    """The tree of collections changes: no move that was decided before may be applied after."""
+    """Raise the tree epoch: no move that was decided before may be applied after."""
     epoch = bench.look.section(TREE_OBJECT, "epoch").get("tree", "")
     return add(TREE_OBJECT, "epoch", "tree", 1, as_read("epoch", "tree", epoch))
 
@@ -348,7 +348,7 @@ def _epoch(bench: Bench) -> Element:
 
 
 def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
-    """The larger number counts: too many copies are given up later, too few are lost at once."""
+    """Take the larger number: surplus copies are given up later, but too few copies lose bytes at once."""
     blob, file = blob_object(BlobId(finding.subject)), finding.object
     owned = still_owner(invariants.owned(bench.look, BlobId(finding.subject)), *_owner(file))
     if file.startswith(CONTENT_PREFIX):
@@ -372,7 +372,7 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
-    """A file in `/lost+found` takes the bytes; a blob that has none is forgotten."""
+    """Give the bytes to a file in `/lost+found`; drop a blob without any."""
     blob = finding.object
     facts, locations = bench.look.section(blob, "blob"), bench.look.section(blob, "locations")
     owned, shared = as_read("blob", "file", facts.get("file", "")), bench.look.section(blob, OWNERS)
@@ -407,13 +407,13 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
 def _found_file(
     bench: Bench, guid: ObjectId, sections: dict[str, dict[str, str]], *takes: Element, name: str = ""
 ) -> Mend:
-    """A new file in `/lost+found` that takes bytes; it is called by its GUID, unless there is more to say of it."""
+    """A new file in `/lost+found` that takes bytes, named by its GUID unless `name` is given."""
     elements = (check(guid, version(0)), *_made_in_shelter(bench, guid, sections, name), *takes)
     return Mend(elements, f"a file in /{LOST_FOUND_NAME} has the bytes")
 
 
 def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
-    """Who names a blob is among its owners, and who does not name it is not, as long as others are."""
+    """Make whatever names a blob an owner; remove owners that do not name it, as long as others do."""
     if not finding.object.startswith(BLOB_PREFIX):
         return _owner_missing(finding, bench)
     blob, owner = blob_id(finding.object), finding.subject
@@ -426,7 +426,7 @@ def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
-    """What names a blob becomes an owner of it, beside whose it is."""
+    """Add what names a blob to its owners."""
     obj, blob = blob_object(BlobId(finding.subject)), BlobId(finding.subject)
     owner, kind = _owner(finding.object)
     found = invariants.owned(bench.look, blob)
@@ -447,12 +447,12 @@ def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _owner(obj: ObjectId) -> tuple[Owner, str]:
-    """An owner of blobs by its object, and what it is."""
+    """An owner of blobs by its object, and its kind."""
     return (content_id(obj), A_CONTENT) if obj.startswith(CONTENT_PREFIX) else (Guid(obj), A_FILE)
 
 
 def _names_not(bench: Bench, owner: str, kind: str, blob: BlobId) -> Element:
-    """That an owner does not name a blob still."""
+    """The condition that an owner still does not name a blob."""
     if kind == A_CONTENT:
         return check(content_object(ContentId(owner)), unset("named", blob))
     ordinals = dict.fromkeys((FIRST_ORDINAL, *bench.look.section(ObjectId(owner), "blobs")))
@@ -460,7 +460,7 @@ def _names_not(bench: Bench, owner: str, kind: str, blob: BlobId) -> Element:
 
 
 def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
-    """A file in `/lost+found` takes a content that has lost its own; its GUID is the content's id."""
+    """Give a content that has lost its file to a file in `/lost+found`; its GUID is the content's id."""
     content, guid = finding.object, ObjectId(finding.object.removeprefix(CONTENT_PREFIX))
     header = bench.look.section(content, "content")
     if bench.entry(guid) or not header.get("splices"):
@@ -477,7 +477,7 @@ def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:
-    """The collection lists the upload again, if it is there."""
+    """List the upload in its collection again, if that exists."""
     within, header = ObjectId(finding.subject), bench.look.section(finding.object, "content")
     if bench.entry(within).get("type") != TYPE_COLLECTION:
         return None
@@ -488,7 +488,7 @@ def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _upload_dangling(finding: Finding, bench: Bench) -> Mend | None:
-    """A line of a listing that leads to no open upload goes."""
+    """Drop a line of a listing that leads to no open upload."""
     content = content_object(parse_upload(parse_mark(finding.subject)[1])[1])
     header = bench.look.section(content, "content")
     still = check(content, *(as_read("content", fact, header.get(fact, "")) for fact in ("state", "within", "listed")))
@@ -496,7 +496,7 @@ def _upload_dangling(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _content_differs(finding: Finding, bench: Bench) -> Mend | None:
-    """The content knows its size best: it changes with its extents."""
+    """Take the content's size, which changes with its extents."""
     file, content = finding.object, content_object(ContentId(finding.subject))
     header = bench.look.section(content, "content")
     size, splices = header.get("size", ""), header.get("splices", "")
@@ -534,7 +534,7 @@ def _claim_stray(finding: Finding, bench: Bench) -> Mend | None:
 
 
 def _record_orphan(finding: Finding, bench: Bench) -> Mend | None:
-    """A blob that exists gets the location back, to be proven; without one, the bytes are set aside as unknown."""
+    """List the replica of an existing blob again, to be proven; else drop the record: the Shepherd quarantines it."""
     shepherd, reference = ServiceId(finding.object.removeprefix(SHEPHERD_PREFIX)), ReferenceId(finding.subject)
     blob = BlobId(bench.look.value(finding.object, "file", reference))
     location, recorded = Location(shepherd, reference), is_("file", reference, blob)

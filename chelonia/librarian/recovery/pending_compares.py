@@ -1,9 +1,9 @@
-"""What a Shepherd was not asked because a Librarian ended in the middle of a late rebuild (`rebuild --late`).
+"""Compares that are pending because a Librarian ended in the middle of a late rebuild (`rebuild --late`).
 
-That lists also what the Shepherd has set aside, and asks it in the end to compare, so that it brings that back. From
-its first page to its last the record of the rebuild says so (`rebuild.decide.half_told`). Whoever finds such a word
-when it starts, or when it begins to lead, asks: it may be that of a Librarian that is no more. Where the late rebuild
-still runs, at another Librarian, the Shepherd compares once too often, no more.
+A late rebuild lists the Shepherd's quarantine too. At its end it makes the Shepherd compare, which brings those bytes
+back. From its first page to its last the record of the rebuild names the Shepherd (`rebuild_record.half_told`). A
+Librarian that finds such a record when it starts, or begins to lead, asks: the author may be gone. Where the late
+rebuild still runs, at another Librarian, the Shepherd compares once too often, no more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PendingCompares:
-    """The compares that one Librarian found pending. `look_again`: those that are pending now may be nobody's."""
+    """The compares that one Librarian found pending."""
 
     def __init__(self, context: LibrarianContext, leading: Leading) -> None:
         self._on = context
@@ -28,12 +28,12 @@ class PendingCompares:
         self._found: set[ServiceId] | None = None
 
     def look_again(self) -> None:
-        """Whoever led before may be no more."""
+        """Take the pending compares for abandoned, for the former leader may be gone."""
         self._found = None
 
     async def step(self) -> None:
-        """Ask those that are there; of one that is not its next start is told to compare
-        (`rebuild.decide.may_have_named`)."""
+        """Ask the present Shepherds; the answer to an absent one's next first report makes it compare
+        (`rebuild_record.may_have_named`)."""
         still = self._leading.half_told
         self._found = set(still) if self._found is None else self._found & set(still)
         for shepherd in sorted(self._found):
@@ -41,7 +41,7 @@ class PendingCompares:
                 self._found.discard(shepherd)
 
     async def _has_heard(self, shepherd: ServiceId) -> bool:
-        """Ask for a replica that nobody has: a Shepherd that lacks what it is asked for compares its inventory."""
+        """Ask for a replica that nobody has: a Shepherd that lacks a requested one compares its inventory."""
         nobodys = ReferenceId(self._on.world.ids.uuid())
         asked = self._on.world.directory.shepherd(shepherd).stat(self._on.call, ((nobodys, nobodys),))
         try:

@@ -1,8 +1,8 @@
-"""Snapshots of the namespace, written by the repair leader: what is left of the names when every A-Hash is gone.
+"""Snapshots of the namespace, written by the repair leader: the names that survive the loss of every A-Hash.
 
-Every `snapshot_interval_ms` all objects are read once, slowly, and cut into pages (`wire.snapshots`); pages that an
-earlier snapshot has are referred to, the others go into new segments. Segments and manifest are ordinary replicated
-blobs of the object `sys:snapshots`. What is not in them: locations (Shepherds know), names in collections (entries know
+Every `snapshot_interval_ms` the leader reads all objects once, slowly, and cuts them into pages (`wire.snapshots`). It
+refers to pages of an earlier snapshot, and writes the others into new segments. Segments and manifest are ordinary
+replicated blobs of the object `sys:snapshots`. They lack locations (Shepherds know), names in collections (entries know
 their parents), uploads under way, the record key. Reasoning: docs/design/013-rebuild.md.
 
 A snapshot is no instant: entries are read one after the other while changes go on. Each is whole: with its content and
@@ -74,7 +74,7 @@ ENTRY_KEPT: Final = (
 )  # fmt: skip
 """Sections of an entry that a snapshot keeps."""
 CONTENT_KEPT: Final = ("content", "extents", "named")
-"""Sections of a content that a snapshot keeps, the wide ones in parts of `PAGE`, each with the narrow one."""
+"""Sections of a content that a snapshot keeps; the wide ones in parts of `PAGE`, each with the narrow one."""
 BLOB_KEPT: Final = ("blob", OWNERS)
 """Sections of a blob that a snapshot keeps."""
 _ROLES: Final = tuple(role.value for role in Role)
@@ -82,11 +82,11 @@ _READ: Final[Filter] = tuple(Needed(section) for section in (*ENTRY_KEPT, *BLOB_
 PAGE: Final = 500
 """Objects read at once."""
 TRIES: Final = 3
-"""How often a file that changes is read for one snapshot."""
+"""Reads of a file that changes, for one snapshot."""
 
 
 def kept(obj: StoredObject) -> StoredObject | None:
-    """What a snapshot keeps of an object, None for nothing."""
+    """Return the part of an object that a snapshot keeps, None for nothing."""
     sections: tuple[str, ...]
     if obj.id == QUOTAS_OBJECT:
         bounds_set = bounds_alone(obj.sections.get("tally", {}))
@@ -106,7 +106,7 @@ def kept(obj: StoredObject) -> StoredObject | None:
 
 
 def _without_parts(content: Sections) -> dict[str, dict[str, str]]:
-    """A sealed content without what the sweep has still to take away of its parts: no snapshot keeps these."""
+    """A sealed content without the remains of its parts, which the sweep removes: no snapshot keeps these."""
     header = {name: fact for name, fact in content["content"].items() if name not in ("due_ms", "order")}
     named = {blob: count for blob, count in content.get("named", {}).items() if count != "0"}
     return {"content": header, **({"named": named} if "named" in content else {})}
@@ -143,11 +143,11 @@ class Snapshotting:
             self._checked_ms = self._on.now
 
     async def _empty(self) -> bool:
-        """Whether there is no name at all: in a fresh A-Hash, which may stand in for one that was lost."""
+        """Whether there is no name at all: the A-Hash is fresh, and may stand in for a lost one."""
         return not (await self._on.records.scan(self._on.call, ObjectId(ROOT), "entries", "", 1)).items
 
     async def take(self, stored: StoredObject) -> None:
-        """Take a snapshot; where nothing has changed it is a manifest. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
+        """Take a snapshot; without changes it is only a manifest. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
         begun, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
         writing = _Writing(self, await self._newest(stored))
         try:
@@ -162,7 +162,7 @@ class Snapshotting:
         await self._register(new, number, manifest)
 
     async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
-        """Read everything and store what is new of it; None when it is not to go on."""
+        """Read everything and store what is new; None when this Librarian must stop."""
         await writing.start()
         # Uploads come first: one that is sealed meanwhile has its blobs here, wherever its file is.
         for prefix, read in ((CONTENT_PREFIX, self._uploads), ("", self._entries)):
@@ -179,7 +179,7 @@ class Snapshotting:
         return await self._on.records.get(self._on.call, ids, _READ)
 
     async def _uploads(self, ids: Sequence[ObjectId]) -> AsyncIterator[StoredObject]:
-        """The blobs of those contents that are uploads under way: no entry names them."""
+        """The blobs of contents that are uploads under way: no entry names them."""
         records, call = self._on.records, self._on.call
         for content in await records.get(call, ids, (Needed("content", "state"),)):
             if content.value("content", "state") == OPEN:
@@ -188,7 +188,7 @@ class Snapshotting:
                         yield blob
 
     async def _entries(self, ids: Sequence[ObjectId]) -> AsyncIterator[StoredObject]:
-        """Entries, each followed by its content and blobs; and what the system keeps."""
+        """Entries, each followed by its content and blobs; and the system's own objects."""
         entries = await self._read([each for each in ids if not each.startswith((BLOB_PREFIX, CONTENT_PREFIX))])
         named = [blob_object(blob) for entry in entries for blob in blobs_of(entry)]
         blobs = {blob.id: blob for blob in await self._read(named)}
@@ -201,8 +201,11 @@ class Snapshotting:
                 yield obj
 
     async def _whole(self, entry: StoredObject, known: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
-        """An entry, its content and their blobs. Who has other bytes leaves those he had, so a blob that still is its
-        owner's was so at every moment between. What changes all the time is left as it was read last."""
+        """An entry, its content and their blobs; one that keeps changing is as of its last read.
+
+        A file that gets other bytes leaves the old ones: a blob that still is its owner's was so at every moment
+        between.
+        """
         objects: Sequence[StoredObject] = (entry,)
         for _ in range(TRIES):
             content = await self._content(entry)
@@ -220,7 +223,7 @@ class Snapshotting:
         return objects
 
     async def _content(self, file: StoredObject) -> Sequence[StoredObject]:
-        """The content of a file in parts, all of one state of it; none where that changes meanwhile."""
+        """The content of a file in parts, all of one state; none where it changes meanwhile."""
         content = content_of(file)
         if not content:
             return ()
@@ -238,7 +241,7 @@ class Snapshotting:
         return self._leading.now and not self._leading.rebuilding
 
     async def _newest(self, stored: StoredObject) -> Manifest | None:
-        """The newest snapshot that can be read; None when there is none: everything is written anew."""
+        """The newest readable snapshot; None when there is none, and everything is written anew."""
         snapshots = stored.sections.get("snapshot", {})
         for begun in sorted(snapshots, reverse=True):
             blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[begun].split(" ")[0])))
@@ -252,22 +255,21 @@ class Snapshotting:
         return None
 
     async def usable(self, manifest: Manifest) -> dict[int, BlobId]:
-        """The segments of a snapshot that the next may refer to: they may be whole somewhere, and enough of their bytes
-        is used."""
+        """Return the segments of a snapshot that the next may use: with a verified copy, and enough bytes in use."""
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in manifest.segments])
         sizes = {n: facts_of(blob).size for n, blob in enumerate(blobs) if _copies(blob, PROVEN)}
         share = live_share(manifest, sizes)
         return {n: manifest.segments[n] for n in sizes if share[n] >= bounds.SNAPSHOT_LIVE_SHARE_MIN}
 
     async def keep_segment(self, body: bytes, number: int) -> BlobId:
-        """Store a segment and name it at once, so that it is nobody's orphan."""
+        """Store a segment and name it at once, so that it is nobody's orphan. Raises: CONFLICT when another leads."""
         new = await self._internal_blobs.store(body, snapshot_name("segment", self._on.wall))
         if not await self._leading.apply([*make_blob(new), _named(new)]):
             raise CheloniaError(Kind.CONFLICT, "snapshot", str(number), "repair is led elsewhere now")
         return new.facts.blob
 
     async def _register(self, new: NewBlob, number: Ms, manifest: Manifest) -> None:
-        """Name the new snapshot, and let go of those that are too old with what only they used."""
+        """Name the new snapshot, and drop those that are too old with what only they used."""
         stored = await self._on.records.one(self._on.call, SNAPSHOTS_OBJECT)
         uses = " ".join((new.facts.blob, *manifest.segments))
         snapshots = {**stored.sections.get("snapshot", {}), f"{number:013d}": uses}
@@ -290,14 +292,14 @@ class Snapshotting:
         return newest
 
     async def _has_copies(self, uses: Sequence[str], new: NewBlob) -> bool:
-        """Whether every blob that a snapshot uses has as many good copies as it wants; of a new one, when stored."""
+        """Whether every blob of a snapshot has as many good copies as it wants; the new one's count as stored."""
         stored = [blob_object(BlobId(blob)) for blob in uses if blob != new.facts.blob]
         blobs = await self._on.records.get(self._on.call, stored)
         enough = all(blob.exists and _copies(blob, PROVEN) >= facts_of(blob).wanted for blob in blobs)
         return enough and (new.facts.blob not in uses or len(new.locations) >= new.facts.wanted)
 
     async def _let_go(self, stale: Sequence[BlobId]) -> None:
-        """Forget blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next."""
+        """Drop blobs that no snapshot uses and have them erased; what has changed meanwhile waits for the next."""
         for start in range(0, len(stale), DISCARDED_MAX):
             ids = stale[start : start + DISCARDED_MAX]
             elements = [drop(SNAPSHOTS_OBJECT, "blobs", blob) for blob in ids]
@@ -307,16 +309,16 @@ class Snapshotting:
 
 
 DISCARDED_MAX: Final = 50
-"""Blobs let go of in one transact."""
+"""Blobs dropped in one transact."""
 
 
 def _last(stored: StoredObject) -> int:
-    """What the newest snapshot is called: when it was begun, but later than the one before; 0 when there is none."""
+    """The name of the newest snapshot: when it was begun, but later than the one before; 0 when there is none."""
     return int(max(stored.sections.get("snapshot", {}), default="0"))
 
 
 def _is_its_own(file: StoredObject, content: Sequence[StoredObject]) -> bool:
-    """Whether a content that was read is what its file says, where that has one."""
+    """Whether a content as read is the one that its file names, if any."""
     if not content_of(file):
         return True
     header = content[0].sections.get("content", {}) if content else {}
@@ -333,7 +335,7 @@ def _named(new: NewBlob) -> Element:
 
 
 class _Writing:
-    """One snapshot on its way: pages known before are referred to, others gathered into segments."""
+    """A snapshot in progress: it refers to pages known before, and gathers others into segments."""
 
     def __init__(self, owner: Snapshotting, before: Manifest | None) -> None:
         self._owner = owner
@@ -347,7 +349,7 @@ class _Writing:
         self.written: list[BlobId] = []
 
     async def start(self) -> None:
-        """See what of the snapshot before can be used again."""
+        """Find the pages of the snapshot before that can be used again."""
         if self._before is None:
             return
         usable = await self._owner.usable(self._before)
@@ -379,8 +381,7 @@ class _Writing:
         self._segments[blob] = number
 
     async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest:
-        """The manifest. It is a new one also when nothing has changed: what was made and deleted meanwhile leaves no
-        trace but in when it was begun."""
+        """Return the manifest, a new one also without changes: deletions since the last show only in its beginning."""
         rest = self._pager.rest()
         if rest is not None:
             await self._add(rest)

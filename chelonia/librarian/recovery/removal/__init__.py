@@ -1,1 +1,1 @@
-"""The removal of a Shepherd: losses judged in `decide`, drained and forgotten in `act`."""
+"""The removal of a Shepherd: `decide` judges losses, `act` drains and forgets."""

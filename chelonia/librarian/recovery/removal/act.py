@@ -1,10 +1,12 @@
-"""The end of a Shepherd, decided by an administrator: emptied first (`drain`), or declared lost for good (`forget`).
+"""The end of a Shepherd by an administrator's order: emptied first (`drain`), or declared lost for good (`forget`).
 
-Forgetting goes page by page, each in bounded transacts on what was read, so it can be interrupted and begun again; the
-identity is burnt last, when nothing in the metadata names the Shepherd any more. What would be lost by it stays,
-and the Shepherd with it, unless that was accepted. A Librarian that has not heard of it may still write of the
-Shepherd, so the repair leader looks again, and `sweep`s. That gives nothing up either: what only the forgotten Shepherd
-has is told, and goes when forgetting is asked for once more and the loss accepted.
+Forgetting goes page by page, each in bounded transacts on what was read, so that it can be interrupted and begun again.
+The identity is burnt last, when nothing in the metadata names the Shepherd any more. Blobs that would be lost keep
+their locations, and the Shepherd its identity, until that loss is accepted.
+
+A Librarian that has not heard of it may still write of the Shepherd, so the repair leader looks again, and `sweep`s.
+It loses nothing either: it logs blobs that only the forgotten Shepherd has. They go when an administrator orders
+forgetting once more and accepts the loss.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ PART = 100
 
 @dataclass(frozen=True, slots=True)
 class _Leave:
-    """How a Shepherd leaves: whether anything is changed, losses are accepted, and what must `still` hold then."""
+    """Terms of a removal: whether to change anything, whether losses are accepted, conditions (`still`)."""
 
     shepherd: ServiceId
     change: bool
@@ -63,8 +65,7 @@ class _Leave:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What sweeps have to leave of a forgotten Shepherd: so many files; looked at again when (monotonic), ever later
-    while they are as many."""
+    """Files that sweeps have to leave of a forgotten Shepherd; `due_ms` (monotonic): time of the next look."""
 
     files: int
     due_ms: Ms
@@ -83,7 +84,7 @@ class NodeLife:
     # --- draining ---------------------------------------------------------------------------------------------------
 
     async def drain(self, call: Call, shepherd: ServiceId, *, on: bool) -> None:
-        """Have a Shepherd emptied, or no longer. Raises: NOT_FOUND."""
+        """Begin or end draining a Shepherd. Raises: NOT_FOUND."""
         stored = self._nodes.known("drain", shepherd)
         since = (stored.drain_ms or self._world.clock.now_ms()) if on else Ms(0)
 
@@ -95,12 +96,12 @@ class NodeLife:
         self._nodes.decided(shepherd, drain_ms=since)
 
     async def told(self, call: Call, views: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
-        """The same, those that are drained and empty called so."""
+        """Return the views, with drained Shepherds that are empty marked so."""
         empty = {view.shepherd for view in views if view.drain and await self._empty(call, view.shepherd)}
         return tuple(replace(view, drain=DRAINED) if view.shepherd in empty else view for view in views)
 
     async def _empty(self, call: Call, shepherd: ServiceId) -> bool:
-        """Whether the metadata names nothing on a Shepherd any more, nor anything it has still to erase."""
+        """Whether the metadata names neither replicas nor pending erasures of a Shepherd."""
         obj = shepherd_object(shepherd)
         pages = [await self._records.scan(call, obj, section, "", 1) for section in ("file", "erase")]
         return not any(page.items for page in pages)
@@ -110,8 +111,7 @@ class NodeLife:
     async def forget(
         self, call: Call, shepherd: ServiceId, after: str, *, check_only: bool, accept_loss: bool
     ) -> ForgetPage:
-        """One page of forgetting a Shepherd, or what was written of it since. Raises: NOT_FOUND; CONFLICT while it is
-        alive."""
+        """Forget a page of a Shepherd, or of late records of it. Raises: NOT_FOUND; CONFLICT while it is alive."""
         call = call.keyed(RequestKey(""))  # several transacts; a repeated step does no harm
         still = await self._gone(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
         if still:
@@ -129,9 +129,9 @@ class NodeLife:
         return replace(page, forgotten=forgotten)
 
     async def sweep(self, call: Call, lease: Element) -> None:
-        """Take away what was written of forgotten Shepherds by Librarians that had not heard of it yet.
+        """Remove late records of forgotten Shepherds, by Librarians that had not heard of it.
 
-        Nothing is swept for an identity that older metadata, put back meanwhile, know as approved.
+        An identity that restored metadata know as approved is left alone.
         """
         now, left = self._world.clock.monotonic_ms(), self._left
         gone = [s for s in self._nodes.registry.forgotten() if s not in left or left[s].due_ms <= now]
@@ -140,11 +140,11 @@ class NodeLife:
             await self._sweep_one(call.strongly(), shepherd, lease)
 
     def look_again(self) -> None:
-        """A Shepherd came, went or changed: what sweeps had to leave may have another copy by now."""
+        """Let the next sweep look at everything: a Shepherd came, went or changed, and may have other copies."""
         self._left = {shepherd: replace(left, due_ms=Ms(0)) for shepherd, left in self._left.items()}
 
     async def _gone(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
-        """What must hold while anything is taken away of a forgotten Shepherd; empty when it is not forgotten."""
+        """The conditions for removing records of a forgotten Shepherd; empty when it is not forgotten."""
         services = await self._records.one(call, SERVICES_OBJECT)
         if shepherd not in registry.read(services).forgotten():
             return ()
@@ -165,7 +165,7 @@ class NodeLife:
             _LOG.info("shepherd %s: what was written of it after it was forgotten is gone", shepherd)
 
     def _leave(self, shepherd: ServiceId, files: int, example: Sequence[Loss]) -> None:
-        """Warn of what a sweep must leave, whenever there is more or less of it; else look at all of it ever later."""
+        """Warn of files that a sweep must leave whenever their number changes; otherwise look again ever later."""
         before, settings = self._left.pop(shepherd, None), self._world.settings
         if not files:
             return
@@ -182,7 +182,7 @@ class NodeLife:
         self._left[shepherd] = _Left(files, Ms(self._world.clock.monotonic_ms() + backoff.failed()), backoff)
 
     async def _page(self, call: Call, leave: _Leave, after: str) -> ForgetPage:
-        """Part the Shepherd from a page of its blobs; a shorter one where names of lost files fill an answer."""
+        """Part the Shepherd from a page of its blobs; from fewer where names of lost files fill an answer."""
         page = await self._records.scan(call, shepherd_object(leave.shepherd), "file", after, bounds.REFERENCES_PAGE)
         losses: list[Loss] = []
         done = 0
@@ -194,9 +194,9 @@ class NodeLife:
         return ForgetPage(done, tuple(losses), last, forgotten=False)
 
     async def _part(self, call: Call, leave: _Leave, items: Sequence[tuple[str, str]]) -> list[Loss]:
-        """Part the Shepherd from some of its blobs. Returns what is or would be lost.
+        """Part the Shepherd from some of its blobs. Returns: actual or possible losses.
 
-        Until it is burnt, what is to be erased there keeps its record: should the Shepherd come back, its report must
+        Until it is burnt, a replica to be erased there keeps its record: should the Shepherd come back, its report must
         not list it again.
         """
         shepherd = leave.shepherd
@@ -231,9 +231,10 @@ class NodeLife:
         return losses
 
     async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
-        """The Shepherd is no more, if nothing is listed there. Returns whether it is.
+        """Burn the identity, if nothing is listed there. Returns: whether it is burnt.
 
-        It keeps its outbox as long as anything stays: it may come back, and is to erase then what was deleted.
+        The Shepherd keeps its outbox as long as anything stays: it may come back, and is to erase deleted replicas
+        then.
         """
         if await self._stays(call, shepherd):
             return False
@@ -259,8 +260,10 @@ class NodeLife:
         return False
 
     async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
-        """Empty the Shepherd's outbox, then take its object away with what is `burnt`, if nothing names it. With what
-        is to be burnt go its records of what is not listed there; of others they have gone before."""
+        """Empty the Shepherd's outbox, then erase its object along with `burnt` elements, if nothing names it.
+
+        With `burnt` its records of unlisted replicas go too; without, they have gone before.
+        """
         obj = shepherd_object(shepherd)
         while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
             dropped = [drop(obj, "erase", key) for key, _ in page.items]
@@ -278,10 +281,9 @@ class NodeLife:
 
 
 def _name_bytes(losses: Sequence[Loss]) -> int:
-    """What the names of these take in an answer."""
+    """Bytes of these names in an answer."""
     return sum(len(loss.name.encode("utf-8", "surrogatepass")) for loss in losses)
 
 
 def _listed(blob: StoredObject, shepherd: ServiceId) -> list[Location]:
-    """The locations of a blob on a Shepherd."""
     return [location for location, _ in locations_of(blob) if location.shepherd == shepherd]

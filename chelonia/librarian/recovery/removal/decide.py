@@ -1,8 +1,8 @@
-"""What is lost when a Shepherd is declared lost for good, and what goes with it. Pure, one blob at a time.
+"""The losses of a Shepherd's removal, and the change that removes it, one blob at a time. Pure.
 
-A copy elsewhere counts only if it is verified and its Shepherd proven: one that is away may never come back either, and
-one that has just come back may have lost its disk. What would be lost is named, and goes only when an administrator has
-accepted that.
+A copy elsewhere counts only if it is verified and its Shepherd proven. An absent Shepherd may never come back either,
+and one that has just come back may have lost its disk. A blob that would be lost is named, and goes only when an
+administrator has accepted that.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from chelonia.librarian.metadata.blobs import facts_of, locations_of
 from chelonia.librarian.metadata.elements import drop, on_version
 
 CLAIMED = (ReplicaState.CREATING, ReplicaState.STALLED)
-"""Nobody has told that these are there: nothing to lose, as long as there are others that they were to be made of."""
+"""States of copies that nobody has reported: no loss, as long as the copies exist that they were to be made of."""
 
 Proven = Callable[[ServiceId], bool]
-"""Whether a Shepherd is heard now, and its disk was compared with the metadata: others are given up for it."""
+"""Returns whether a Shepherd is heard now, with its disk compared with the metadata: its copies may replace others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """One blob of the Shepherd: the change that takes its locations there away, and what would be lost by it."""
+    """One blob of the Shepherd: the change that removes its locations there, and the loss by it."""
 
     elements: tuple[Element, ...]
     loss: Loss | None
 
 
 def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
-    """Decide about a blob as it was read."""
+    """Decide about a blob as read."""
     found = [(location, state) for location, state in locations_of(blob) if location.shepherd == shepherd]
     own = [location for location, _ in found]
     if not own:
@@ -51,5 +51,5 @@ def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
 
 
 def records_dropped(shepherd: ServiceId, references: Iterable[ReferenceId]) -> list[Element]:
-    """Take a Shepherd's own records of replicas away."""
+    """Drop a Shepherd's own records of replicas."""
     return [drop(shepherd_object(shepherd), "file", reference) for reference in references]
