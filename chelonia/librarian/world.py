@@ -27,11 +27,8 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Ports and settings of one Librarian.
-
-    Without `neighbours` it tries no addresses and queries no other Librarians: a Shepherd is away when its lease has
-    run out here.
-    """
+    """Ports and settings of one Librarian. Without `neighbours` it tries no addresses and queries no other Librarians:
+    a Shepherd is away when its lease has run out here."""
 
     directory: Directory
     verifier: Verifier
@@ -46,11 +43,8 @@ class World:
     limits: LimitCounts = field(default_factory=LimitCounts)
 
     def step(self, call: Call) -> Call:
-        """Return a call with a key of its own, for one of several transacts of a request but the last.
-
-        With the key the A-Hash carries the transact out although it loses its master meanwhile. The last transact keeps
-        the request's key.
-        """
+        """Return a call with a key of its own, for a transact of several in a request but the last, which keeps the
+        request's. With the key the A-Hash carries it out although it loses its master meanwhile."""
         return call.keyed(RequestKey(self.ids.uuid()))
 
     def owner(self, dn: str) -> Dn:

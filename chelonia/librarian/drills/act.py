@@ -62,10 +62,8 @@ class LibrarianDrills:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     async def order(self, call: Call, order: DrillOrder) -> DrillStatus:
-        """Begin a drill, check whether one may begin, or call one off; every Librarian passes this on to the leader.
-
-        An order repeated under its request key returns the status of its drill.
-        """
+        """Begin a drill, check whether one may begin, or call one off; every Librarian passes this on to the leader. An
+        order repeated under its request key returns the status of its drill."""
         if not call.has(Role.LIBRARIAN):
             order = replace(order, by=call.dn)
         drills.check_order(order, self._on.settings)
@@ -135,7 +133,7 @@ class LibrarianDrills:
         return self.own_status()
 
     async def _chosen(self, order: DrillOrder, scene: Scene) -> tuple[ServiceId, list[Holding]]:
-        """The first Shepherd that this drill may be done to, and what it holds. Raises: CONFLICT when there is none."""
+        """The first Shepherd that is fit for this drill, and its blobs. Raises: CONFLICT when none is."""
         refusals = []
         for shepherd in drills.candidates(order, scene)[: bounds.DRILL_TRIES]:
             held = await self._held(shepherd, order.files_max + 1)

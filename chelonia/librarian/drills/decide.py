@@ -43,12 +43,8 @@ NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A blob with a copy on the Shepherd.
-
-    - `elsewhere`: Shepherds that hold a verified copy, beside this one; all present, proven and steady
-    - `sound`: the copy here is verified too
-    - `spare`: all of its copies are verified, and there are as many as wanted
-    """
+    """A blob with a copy on the Shepherd. `elsewhere`: other Shepherds with verified copies, all proven and steady.
+    `sound`: the copy here is verified too. `spare`: all copies are verified, and as many as wanted."""
 
     blob: BlobId
     reference: ReferenceId
@@ -81,10 +77,7 @@ def duration_ms(order: DrillOrder, settings: LibrarianSettings) -> int:
 
 
 def order_id(by: str, key: RequestKey) -> str:
-    """Return the id of an order and of the drill it begins; "" without a request key.
-
-    The id is the same when the same person repeats the order.
-    """
+    """Return the id of an order and its drill, the same when the same person repeats it; "" without a request key."""
     return hashlib.sha256(f"{by}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32] if key else ""
 
 
@@ -213,11 +206,8 @@ def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> li
 
 
 def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> list[Holding]:
-    """Return the copies here that a drill may damage, in order of reference.
-
-    Each belongs to a user's file with all wanted copies, all of them verified, at least `LEFT_MIN` elsewhere. A
-    Shepherd without a copy has room for another.
-    """
+    """Return the copies here that a drill may damage, in order of reference. Each is of a user's file with all wanted
+    copies, all verified, at least `LEFT_MIN` elsewhere. A Shepherd without a copy has room for another."""
     room = sorted(
         (n.view.free_bytes for s, n in scene.nodes.items() if s != shepherd and n.view.accepting), reverse=True
     )
@@ -234,7 +224,7 @@ def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> 
 def holding(
     blob: StoredObject, reference: ReferenceId, shepherd: ServiceId, nodes: Mapping[ServiceId, NodeHealth]
 ) -> Holding:
-    """Return what a drill has to know of a blob with a copy on a Shepherd."""
+    """Return the facts that a drill needs about a blob with a copy on a Shepherd."""
 
     def sure(where: ServiceId) -> bool:
         node = nodes.get(where)

@@ -16,13 +16,8 @@ OPEN: Final = "open"
 SEALED: Final = "sealed"
 DISCARDED: Final = "discarded"
 COPYING: Final = "copying"
-"""States of a content.
-
-- `OPEN`: an upload in parts
-- `SEALED`: the bytes of a file
-- `DISCARDED`: nobody's; the sweep erases it page by page
-- `COPYING`: the bytes of a file to come, copied page by page from another content
-"""
+"""States of a content: of an upload in parts, of a file, of nobody (the sweep erases it), and of a file to come. The
+last takes the extents of another."""
 LEFT: Final = "left_ms"
 """Property of a file: the time of its content's `sys:pending` record at sealing, for what is left of its parts."""
 

@@ -24,8 +24,8 @@ SHEPHERDS: Final = "shepherds"
 """Section of that record: the Shepherds that have reported all they know (`TOLD`), and those that the rebuild was made
 without (`AWAY`). The latter may come back with bytes that nobody else knows."""
 REPORTED: Final = "reported"
-"""Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. A late one has
-`EVERY_BOOT` until then."""
+"""Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. `EVERY_BOOT`
+stands for a late one until then."""
 EVERY_BOOT: Final = str((1 << 63) - 1)
 """No boot is later: whenever such a Shepherd starts, the rebuild may just have listed bytes of its quarantine."""
 TOLD: Final = "told"

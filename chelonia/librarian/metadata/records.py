@@ -66,12 +66,10 @@ class LibrarianIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransact:
-    """A decided transact.
+    """A decided transact with the `memo` that answers a retry of its request; `cause`: the reason that it counts under.
 
-    - `memo`: the note that answers a retry of the request
-    - `cause`: the reason that it counts under, where its job writes for several
-    - `unmet`: gets the condition that did not hold, before the next round. It may raise the error that the condition
-      means, and returns whether the round costs no try: somebody changed what all transacts rest on.
+    - `unmet`: gets the condition that did not hold. It may raise the error that the condition means, and returns
+      whether the next round costs no try: somebody changed what all transacts rest on.
     - `left`: the entries that it changes, as it leaves them
     """
 
@@ -91,10 +89,8 @@ class RetryContext:
 
 
 class Records:
-    """Reads and transacts in the name of one Librarian.
-
-    With `patience` it repeats for a while what the A-Hash does not answer: for work without a caller who would.
-    """
+    """Reads and transacts in the name of one Librarian. With `patience` it repeats for a while what the A-Hash does not
+    answer: for work without a caller who would."""
 
     def __init__(self, ahash: AHash, identity: LibrarianIdentity, patience: RetryContext | None = None) -> None:
         self._ahash = ahash
@@ -124,8 +120,7 @@ class Records:
         self.rebuilding = rebuild_record.under_way(marker)
 
     def patiently(self, patience: RetryContext) -> Records:
-        """Return patient records of the same A-Hash, with the same listeners, for a rebuild: they record no
-        deletions."""
+        """Return patient records of the same A-Hash and listeners, for a rebuild: they record no deletions."""
         patient = Records(self._ahash, self._identity, patience)
         patient._listeners, patient.written = self._listeners, self.written
         return patient
@@ -215,10 +210,8 @@ class Records:
         return self.position
 
     async def attempt(self, call: Call, draft: PlannedTransact) -> TransactOutcome:
-        """Try one transact under the call's request key; listeners get it when it applied, or may have.
-
-        Raises: CONFLICT in a run of a rebuild that is not the last.
-        """
+        """Try one transact under the call's request key; listeners get it when it applied, or may have. Raises:
+        CONFLICT in a run of a rebuild that is not the last."""
         own, key, elements = self._identity.call(call), _scoped(call), tuple(draft.elements)
         if self.remembers_deleted:
             elements = (*elements, *rebuild_record.tombstones(elements))

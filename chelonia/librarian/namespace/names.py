@@ -422,9 +422,7 @@ class Names:
 
     async def set_wanted(self, call: Call, request: SetWanted) -> ContentId:
         """Change how many replicas a file and its blobs want; of a content as many blobs as fit into one transact.
-
-        Returns: the content that has more blobs, all still to be changed; "" for none.
-        """
+        Returns: the content that has more blobs, all still to be changed; "" for none."""
         more = ContentId("")
 
         async def build() -> PlannedTransact:

@@ -28,7 +28,7 @@ Changed = tuple[StoredObject, StoredObject]
 
 
 def changes(elements: Sequence[Element], entries: Sequence[StoredObject]) -> list[Changed]:
-    """Return entries as read, each with what the elements make of it."""
+    """Return entries as read, each with its state after the elements."""
     return [(entry, after(elements, entry)) for entry in entries]
 
 

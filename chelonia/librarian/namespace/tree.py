@@ -322,11 +322,8 @@ JointPart = tuple[Sequence[Element], Sequence[StoredObject]]
 def unlink_together(
     requests: Mapping[int, Unlink], doomed: Sequence[Doomed], now: Ms, keep_ms: int
 ) -> dict[int, JointPart]:
-    """Return the names that can go in one transact, by their numbers; `doomed`: their entries, in their order.
-
-    Each is the only name of an entry that is no collection. No blob is touched twice, and there is room for the
-    consequences of each.
-    """
+    """Return the names that can go in one transact, by number: each the only one of an entry that is no collection. No
+    blob is touched twice, and there is room for the consequences of each. `doomed`: the entries, in their order."""
     parts: dict[int, JointPart] = {}
     taken: set[ObjectId] = set()
     size = 0
@@ -427,13 +424,9 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """The facts that a move rests on, as read: the child and both names.
-
-    - `epoch`: of the tree, read first; for a collection
-    - `above`: every collection above the target, its parent included; for a collection
-    - `there`: the entry that has the name, where the move may take it
-    - `above_source`: every collection above the source; for an exchange
-    """
+    """The facts that a move rests on, as read: the child, both names, and the entry `there` where it may take its name.
+    Of a collection the tree epoch (read first) and every collection `above` the target, its parent included. Of an
+    exchange also those `above_source`."""
 
     child: StoredObject
     source: Slot

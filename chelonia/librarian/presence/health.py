@@ -235,9 +235,7 @@ class HealthTable:
 
     def arriving(self) -> dict[Location, Arriving]:
         """Return the copies whose bytes arrive, by the last heartbeats of approved Shepherds, ordered by Shepherd.
-
-        Malformed blob ids are left out, for they would spoil the call that asks for all blobs.
-        """
+        Malformed blob ids are left out, for they would spoil the call that asks for all blobs."""
         latest = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
         told = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
         return {Location(shepherd, copy.reference): copy for shepherd, copy in told}
@@ -260,9 +258,7 @@ class HealthTable:
 
     def awaited_ms(self, shepherd: ServiceId) -> Ms:
         """Return the end (monotonic) of the grace for a Shepherd not heard since this Librarian started; 0 once heard.
-
-        It holds however long the Shepherd had been away before: all may have been off.
-        """
+        It holds however long the Shepherd had been away before: all may have been off."""
         node = self._nodes.get(shepherd)
         return self._grace_until if node is not None and node.heard_ms is None else Ms(0)
 
@@ -291,10 +287,8 @@ class HealthTable:
         return HealingWord.SILENT if self._overdue(node, now, margin_ms) else HealingWord.UNKNOWN
 
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
-        """Return the Shepherds stored as alive whose lease will have run out in `margin_ms`, ordered by service id.
-
-        The leader asks the other Librarians before it calls such a Shepherd away.
-        """
+        """Return the Shepherds stored as alive whose lease will have run out in `margin_ms`, ordered by service id. The
+        leader asks the other Librarians before it calls such a Shepherd away."""
         return tuple(
             shepherd
             for shepherd, node in self._nodes.items()

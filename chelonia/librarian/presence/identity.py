@@ -33,8 +33,8 @@ BURNT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The stores on record of a Shepherd: the present one ("" for none), the boot that it was recorded with, and the
-    last known boots of replaced ones, newest first."""
+    """The stores on record of a Shepherd: the present one ("" for none) with its boot when recorded. `replaced`: former
+    ones, newest first, with their last known boots."""
 
     store: str = ""
     boot: int = 0
@@ -50,9 +50,7 @@ def read(shepherd: StoredObject) -> Recorded:
 
 def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Recorded, list[Element]]:
     """Record the store of a heartbeat, on condition that the record is as `before`; its reports begin anew.
-
-    `last_boot`: the latest known boot of the store that it replaces.
-    """
+    `last_boot`: the latest known boot of the store that it replaces."""
     replaced = {store: boot for store, boot in before.replaced.items() if store != beat.store}
     if before.store:
         replaced = {before.store: max(before.boot, last_boot), **replaced}

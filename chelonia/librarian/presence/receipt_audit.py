@@ -36,10 +36,8 @@ TRIES_MAX: Final = 5
 
 
 class ReceiptAudit:
-    """One Librarian's audit of the copies that it has just committed.
-
-    `table`: the starts it has heard; `_written`: receipts of the known start with their times of commit, oldest first.
-    """
+    """One Librarian's audit of the copies that it has just committed. `table`: the starts it has heard; `_written`:
+    receipts of the known start with their times of commit, oldest first."""
 
     def __init__(self, world: World, call: Call, table: HealthTable) -> None:
         self._world = world

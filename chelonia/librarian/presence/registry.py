@@ -107,10 +107,8 @@ class IdentityRegistry:
         return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
 
     def gives_way(self, dn: Dn) -> ServiceRecord | None:
-        """Return the waiting identity that gives its place to a new one of `dn`: one of the DN with most of them.
-
-        None when that DN has no more than `dn` then would: to shut newcomers out takes as many certificates as places.
-        """
+        """Return the waiting identity that gives its place to a new one of `dn`: one of the DN with most of them. None
+        when that DN has no more than `dn` then would: to shut newcomers out takes as many certificates as places."""
         counts = Counter(record.dn for record in self.waiting)
         crowd = max(counts, key=lambda other: (counts[other], other), default=dn)
         if counts[crowd] <= counts[dn] + 1:

@@ -104,10 +104,7 @@ def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
 
 def told(shepherd: StoredObject) -> ReportPosition:
     """Return the last report applied that was not the first of its boot, which carries no news; boot 0: none, or
-    unknown.
-
-    A first report keeps it in `before`, with its own boot; older software leaves another boot there.
-    """
+    unknown. A first report keeps it in `before`, with its own boot; older software leaves another boot there."""
     last = reached(shepherd)
     boot, number, kept_by = map(int, shepherd.value("report", "before", "0 0 0").split())
     if last.number > 1:
@@ -116,13 +113,9 @@ def told(shepherd: StoredObject) -> ReportPosition:
 
 
 def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[ReportPosition, int]:
-    """Return how far a Shepherd's reports and orders had come before this report, for the answer to it.
-
-    - First report of a boot, also repeated: the last one with news, and the sequence of the newest confirmed order of
-      this generation.
-    - First report of an earlier boot: the boot that has reported, with number 0.
-    - Any other: zeros.
-    """
+    """Return, for the answer to a report, how far its Shepherd was believed before. To the first report of a boot: the
+    last one with news, and the sequence of the newest confirmed order of this generation. To a first report of an
+    earlier boot: the boot that has reported, and number 0. To any other: zeros."""
     last = reached(shepherd)
     if report.number == 1 and report.boot < last.boot:
         return ReportPosition(last.boot, 0), 0

@@ -70,9 +70,9 @@ _NO_SECTION: Final[Filter] = (Needed("-"),)
 
 
 class LiveLook:
-    """A `Look` at a live cluster: it fetches what a rule asks for in vain, and runs the rule again.
+    """A `Look` at a live cluster: it fetches the records that a rule misses, and runs the rule again.
 
-    Rules are pure, so a repetition costs nothing but time; each round fetches everything that the last one asked for.
+    Rules are pure, so a repetition costs nothing but time; each round fetches everything that the last one missed.
     """
 
     def __init__(self, records: Records, call: Call) -> None:

@@ -75,7 +75,7 @@ from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import RuleContext
 
 LOST_FOUND: Final = Guid("6c6f7374-2b66-4f75-8e64-000000000000")
-"""The collection for what has lost its name. Its GUID is fixed, so that nobody can make one in its place."""
+"""The collection for entries and blobs without a name. Its GUID is fixed, so that nobody can make it beforehand."""
 LOST_FOUND_NAME: Final = "lost+found"
 
 

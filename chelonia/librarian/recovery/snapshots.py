@@ -201,11 +201,8 @@ class Snapshotting:
                 yield obj
 
     async def _whole(self, entry: StoredObject, known: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
-        """An entry, its content and their blobs; one that keeps changing is as of its last read.
-
-        A file that gets other bytes leaves the old ones: a blob that still is its owner's was so at every moment
-        between.
-        """
+        """An entry, its content and their blobs; one that keeps changing is as of its last read. A file that gets other
+        bytes leaves the old ones: a blob that still is its owner's was so at every moment between."""
         objects: Sequence[StoredObject] = (entry,)
         for _ in range(TRIES):
             content = await self._content(entry)

@@ -1,1 +1,1 @@
-"""Repair: from a loss noticed to a copy made, and from a surplus to an erasure."""
+"""Repair: from a noticed loss to a copy, and from a surplus to an erasure."""

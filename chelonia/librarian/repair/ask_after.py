@@ -1,7 +1,7 @@
-"""Asking after copies of which nobody knows whether they ever came: their claims are over, and nothing else is left.
+"""Questions about copies that may never have come: their claims are over, and no verified copy is left.
 
-A Shepherd that is asked for a copy it has not compares what the metadata say of it with its disk
-(`chelonia/shepherd/node.py`, `doubt`): it brings back what lies in quarantine, and reports what never was.
+A Shepherd that lacks such a copy compares its part of the metadata with its disk (`chelonia/shepherd/node.py`,
+`doubt`). It brings back copies from quarantine, and reports those that never came.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 async def ask_after(on: LibrarianContext, places: Iterable[Location]) -> None:
-    """Have the Shepherds within reach look for these copies; those that are away are asked by a later survey."""
+    """Have present Shepherds look for these copies; a later survey asks the others."""
     asked: dict[ServiceId, list[ReferenceId]] = {}
     for place in places:
         if on.nodes.present(place.shepherd):

@@ -1,13 +1,14 @@
-"""The erasure outboxes: hand each Shepherd what it is to erase, and strike off what it has confirmed.
+"""The erasure outboxes: order each Shepherd to erase, and strike off the orders that it has confirmed.
 
-Only what stands in an outbox is ever erased. The record is the tombstone: it goes, with the Shepherd's `file` record,
-in one transact, when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy is given up for
-others; when these turn out to be gone - older metadata were put back, and newer ones had had them erased - its order is
-taken back (`sorted_out`).
+Only orders in an outbox erase. The order is the tombstone: it goes, with the Shepherd's `file` record, in one transact,
+when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy is given up for others. When these
+are gone after all, its order is taken back (`sorted_out`): newer metadata, since replaced by a backup, may have had
+them erased.
 
-Invariants: an order is of the same generation of the metadata as the outbox it was read from: a backup that was put
-back since may name again what was to go. What is struck off still stands, and is gone from the disk of the start that
-reports, or that start has not compared its inventory yet: a disk may have been put back from an old image since.
+Invariants:
+- An order is of the same generation of the metadata as its outbox: a backup restored since may name the blob again.
+- An order struck off still stands. Its copy is gone from the disk of the reporting start. Or that start has yet to
+  compare its inventory: its disk may be an old image.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from chelonia.librarian.world import World
 _LOG = logging.getLogger(__name__)
 
 DELETED = "deleted"
-"""The status of a confirmed erasure."""
+"""Status of a confirmed erasure."""
 
 
 class Erasers:
@@ -46,7 +47,7 @@ class Erasers:
     def __init__(self, records: Records, nodes: NodeTable, identity: LibrarianIdentity, world: World) -> None:
         self._records = records
         self._nodes = nodes
-        self._call = identity.call().strongly()  # an order of the past would be obeyed like one of today
+        self._call = identity.call().strongly()  # a Shepherd would obey a stale order like a fresh one
         self._world = world
         self._due: dict[ServiceId, Ms] = {}
         self._after: dict[ServiceId, str] = {}
@@ -54,15 +55,15 @@ class Erasers:
         pauses = (world.settings.backoff_ms, world.settings.backoff_max_ms)
         self._sparing = Sparing(*pauses)
         self._stuck = Sparing(*pauses)
-        """Of single orders: what is in the way of one holds up no other."""
+        """Of single orders: one that cannot be carried out holds up no other."""
 
     @property
     def waiting(self) -> int:
-        """Erasures found in the outboxes of registered Shepherds when they were last looked at."""
+        """Erasures in the outboxes of registered Shepherds when they were last read."""
         return sum(self._found.get(shepherd, 0) for shepherd in self._nodes.table.shepherds())
 
     def flag(self, elements: Iterable[Element]) -> None:
-        """A transact has applied: look soon at the outboxes it filled."""
+        """Look soon at the outboxes that a transact has filled."""
         for element in elements:
             if element.section == "erase" and element.change is ChangeType.SET:
                 self.wake(ServiceId(element.object.removeprefix(SHEPHERD_PREFIX)))
@@ -73,7 +74,7 @@ class Erasers:
         self._sparing.worked(shepherd)
 
     async def dispatch(self, now: Ms, lease: Element) -> None:
-        """Hand over one batch to each Shepherd that is there and due."""
+        """Send one batch to each Shepherd that is present and due."""
         due = [
             shepherd
             for shepherd in self._nodes.table.shepherds()
@@ -118,8 +119,8 @@ class Erasers:
             self._found[shepherd] -= len(confirmed) + len(absent)
 
     async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> list[str]:
-        """List copies again whose Shepherd has them still; returns the keys of those that it does not have: they were
-        erased before older metadata were put back. Nothing is ordered then, for they may lie in quarantine."""
+        """List copies again that their Shepherd still has; returns the keys of those that it lacks. These were erased
+        before older metadata were restored. Orders wait meanwhile, for they may lie in quarantine."""
         if not spared:
             return []
         asked = tuple((key, outbox_reference(key)) for key in spared)
@@ -143,7 +144,7 @@ class Erasers:
         for outcome in outcomes:
             if outcome.status == DELETED or outcome.request_id not in asked:
                 continue
-            if outcome.kind == Kind.BAD_REQUEST.value:  # what is called so is nowhere, and would be asked for for ever
+            if outcome.kind == Kind.BAD_REQUEST.value:  # no replica can have this name: the order would stay for ever
                 self._world.limits.met("erasures_void", shepherd, "an order was dropped")
                 _LOG.warning("shepherd %s: order %r is void: %s", shepherd, outcome.request_id, outcome.status)
                 confirmed.append(outcome.request_id)
@@ -152,7 +153,7 @@ class Erasers:
         return confirmed
 
     def _remember(self, shepherd: ServiceId, keys: list[str], confirmed: list[str], now: Ms) -> None:
-        """Leave alone for a while, ever longer, what could not be erased, and who erases nothing at all."""
+        """Spare for a while, ever longer, orders that failed, and a Shepherd that erases nothing at all."""
         done = dict.fromkeys(confirmed)
         if keys and not done:
             self._sparing.failed(shepherd, now)
@@ -161,7 +162,7 @@ class Erasers:
 
 
 def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
-    """The blobs of which surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
+    """Return the blobs whose surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
     parted = (value.split(" ") for _, value in orders)
     return tuple(dict.fromkeys(BlobId(blob) for blob, *reason in parted if reason == [SURPLUS]))
 
@@ -169,10 +170,10 @@ def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
 def sorted_out(
     orders: Iterable[tuple[str, str]], blobs: Mapping[BlobId, StoredObject], proven: Callable[[ServiceId], bool]
 ) -> tuple[list[str], dict[str, StoredObject]]:
-    """Which orders of an outbox go out now, and which are to be taken back, with their blobs.
+    """Return the orders of an outbox to send now, and those to take back, with their blobs.
 
-    A surplus copy goes when another is listed on a Shepherd that can be relied on, waits while others are only listed,
-    and stays when none is.
+    A surplus copy goes when another is listed on a proven Shepherd, waits while others are only listed, and stays when
+    none is.
     """
     out: list[str] = []
     back: dict[str, StoredObject] = {}
@@ -190,7 +191,7 @@ def sorted_out(
 
 
 def listed_again(shepherd: ServiceId, key: str, blob: StoredObject) -> list[Element]:
-    """Take an order back, if it still stands and the blob is as it was read."""
+    """Take an order back, on condition that it still stands and the blob is as read."""
     still = isset("erase", key)
     place = Location(shepherd, outbox_reference(key))
     alive = put(blob.id, "locations", str(place), ReplicaState.ALIVE.value)
@@ -198,7 +199,7 @@ def listed_again(shepherd: ServiceId, key: str, blob: StoredObject) -> list[Elem
 
 
 def struck_off(shepherd: ServiceId, boot: int, keys: Iterable[str]) -> list[Element]:
-    """Take orders that were carried out, or are void, from a Shepherd's outbox, if all of them still stand there.
+    """Strike obeyed or void orders off a Shepherd's outbox, on condition that all of them still stand.
 
     Args:
         boot: the start that reported when they went out.

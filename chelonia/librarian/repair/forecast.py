@@ -1,14 +1,14 @@
-"""How long healing will take: from what is to be copied, and from what copies cost. Pure, time passed in.
+"""The forecast of healing: from the work left, and from the cost of copies so far. Pure, time passed in.
 
-A copy costs a time that does not depend on its size and a time per byte, both of the whole Librarian. While several run
-at once each is charged its part of the time: what all cost together is the time that has passed. Nothing is
-charged while nothing runs, but for a short gap in which more waits. The latest `SAMPLES` small and the latest large
-copies are remembered, and both times are fitted to them (least squares of relative errors).
+A copy costs a time that does not depend on its size and a time per byte, both of the whole Librarian. Copies that run
+at once share the time that passes. Nothing is charged while nothing runs, but for a short gap in which more waits.
+`Rate` remembers the latest `SAMPLES` small and the latest large copies, and fits both times to them (least squares of
+relative errors).
 
-What may not be as what comes weighs less: copies of an earlier burst, the first of a burst (connections are made, plans
-too), and those that ran alone where many can. One that cost far more than its like counts as `OUTLIER` times as much.
-One that is under way far longer than expected is taken to need as long again: a repair that stands still is not
-foretold to end soon. How a copy by itself and bytes compare is taken from `COPY_BYTES` until samples tell.
+Samples unlike those to come weigh less: those of an earlier burst, the first of a burst, and copies that ran alone
+where many can. An outlier counts as at most `OUTLIER` times its like. A copy that runs
+far longer than expected is taken to need as long again: no forecast promises that a stalled repair ends soon. Until
+samples show it, `COPY_BYTES` relates the two costs.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ from chelonia.core.ids import Ms, ReferenceId
 from chelonia.core.values import replace
 
 SAMPLES: Final = 128
-"""Copies remembered of small ones (below `COPY_BYTES`), and as many of large ones."""
+"""Small copies (below `COPY_BYTES`) remembered, and as many large ones."""
 KEEP: Final = 0.98
-"""How much of its weight a sample keeps when the next one of its like comes: some fifty are most of what is known."""
+"""Share of its weight that a sample keeps when the next of its kind comes: the last fifty or so carry most of it."""
 IDLE_MS: Final = 1_000
-"""A burst ends when nothing has run for so long; a shorter gap is charged to the copies around it, if more waited."""
+"""Idle time that ends a burst; a shorter gap is charged to the copies around it, if more waited."""
 EARLIER: Final = 0.25
-"""What a sample of an earlier burst weighs."""
+"""Weight of a sample of an earlier burst."""
 COLD: Final = 0.25
-"""What the first samples of a burst weigh, as many as can run at once."""
+"""Weight of the first samples of a burst, as many as can run at once."""
 OUTLIER: Final = 4.0
-"""How many times as much as its like a sample may count, or as little."""
+"""Largest ratio by which a sample counts as dearer or cheaper than its like."""
 ENOUGH: Final = 4.0
-"""Weight of the samples from which a forecast is made, unless `ENOUGH_MS` are behind those of this burst."""
+"""Weight of the samples that allow a forecast, unless `ENOUGH_MS` are behind those of this burst."""
 ENOUGH_MS: Final = 1_000
 RECENT_MS: Final = 10_000
-"""What `recent` looks back over."""
+"""Time that `recent` looks back."""
 SHARE_MIN: Final = 0.02
-"""Of a loss, before anything is said of the rest of it."""
+"""Share of a loss that must have been read before a forecast covers the rest."""
 UNKNOWN: Final = -1
-"""A forecast that cannot be made."""
+"""Value of a forecast that cannot be made."""
 COPY_BYTES: Final = 2 * 1024 * 1024
-"""Bytes that take about as long as what a copy costs without them: measured 9 ms a small copy and 3 to 4 ms per MiB."""
+"""Bytes that take about as long as a copy without bytes: measured 9 ms a small copy and 3 to 4 ms per MiB."""
 PRIOR: Final = 1.0
-"""What `COPY_BYTES` weighs, in samples."""
+"""Weight of `COPY_BYTES` in the fit, in samples."""
 APART: Final = 64.0
-"""How many times as much as that either may be: what is not seen to cost anything is not taken to be free."""
+"""Largest ratio between the two costs by that measure: a cost that no sample shows is not taken as free."""
 ROUNDS: Final = 3
-"""How often what is far from its like is looked for anew: one that is very far spoils the first fit."""
+"""Rounds of finding outliers: one that is very far off spoils the first fit."""
 UNDER_WAY: Final = 0.9
-"""How much of a copy that is under way may be taken as made."""
+"""Largest share of a running copy that counts as made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a copy: milliseconds each, and milliseconds per byte."""
+    """Cost of copies: milliseconds each, and milliseconds per byte."""
 
     copy_ms: float
     byte_ms: float
 
     def of(self, copies: int, size: int) -> float:
-        """Milliseconds for so many copies of so many bytes in all."""
+        """Return the milliseconds for so many copies of so many bytes in all."""
         return copies * self.copy_ms + size * self.byte_ms
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLoss:
-    """How much of a loss is known: copies to make and their bytes, those made already, blobs read and not yet planned,
-    and how much of what was lost has been read (0 to 1)."""
+    """The known part of a loss: copies to make, copies made, their bytes, and blobs read and not yet planned. `share`:
+    of the lost Shepherds, as far as read (0 to 1)."""
 
     copies: int
     bytes: int
@@ -80,7 +80,7 @@ class KnownLoss:
 
 
 def outlook(seen: KnownLoss) -> tuple[int, int] | None:
-    """Copies to make in all and their bytes, what has not been seen taken to be as what has; None while too little is.
+    """Return all copies to make and their bytes, unseen blobs taken to be like seen ones; None while too few are seen.
 
     Right after a loss only some of it is counted: a forecast from that alone would be far too short.
     """
@@ -93,14 +93,13 @@ def outlook(seen: KnownLoss) -> tuple[int, int] | None:
 
 
 def limited_ms(size: int, bytes_per_s: int, at_once: int) -> int:
-    """Milliseconds that so many bytes take at least where so many Shepherds can send at once, each so many bytes a
-    second (0: any)."""
+    """Return the least milliseconds for so many bytes when `at_once` Shepherds each send `bytes_per_s` (0: any)."""
     return round(size * 1000 / (bytes_per_s * at_once)) if bytes_per_s else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A copy: what it was charged; `beside`: how many ran at once, itself included, on average; `nth` of its burst."""
+    """A copy with its cost. `beside`: copies that ran at once, itself included, on average; `nth` of its burst."""
 
     size: int
     cost_ms: float
@@ -110,7 +109,7 @@ class _Sample:
 
 
 _Point = tuple[float, float, float]
-"""A sample for the fit: its size in `COPY_BYTES`, what it was charged, and its weight."""
+"""A sample for the fit: its size in `COPY_BYTES`, its cost, and its weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class _Running:
 
 
 class Rate:
-    """What copying cost and costs."""
+    """The cost of copies, past and present."""
 
     def __init__(self) -> None:
         self._running: dict[ReferenceId, _Running] = {}
@@ -137,7 +136,7 @@ class Rate:
         self._burst = self._begun = 0
 
     def began(self, copy: ReferenceId, size: int, now: Ms) -> None:
-        """A copy begins."""
+        """Note that a copy begins."""
         self._charge(now)
         if not self._running:
             self._anew(now)
@@ -145,7 +144,7 @@ class Rate:
         self._begun += 1
 
     def ended(self, copy: ReferenceId, now: Ms, *, copied: bool) -> None:
-        """It has ended; what one cost that did not end well is charged to those around it."""
+        """Note that a copy has ended; the cost of a failed one is charged to those around it."""
         self._charge(now)
         sample = self._sample(self._running.pop(copy), now)
         if not copied:
@@ -159,7 +158,7 @@ class Rate:
         self._forget(now)
 
     def waits(self, now: Ms) -> None:
-        """Nothing runs any more, though something is to be copied."""
+        """Note that no copy runs any more, though some remain."""
         self._waits_from = now
 
     def recent(self, now: Ms) -> tuple[int, int]:
@@ -169,8 +168,8 @@ class Rate:
         return len(self._recent) * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
 
     def forecast_ms(self, copies: int, size: int, now: Ms, at_once: int) -> int:
-        """Milliseconds until so many copies of so many bytes in all are made, those under way included; `UNKNOWN` while
-        too little is known of what they cost. `at_once`: how many can run at once, 1 at least."""
+        """Return the milliseconds until so many copies of so many bytes are made, running ones included; `UNKNOWN`
+        while too little is known of their cost. `at_once`: copies that can run at once, 1 at least."""
         if not copies:
             return 0
         charged = self._charged_by(now)
@@ -186,20 +185,20 @@ class Rate:
                 late = max(late, now - run.began_ms)
         return round(max(left, late))
 
-    # --- what is charged --------------------------------------------------------------------------------------------
+    # --- charges ------------------------------------------------------------------------------------------------------
 
     def _charge(self, now: Ms) -> None:
         if self._running:
             self._charged, self._charged_at = self._charged_by(now), now
 
     def _charged_by(self, now: Ms) -> float:
-        """What each copy that has run ever since would have been charged by now."""
+        """The charge by now of a copy that has run ever since."""
         if not self._running:
             return self._charged
         return self._charged + max(now - self._charged_at, 0) / len(self._running)
 
     def _anew(self, now: Ms) -> None:
-        """The first begins after nothing ran."""
+        """Begin after an idle time: a new burst, unless it was short."""
         idle = now - self._charged_at
         if not self._burst or idle >= IDLE_MS:
             self._burst, self._begun, self._spare_ms = self._burst + 1, 0, 0.0
@@ -218,10 +217,10 @@ class Rate:
         while self._recent and now - self._recent[0][0] > RECENT_MS:
             self._recent.popleft()
 
-    # --- what is learned --------------------------------------------------------------------------------------------
+    # --- fitting ------------------------------------------------------------------------------------------------------
 
     def _cost(self, at_once: int, burst: int) -> Cost | None:
-        """What a copy costs, None while too little is known."""
+        """The cost of a copy, None while too little is known."""
         points, behind_ms = [], 0.0
         for samples in (self._small, self._large):
             for age, sample in enumerate(reversed(samples)):
@@ -240,7 +239,7 @@ def _weight(sample: _Sample, at_once: int, burst: int) -> float:
 
 
 def _fitted(points: Sequence[_Point]) -> tuple[float, float]:
-    """Milliseconds of a copy by itself and of `COPY_BYTES`. What is far from its like is brought nearer."""
+    """Milliseconds of a copy by itself and of `COPY_BYTES`; outliers are drawn nearer to their like."""
     a, b = _least_squares(points, 1.0)
     for _ in range(ROUNDS):
         like = _median([(cost_ms / (a + b * units), weight) for units, cost_ms, weight in points])
@@ -262,7 +261,7 @@ def _median(weighed: Sequence[tuple[float, float]]) -> float:
 
 
 def _least_squares(points: Sequence[_Point], shape: float) -> tuple[float, float]:
-    """Of errors of a + b * units, relative to what `shape`, b / a as it seems to be, makes expected; a = b without."""
+    """Fit a + b * units by least squares of errors relative to the cost by `shape`, an estimate of b / a."""
     aa, ab, bb, at, bt = PRIOR, -PRIOR, PRIOR, 0.0, 0.0
     for units, cost_ms, weight in points:
         share = weight * ((1 + shape) / (1 + shape * units)) ** 2

@@ -1,4 +1,4 @@
-"""Brakes of repair: how many erasures nobody asked for, how many copies at once, how long to spare a failing node.
+"""Brakes of repair: limits on erasures that nobody ordered and on copies at once, and pauses for failing nodes.
 
 Small state machines with monotonic time passed in.
 """
@@ -13,14 +13,14 @@ from chelonia.core.timing.pacing import Backoff, Pace
 
 MINUTE_MS = 60_000
 THROTTLE_MS = 100
-"""Between two changes of a throttle: the first must have shown its effect."""
+"""Pause between two changes of a throttle: the first must have shown its effect."""
 LATE_MS, PROMPT_MS = 4.0, 2.0
-"""A process that runs later than this makes users wait: a request takes several steps of the event loop. One that runs
-less late than that has room."""
+"""Lateness of the process above which users wait, for a request takes several steps of the event loop. Below the second
+there is room for more copies."""
 
 
 class RateGuard:
-    """At most so many events in any minute."""
+    """A limit on events in any minute."""
 
     def __init__(self, per_minute_max: int) -> None:
         self._max = per_minute_max
@@ -37,7 +37,7 @@ class RateGuard:
         return True
 
     def room(self, now: Ms) -> int:
-        """How many may happen now."""
+        """Return how many events may happen now."""
         while self._events and now - self._events[0][0] >= MINUTE_MS:
             self._sum -= self._events.popleft()[1]
         assert 0 <= self._sum <= self._max, (self._sum, self._max)
@@ -45,7 +45,7 @@ class RateGuard:
 
 
 class Relief:
-    """What is on its way off each Shepherd: counted for a while, then it is off."""
+    """Bytes on their way off each Shepherd: they count for `keep_ms`, after which they have left."""
 
     def __init__(self, keep_ms: int) -> None:
         self._keep_ms = keep_ms
@@ -53,35 +53,35 @@ class Relief:
         self._sums: Counter[ServiceId] = Counter()
 
     def add(self, shepherd: ServiceId, size: int, now: Ms) -> None:
-        """So many bytes begin to leave a Shepherd."""
+        """Note bytes that begin to leave a Shepherd."""
         assert size >= 0, size
         self._moves.append((now, shepherd, size))
         self._sums[shepherd] += size
 
     def bytes(self, now: Ms) -> dict[ServiceId, int]:
-        """What has not left yet."""
+        """Return the bytes that have not left yet."""
         while self._moves and now - self._moves[0][0] >= self._keep_ms:
             _, shepherd, size = self._moves.popleft()
             self._sums[shepherd] -= size
         assert all(left >= 0 for left in self._sums.values()), "no more has left than was to leave"
-        self._sums = +self._sums  # without those at 0: a move of 0 bytes may still wait for one of them
+        self._sums = +self._sums  # without zeros: a move of 0 bytes may still wait for one of them
         return dict(self._sums)
 
 
 class Flow:
-    """Bytes of each Shepherd, at most so many a second each (0: no limit). What is large begins whole, and is paid off
-    before the next may begin; a Shepherd sends it no faster than that."""
+    """A limit on each Shepherd's bytes per second (0: none). A large copy begins whole, and is paid off before the next
+    may begin; the Shepherd itself sends it no faster."""
 
     def __init__(self, bytes_per_s_max: int = 0) -> None:
         self.bytes_per_s_max = bytes_per_s_max
         self._paces: dict[ServiceId, Pace] = {}
 
     def free(self, shepherd: ServiceId, now: Ms) -> bool:
-        """Whether the next bytes of this Shepherd may go."""
+        """Return whether the next bytes of this Shepherd may go."""
         return not (self.bytes_per_s_max and shepherd in self._paces and self._paces[shepherd].wait_ms(now))
 
     def spend(self, shepherd: ServiceId, size: int, now: Ms) -> None:
-        """So many bytes go now."""
+        """Note bytes that go now."""
         if self.bytes_per_s_max:
             pace = self._paces.setdefault(shepherd, Pace(self.bytes_per_s_max))
             pace.per_s_max = self.bytes_per_s_max
@@ -89,10 +89,10 @@ class Flow:
 
 
 class Throttle:
-    """How many copies may be in flight, going by how late this process runs: users come first.
+    """The limit on copies in flight, by how late this process runs: users come first.
 
-    Half as many when it runs late, one more at a time when it does not; never fewer than `least`, so that healing goes
-    on under any load.
+    It halves when the process runs late, and rises by one at a time when it does not. It never falls below `least`, so
+    that healing goes on under any load.
     """
 
     def __init__(self, least: int, most: int) -> None:
@@ -103,11 +103,11 @@ class Throttle:
 
     @property
     def allowed(self) -> int:
-        """Copies in flight at most."""
+        """Copies in flight, at most."""
         return int(self._allowed)
 
     def look(self, late_ms: float, now: Ms) -> None:
-        """The process is so late on average."""
+        """Adjust the limit to the average lateness of the process."""
         if now - self._looked_ms < THROTTLE_MS:
             return
         self._looked_ms = now
@@ -119,7 +119,7 @@ class Throttle:
 
 
 class Slots:
-    """Copies in flight, bounded per Shepherd and in all. `own`: what a Shepherd bears by its configuration, 0: any."""
+    """Copies in flight, bounded per Shepherd and in all. `own`: a Shepherd's own configured limit, 0: none."""
 
     def __init__(self, per_node_max: int, total_max: int, own: Callable[[ServiceId], int] = lambda _: 0) -> None:
         self.per_node_max = per_node_max
@@ -129,31 +129,31 @@ class Slots:
         self.total = 0
 
     def most(self, shepherd: ServiceId) -> int:
-        """How many copies this Shepherd may send and take at once."""
+        """Return how many copies this Shepherd may send and take at once."""
         return min(self.per_node_max, self._own(shepherd) or self.per_node_max)
 
     def free(self, shepherd: ServiceId) -> bool:
-        """Whether this Shepherd can send or take one more."""
+        """Return whether this Shepherd can send or take one more."""
         return self.total < self.total_max and self._busy.get(shepherd, 0) < self.most(shepherd)
 
     def used(self) -> dict[ServiceId, int]:
-        """How many copies each Shepherd sends and takes now; without those that have none."""
+        """Return how many copies each Shepherd sends and takes now; without those that have none."""
         return dict(self._busy)
 
     def copy(self) -> Slots:
-        """The same, to try out what would fit."""
+        """Return a copy of these slots, to try out what would fit."""
         other = Slots(self.per_node_max, self.total_max, self._own)
         other._busy, other.total = dict(self._busy), self.total
         return other
 
     def take(self, shepherds: Iterable[ServiceId]) -> None:
-        """One copy begins between these."""
+        """Note that a copy begins between these."""
         self.total += 1
         for shepherd in shepherds:
             self._busy[shepherd] = self._busy.get(shepherd, 0) + 1
 
     def release(self, shepherds: Iterable[ServiceId]) -> None:
-        """One copy between these has ended."""
+        """Note that a copy between these has ended."""
         assert self.total > 0, "a copy ends once"
         self.total -= 1
         for shepherd in shepherds:
@@ -164,7 +164,7 @@ class Slots:
 
 
 class Sparing:
-    """Which Shepherds, or single orders, are left alone: each that has failed, longer with each failure in a row."""
+    """Shepherds, or single orders, that have failed: left alone for a while, longer with each failure in a row."""
 
     def __init__(self, first_ms: int, max_ms: int) -> None:
         self._first_ms = first_ms
@@ -172,7 +172,7 @@ class Sparing:
         self._failing: dict[str, tuple[Backoff, Ms]] = {}
 
     def failed(self, shepherd: str, now: Ms) -> Ms:
-        """It failed; returns when it may be tried again. What fails while it is left alone says nothing new."""
+        """Note a failure; returns when to try again. A failure during the pause does not prolong it."""
         backoff, until = self._failing.get(shepherd, (Backoff(self._first_ms, self._max_ms), Ms(0)))
         if now >= until:
             until = Ms(now + backoff.failed())
@@ -180,13 +180,13 @@ class Sparing:
         return until
 
     def worked(self, shepherd: str) -> None:
-        """It did what it was asked, or has been heard of anew."""
+        """Note a success, or that a Shepherd has been heard anew."""
         self._failing.pop(shepherd, None)
 
     def spared(self, shepherd: str, now: Ms) -> bool:
-        """Whether it should be left alone now."""
+        """Return whether to leave it alone now."""
         return self.spared_ms(shepherd, now) > 0
 
     def spared_ms(self, shepherd: str, now: Ms) -> int:
-        """How long it should still be left alone."""
+        """Return the milliseconds for which to leave it alone."""
         return max(self._failing[shepherd][1] - now, 0) if shepherd in self._failing else 0

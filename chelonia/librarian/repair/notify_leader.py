@@ -1,9 +1,9 @@
-"""What the repair leader has to do about blobs that only another Librarian has heard of.
+"""Notices to the repair leader about blobs of which only another Librarian has heard.
 
-Events (commits, reports) are heard by the Librarian that applied them; marks and removals are the leader's. So whoever
-plans a blob that the leader has something to do about, now or when it is ripe, names it to the leader, once. So does
-whoever knows no place for a copy, as long as it knows none: not every Shepherd reports to every Librarian, and the
-leader may know one. What does not arrive is found by the survey.
+The Librarian that applies a commit or a report is the one to hear of it, but marks and removals are the leader's. So a
+Librarian names a blob to the leader, once, when its plan has something for the leader, now or when it is ripe. It also
+names one for which it knows no place: not every Shepherd reports to every Librarian, and the leader may know a place.
+The survey finds blobs whose notices are lost.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class LeaderNotifier:
-    """One Librarian's word to the leader. `planned` notes what it should look at; `step` sends it."""
+    """One Librarian's notices to the leader: `planned` gathers blobs, `step` sends them."""
 
     def __init__(self, context: LibrarianContext, leading: Leading) -> None:
         self._on = context
         self._leading = leading
         self._blobs: dict[BlobId, None] = {}
         self._short: dict[BlobId, None] = {}
-        """Those of which the leader was told for want of a place: they are planned again and again here."""
+        """Blobs that were named for want of a place: they are planned again and again here."""
 
     def planned(self, plan: BlobPlan) -> None:
-        """Note the blob if the leader has something to do about it. Beyond the bound of one call it is left to the
-        survey."""
+        """Gather a blob that has something for the leader; beyond the bound of one call the survey finds it."""
         news = plan.short > 0 and plan.blob not in self._short and len(self._short) < STUCK_MAX
         if not plan.short:
             self.gone(plan.blob)
@@ -44,11 +43,11 @@ class LeaderNotifier:
                 self._short[plan.blob] = None
 
     def gone(self, blob: BlobId) -> None:
-        """This blob is no more, or has all the places it needs."""
+        """Drop a blob that is gone, or has all the places it needs."""
         self._short.pop(blob, None)
 
     async def step(self) -> None:
-        """Tell the leader what was noted."""
+        """Send the leader the blobs gathered."""
         blobs, self._blobs = tuple(self._blobs), {}
         leader = self._leading.elsewhere
         if not blobs or leader is None:

@@ -1,8 +1,8 @@
-"""The survey: slowly, again and again, a look at every blob, also one that no Shepherd is said to have.
+"""The survey: a slow, repeated look at every blob, those included that no Shepherd lists.
 
-Finds what no event told of, and counts replicas by state. Only the repair leader surveys. It plans and marks for
-repair (what a round through a Shepherd will come to is left to the round, `worklist`); it changes nothing. It asks
-after `stalled` copies, so that none stays listed that never came.
+It finds work that no event reported, and counts replicas by state. Only the repair leader surveys. It plans blobs and
+marks them for repair; blobs that a round through a Shepherd will come to are left to that (`worklist`). It changes
+nothing, and asks Shepherds about `stalled` copies, so that none stays listed that never came.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from chelonia.librarian.repair.plan.read import Planning
 from chelonia.librarian.repair.tally import RepairTally
 
 Found = Callable[[Mapping[BlobId, Collection[Location]]], None]
-"""Told of blobs that something should be done about, and of the places of those that want a copy."""
+"""Listener that gets blobs with work to do, each with its places if it wants a copy."""
 
 
 class Surveying:
-    """One Librarian's survey. `found` is told what to repair."""
+    """One Librarian's survey. `found` gets the blobs to repair."""
 
     def __init__(self, context: LibrarianContext, planning: Planning, tally: RepairTally, found: Found) -> None:
         self._on = context
@@ -33,7 +33,7 @@ class Surveying:
         self._found = found
 
     async def step(self) -> Next:
-        """Survey once."""
+        """Survey all blobs once."""
         settings, begun = self._on.settings, self._on.now
         await self._survey()
         self._tally.end()

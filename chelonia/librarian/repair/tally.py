@@ -1,7 +1,7 @@
-"""What repair knows by number: how many blobs are exposed and by how much, and how many replicas are in which state.
+"""The numbers of repair: exposed blobs by the copies they have left, and replicas by state.
 
-In memory only; every plan corrects it, and the survey counts anew from what is stored. An exposed blob costs its id and
-two small integers, nothing else of it is kept; the first lost ones are kept with their names.
+In memory only; every plan corrects them, and the survey counts anew from what is stored. An exposed blob costs its id
+and two small integers, no more; the first lost ones are kept with their names.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from chelonia.librarian.repair.plan.decide import BlobPlan
 
 _COUNT_BITS = 6
 _COUNT = (1 << _COUNT_BITS) - 1
-"""Copies are counted up to 63; a user may ask for 32."""
+"""Largest count of copies, 63; a user may ask for 32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done for all that are exposed. `by_live`: copies left -> blobs."""
+    """The work for all exposed blobs. `by_live`: copies left -> blobs."""
 
     by_live: Mapping[int, int]
     delayed: int
@@ -56,7 +56,7 @@ class RepairTally:
 
     @property
     def work(self) -> Work:
-        """What is to be done for them."""
+        """Work for these blobs."""
         left = {live: count for live, count in sorted(self._by_live.items()) if count}
         return Work(left, self._delayed, self._stuck, self._copies, self._bytes)
 
@@ -67,7 +67,7 @@ class RepairTally:
 
     @property
     def lost_named(self) -> tuple[Endangered, ...]:
-        """The first of them."""
+        """The first of the lost blobs."""
         return tuple(self._named.values())
 
     @property
@@ -76,7 +76,7 @@ class RepairTally:
         return self._by_live.get(0, 0) - sum(blob in self._exposed for blob in self._lost)
 
     def lose(self, blob: Endangered) -> bool:
-        """This blob is lost. Returns whether that is news, and it is kept by name: as few are logged."""
+        """Note a lost blob. Returns whether that is news and it is kept by name: as few are logged."""
         self._unseen.pop(blob.blob, None)
         news = blob.blob not in self._lost
         self._lost[blob.blob] = None
@@ -85,23 +85,23 @@ class RepairTally:
         return news and blob.blob in self._named
 
     def found(self, blob: BlobId) -> None:
-        """This blob has a verified copy."""
+        """Note that a blob has a verified copy."""
         self._lost.pop(blob, None)
         self._named.pop(blob, None)
 
     def watch(self, blobs: Collection[BlobId]) -> None:
-        """Remember of these blobs, and no others, which are exposed, now or from now on."""
+        """Watch these blobs, and no others, for being exposed, now or from now on."""
         self._watched = blobs
         self._touched = {blob: None for blob in blobs if blob in self._exposed}
 
     @property
     def touched(self) -> int:
-        """How many of those watched were found exposed."""
+        """Watched blobs that were found exposed."""
         return len(self._touched)
 
     @property
     def watched(self) -> Mapping[int, int]:
-        """Those watched with fewer verified copies than wanted: copies left -> blobs."""
+        """Watched blobs with fewer verified copies than wanted: copies left -> blobs."""
         found: dict[int, int] = {}
         for blob in self._touched:
             packed = self._exposed.get(blob)
@@ -110,7 +110,7 @@ class RepairTally:
         return found
 
     def note(self, plan: BlobPlan) -> None:
-        """Take over what was counted for a plan."""
+        """Take over the counts of a plan."""
         self._unseen.pop(plan.blob, None)
         self.left_out(plan.blob)
         if plan.live < plan.wanted:
@@ -122,18 +122,18 @@ class RepairTally:
             self._add(packed, 1)
 
     def gone(self, blob: BlobId) -> None:
-        """This blob is no more."""
+        """Note that a blob is gone."""
         self.found(blob)
         self.left_out(blob)
 
     def left_out(self, blob: BlobId) -> None:
-        """Nothing is to be copied of this blob, whether it is whole, lost or no more."""
+        """Note that a blob, whole, lost or gone, wants no copy."""
         packed = self._exposed.pop(blob, None)
         if packed is not None:
             self._add(packed, -1)
 
     def copied(self, size: int) -> None:
-        """A copy was made."""
+        """Note that a copy was made."""
         self.done = (self.done[0] + 1, self.done[1] + size)
 
     def _add(self, packed: int, sign: int) -> None:
@@ -154,23 +154,23 @@ class RepairTally:
         return dict(self._counted)
 
     def begin(self) -> None:
-        """A survey begins."""
+        """Begin a survey."""
         self._counting = {}
         self._unseen = dict.fromkeys((*self._exposed, *self._lost))
 
     def count(self, state: str) -> None:
-        """The survey has met a replica in this state."""
+        """Count a replica that the survey meets in this state."""
         self._counting[state] = self._counting.get(state, 0) + 1
 
     def end(self) -> None:
-        """The survey has seen everything: an exposed or lost blob that it has not met is gone, by others' hands."""
+        """End a survey: exposed or lost blobs that it has not met are gone by others' hands."""
         self._counted = self._counting
         for blob in self._unseen:
             self.gone(blob)
 
 
 def _pack(plan: BlobPlan) -> int:
-    """Size, whether it is stuck, whether copies are waited for, copies lacking, copies live: from the left."""
+    """From the left: size, whether it is stuck, whether copies are waited for, copies lacking, copies live."""
     lack = min(plan.wanted - plan.live, _COUNT)
     flags = int(plan.waited > 0) | int(plan.short > 0) << 1
     return ((max(plan.size, 0) << 2 | flags) << _COUNT_BITS | lack) << _COUNT_BITS | min(plan.live, _COUNT)

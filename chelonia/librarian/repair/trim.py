@@ -1,9 +1,9 @@
-"""Trimming: take away surplus, damaged and never completed copies, after those that stay have answered.
+"""Trimming: removes surplus, damaged and never completed copies, after those that stay have answered.
 
-What is offered is read and planned anew. A heartbeat proves only that a Shepherd lived a lease ago. So every copy that
-a removal rests on is asked for (`stat`) first; one that does not answer, or is not whole, does not count
+It reads and plans every offered blob anew. A heartbeat proves only that a Shepherd lived a lease ago, so trimming first
+asks for every copy that a removal rests on (`stat`). One that does not answer, or is not whole, does not count
 (`plan.decide.vouched`). Where a good copy goes, those that stay must prove to have the bytes (`proofs.act`). Only the
-repair leader trims; removals nobody asked for are rate-guarded and alarm.
+repair leader trims; a rate guard limits removals that nobody ordered, with an alarm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REMOVALS_AT_ONCE = 16
 
 
 class Trimming:
-    """One Librarian's trimming. `later` is told what to look at again."""
+    """One Librarian's trimming. `later` gets the blobs to plan again."""
 
     def __init__(self, context: LibrarianContext, planning: Planning, leading: Leading, later: Later) -> None:
         self._on = context
@@ -58,27 +58,27 @@ class Trimming:
 
     @property
     def held_back(self) -> int:
-        """Blobs whose surplus the rate guard has not let go, 0 while it does not have to."""
+        """Blobs whose surplus the rate guard holds back now."""
         return len(self._held_back)
 
     def offer(self, blob: BlobId) -> None:
-        """Something of this blob may have to go."""
+        """Offer a blob of which copies may have to go."""
         self._offered[blob] = None
 
     async def step(self) -> None:
-        """Trim what was offered."""
+        """Trim the blobs offered."""
         while self._offered and self._leading.now:
             batch = list(islice(self._offered, min(self._on.settings.plan_batch, bounds.BULK_ELEMENTS_MAX)))
             for blob in batch:
                 del self._offered[blob]
             try:
                 await self._trim(batch)
-            except CheloniaError:  # of a mistake the next survey finds what it cost: others are not held up by it
+            except CheloniaError:  # after a mistake the next survey finds the batch again: it holds up no others
                 self._offered = {**dict.fromkeys(batch), **self._offered}
                 raise
 
     def leave(self) -> None:
-        """Another Librarian leads: what was offered here is offered there."""
+        """Drop all offers: another Librarian leads, and gets its own."""
         self._offered.clear()
         self._held_back.clear()
 
@@ -112,7 +112,7 @@ class Trimming:
                     raise error
 
     async def _remove(self, plan: BlobPlan, blob: StoredObject) -> None:
-        """Take locations away and order their bytes erased, in one transact on the blob's version."""
+        """Remove locations and order their bytes erased, in one transact on the blob's version."""
         elements: list[Element] = []
         for removal in plan.removals:
             key = str(removal.location)
@@ -126,7 +126,7 @@ class Trimming:
             self._again(plan.blob)
 
     def _let_through(self, plans: Sequence[BlobPlan]) -> list[BlobPlan]:
-        """Those for which the rate guard has room now. The others come again when it is about their turn."""
+        """The plans for which the rate guard has room now; the others come again about when it is their turn."""
         through, room = [], self._guard.room(self._on.now)
         for plan in plans:
             unasked = self._unasked(plan)
@@ -139,7 +139,7 @@ class Trimming:
         return through
 
     def _unasked(self, plan: BlobPlan) -> int:
-        """How many removals nobody has asked for. What leaves a draining Shepherd was asked for."""
+        """How many removals nobody has ordered: all but those off a draining Shepherd."""
         health = self._planning.nodes().health
         nodes = [health.get(removal.location.shepherd) for removal in plan.removals]
         return sum(node is None or not node.draining for node in nodes)
@@ -160,7 +160,7 @@ class Trimming:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     async def answering(self, blob: StoredObject) -> list[Location]:
-        """The verified copies of a blob, as stored, whose Shepherds say now that they have them whole."""
+        """Return the verified copies of a blob, as stored, that their Shepherds now report to have whole."""
         facts, good = facts_of(blob), [loc for loc, state in locations_of(blob) if state is ReplicaState.ALIVE]
         answers = await asyncio.gather(*(self._stat(location.shepherd, [(location, facts)]) for location in good))
         return [location for answer in answers for location in answer]
@@ -182,7 +182,7 @@ class Trimming:
         return frozenset(location for answer in answers for location in answer)
 
     async def _stat(self, shepherd: ServiceId, held: Sequence[tuple[Location, ReplicaFacts]]) -> list[Location]:
-        """Those of one Shepherd. One that is silent for a lease has none."""
+        """Those that one Shepherd has whole; none when it is silent for a lease."""
         asked = tuple((str(number), location.reference) for number, (location, _) in enumerate(held))
         stat = self._on.world.directory.shepherd(shepherd).stat(self._on.call, asked)
         try:
@@ -195,7 +195,7 @@ class Trimming:
 
 
 def is_whole(outcome: ReplicaStatOutcome | None, facts: ReplicaFacts) -> bool:
-    """Whether a Shepherd says that it has all of a blob."""
+    """Return whether a Shepherd reports to have all of a blob."""
     if outcome is None or not outcome.found or outcome.state != ReplicaState.ALIVE.value:
         return False
     if outcome.checksum_type not in CHECKSUM_TYPES:

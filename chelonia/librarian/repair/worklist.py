@@ -1,9 +1,9 @@
-"""What the healer has to look at: dirty blobs, those that wait for a copy, rounds through Shepherds, and timers.
+"""The healer's worklist: dirty blobs, blobs that wait for a copy, rounds through Shepherds, and timers.
 
 In memory only, for it can always be derived again; small state machines with monotonic time passed in. The queue is
-ordered by danger (fewest verified copies, then age) and bounded. A round leaves out what is less endangered than all
-that waits, and comes back to it page by page when the queue runs low. The survey leaves to rounds what they will come
-to. So memory does not grow with what was lost, and the cursor of a round moves on while it is worked through.
+ordered by danger (fewest verified copies, then age) and bounded. A round leaves out blobs less endangered than all that
+wait, and comes back to them page by page when the queue runs low. The survey leaves blobs to the rounds that will come
+to them. So memory does not grow with the loss, and the cursor of a round moves on while it is worked through.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chelonia.librarian.repair.progress.decide import END, RepairRound
 STUCK_MAX = 100_000
 """Blobs remembered for want of a target, and blobs that events found endangered; the survey finds any beyond."""
 UNPARK_SCAN = 64
-"""How far down the queue a copy is looked for that can begin now, when the first ones' Shepherds are busy."""
+"""Places in the queue searched for a copy that can begin now, when the first ones' Shepherds are busy."""
 
 Danger = tuple[int, int, Ms, BlobId]
 """Sort key of the queue: fewest verified copies first, then rounds in their order, then age."""
@@ -74,27 +74,27 @@ class Worklist:
 
     @property
     def full(self) -> bool:
-        """Whether as many wait as are remembered: what is found from now on is mostly counted."""
+        """Whether the queue holds as many blobs as it may: from now on those found are mostly only counted."""
         return len(self._queue) >= self._queue_max
 
     @property
     def ample(self) -> bool:
-        """Whether more than half of that wait: one that is taken off is no reason to look for more at once."""
+        """Whether the queue is more than half full: one that leaves it is no reason to read on at once."""
         return 2 * len(self._queue) > self._queue_max
 
     # --- blobs ------------------------------------------------------------------------------------------------------
 
     def mark(self, blobs: Iterable[BlobId]) -> None:
-        """These blobs must be planned."""
+        """Mark blobs that must be planned."""
         for blob in blobs:
             self._dirty[blob] = None
             self._stuck.pop(blob, None)
 
     def surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
-        """The survey has found something to do about these blobs; of those that want a copy it names the places.
+        """Take over the blobs that the survey has found; each that wants a copy has its places.
 
-        A blob that wants a copy is left to a round that will come to one of its places: a round keeps to the size of
-        the queue, and a survey finds all that is lost while a few queuefuls of it are healed. The others must be
+        A blob that wants a copy is left to a round that will come to one of its places. A round keeps to the size of
+        the queue, while a survey finds all that is lost as a few queuefuls of it are healed. The others must be
         planned.
         """
         at: dict[ServiceId, dict[str, BlobId]] = {}
@@ -108,25 +108,25 @@ class Worklist:
         self.mark(blob for blob in blobs if blob not in left)
 
     def unmark(self, blob: BlobId) -> None:
-        """This blob need not be planned now: what was done to it is known."""
+        """Unmark a blob: the change to it is this Librarian's own."""
         self._dirty.pop(blob, None)
 
     def take(self, limit: int) -> list[BlobId]:
-        """The next blobs to plan."""
+        """Take the next blobs to plan."""
         out = list(islice(self._dirty, limit))
         for blob in out:
             del self._dirty[blob]
         return out
 
     def settle(self, blob: BlobId) -> None:
-        """This blob is as wanted, is no more, or lacks only what is waited for."""
+        """Settle a blob: it is as wanted, gone, or lacks only copies that are waited for."""
         self._unqueue(blob)
         origin = self._origin.pop(blob, None)
         if origin is not None:
             origin[0].closed(origin[1])
 
     def stick(self, blob: BlobId) -> bool:
-        """This blob waits for another node (or its source) to come; False when too many do."""
+        """Have a blob wait for another node, or for its source, to come; False when too many do."""
         self._unqueue(blob)
         origin = self._origin.pop(blob, None)
         if origin is not None:
@@ -138,14 +138,14 @@ class Worklist:
         return True
 
     def unstick(self) -> None:
-        """The nodes have changed: stuck blobs are planned again."""
+        """Mark all stuck blobs: the nodes have changed."""
         self._dirty.update(self._stuck)
         self._stuck.clear()
 
     # --- the queue --------------------------------------------------------------------------------------------------
 
     def park(self, waiting: QueuedBlob) -> None:
-        """This blob waits for a free slot - or is left to a later page of its round, if others are more endangered."""
+        """Have a blob wait for a free slot, or leave it to a later page of its round if others are more endangered."""
         blob = waiting.what.blob
         self._unqueue(blob)
         danger = (waiting.what.live, self._generation, waiting.what.created_ms, blob)
@@ -162,10 +162,11 @@ class Worklist:
         assert len(self._queued) == len(self._queue) <= max(self._queue_max, STUCK_MAX), "each waits once, in bounds"
 
     def unpark(self, limit: int, fits: Callable[[QueuedBlob], bool]) -> None:
-        """Let the most endangered be planned again for which a copy can begin now, at most `limit` of them.
+        """Let the most endangered blobs be planned again for which a copy can begin now, at most `limit` of them.
 
-        `fits` is asked of one after the other, and takes room for those it lets go on; first of those that were let go
-        on before and have not been planned yet.
+        Args:
+            fits: takes room for a blob, False if there is none; called first for blobs let go before and not planned
+                yet.
         """
         for waiting in self._let_go.values():
             fits(waiting)
@@ -181,11 +182,11 @@ class Worklist:
             assert blob not in self._queued, "what goes on waits no more"
 
     def planned(self, blob: BlobId) -> None:
-        """This blob was planned: its copies have their slots, or wait again."""
+        """Note that a blob was planned: its copies have their slots, or wait again."""
         self._let_go.pop(blob, None)
 
     def endangered(self, limit: int) -> tuple[Endangered, ...]:
-        """The first of those that wait."""
+        """Return the first blobs that wait."""
         return tuple(waiting.what for _, waiting in self._queue[:limit])
 
     def _unqueue(self, blob: BlobId) -> None:
@@ -204,25 +205,25 @@ class Worklist:
     # --- rounds -----------------------------------------------------------------------------------------------------
 
     def begin(self, fresh: RepairRound) -> None:
-        """Begin a round through a Shepherd, in the place of any that was under way."""
+        """Begin a round through a Shepherd, in place of any that was under way."""
         before = self._rounds.pop(fresh.shepherd, None)
         if before is not None:
             self._origin = {blob: at for blob, at in self._origin.items() if at[0] is not before}
         self._rounds[fresh.shepherd] = fresh
 
     def goes_through(self, shepherd: ServiceId, loss: Ms) -> bool:
-        """Whether there is a round because of this loss already, and nothing of it is only waited for."""
+        """Return whether a round for this loss goes on already, past the time of waiting (`kept`)."""
         found = self._rounds.get(shepherd)
         return found is not None and found.kept and found.loss == loss
 
     def next_page(self) -> tuple[ServiceId, str] | None:
-        """The Shepherd whose section is to be read next, and after which reference: those that are lost first."""
+        """Return the Shepherd to read next, lost ones first, and the reference to read after."""
         unread = [found for found in self._rounds.values() if not found.read]
         first = next((found for found in unread if found.kept), unread[0] if unread else None)
         return (first.shepherd, first.after) if first else None
 
     def paged(self, shepherd: ServiceId, read_after: str, blobs: Iterable[BlobId], last: str) -> None:
-        """A page was read up to `last` ("" at the end): its blobs must be planned - unless the round began anew."""
+        """Take in a page, read up to `last` ("" at the end): its blobs must be planned, unless the round began anew."""
         found = self._rounds.get(shepherd)
         if found is None or found.read or found.after != read_after:
             return
@@ -234,7 +235,7 @@ class Worklist:
         found.took(last)
 
     def refill(self) -> None:
-        """When the queue runs low, or others are more endangered than its first: go back to a page that was left."""
+        """Go back to a page that was left, when the queue runs low or others are more endangered than its first."""
         low = len(self._queue) <= self._queue_max // 4
         assert low or self._queue, "a queue that is not low has a first one"
         first = None if low else self._queue[0][0][0]
@@ -242,17 +243,17 @@ class Worklist:
         self._generation += any(again)
 
     def cursors(self) -> dict[ServiceId, tuple[Ms, NodeCursor]]:
-        """How far the rounds have come whose cursor is worth storing, and of which loss they are."""
+        """Return the cursors that are worth storing, each with the time of its loss."""
         return {found.shepherd: (found.loss, found.cursor) for found in self._rounds.values() if found.kept}
 
     def rounds(self) -> tuple[NodeCursor, ...]:
-        """How far all rounds have come that are not done, ordered by service id."""
+        """Return the cursors of all rounds that are not done, ordered by service id."""
         found = (self._rounds[shepherd].cursor for shepherd in sorted(self._rounds))
         return tuple(cursor for cursor in found if not (cursor.read and cursor.after == END))
 
     @property
     def read_share(self) -> float:
-        """How much of the lost Shepherds has been read, 0 to 1."""
+        """Share of the lost Shepherds that has been read, 0 to 1."""
         shares = [found.share for found in self._rounds.values() if found.kept]
         return sum(shares) / len(shares) if shares else 1.0
 
@@ -263,7 +264,7 @@ class Worklist:
         return sum(self._origin[blob][0].kept for blob in lost)
 
     def leave_nodes(self) -> None:
-        """Somebody else goes through Shepherds from now on."""
+        """Drop all rounds: another Librarian goes through Shepherds from now on."""
         self._rounds.clear()
         self._origin.clear()
         self._timers = [timer for timer in self._timers if timer[1] == "blob"]
@@ -289,7 +290,7 @@ class Worklist:
         assert len(self._set) <= len(self._timers), "whatever is set has a timer that will ring"
 
     def ring(self, now: Ms) -> tuple[ServiceId, ...]:
-        """Mark the blobs that are due. Returns the Shepherds that are to be gone through now."""
+        """Mark the blobs that are due. Returns the Shepherds to go through now."""
         due_nodes: dict[ServiceId, None] = {}
         while self._timers and self._timers[0][0] <= now:
             due, what, key = heapq.heappop(self._timers)

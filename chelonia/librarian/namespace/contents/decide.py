@@ -40,12 +40,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file of `size` bytes as read.
-
-    - `content`: the header of its content, with `named` for the blobs that `there` names
-    - `there`: the extents that meet the span of the change
-    - `blobs`: the objects of these blobs; for a file of one blob that one
-    """
+    """A file of `size` bytes as read. `there`: its extents that meet the span of a change; `blobs`: their objects, or
+    its only blob. `content`: the header of its content, with `named` for these blobs."""
 
     file: StoredObject
     content: StoredObject

@@ -111,11 +111,8 @@ class Opened:
 
     @property
     def fresh(self) -> Guid:
-        """GUID for a new file made of it; "" for an upload that was opened over a file.
-
-        With the GUID of a former file, versions would begin anew: a client that holds an old one would mistake the
-        file.
-        """
+        """GUID for a new file made of it; "" for an upload that was opened over a file. With the GUID of a former file,
+        versions would begin anew: a client that holds an old one would mistake the file."""
         return self.file if self.fact("fresh") else Guid("")
 
     @property
@@ -139,10 +136,8 @@ def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bo
 def open_upload(
     request: OpenUpload, upload: UploadId, obj: ObjectId, *, guid: Guid, within: StoredObject, now: Ms
 ) -> list[Element]:
-    """Open an upload; `guid`: the file that it is opened over, or a fresh one.
-
-    Raises: NO_PARENT, NOT_A_COLLECTION, BAD_REQUEST, TOO_LARGE.
-    """
+    """Open an upload; `guid`: the file that it is opened over, or a fresh one. Raises: NO_PARENT, NOT_A_COLLECTION,
+    BAD_REQUEST, TOO_LARGE."""
     begin = request.begin
     assert content_object(parse_upload(upload)[1]) == obj, "an upload is called by the content that it will be"
     check_collection(within, request.key)

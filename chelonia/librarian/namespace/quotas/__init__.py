@@ -1,1 +1,1 @@
-"""Quotas: what a change adds to which is decided in `decide`; `act` reads what that takes, and sets quotas."""
+"""Quotas: `decide` decides which counters a change adds to; `act` reads for it, and sets quotas."""

@@ -1,4 +1,4 @@
-"""Quotas as pure decisions: what a transact adds to the counters of the quotas that its files count for.
+"""Quotas as pure decisions: the additions of a transact to the counters of its files' quotas.
 
 A decision of the namespace knows nothing of quotas: the same transact adds the difference that it makes to counters.
 Counters are added to and compared, never written, so that any number of writers under one quota do not conflict.
@@ -44,12 +44,8 @@ DEFAULT: Final = _USER + EACH_USER
 
 @dataclass(frozen=True, slots=True)
 class QuotaAccount:
-    """A quota as stored; a counter is "" where there is none.
-
-    - `counter`: the counter in force, by which changes are refused
-    - `counting`: its successor, while the files that were there before are counted
-    - `implied`: its bounds are those of the default quota
-    """
+    """A quota as stored. `counter`: in force, "" for none; `counting`: its successor while existing files are counted.
+    No successor is "" too. `implied`: its bounds are those of the default quota."""
 
     quota: Quota
     counter: str = ""
@@ -128,10 +124,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file's share in quotas: its bytes, its owner, the collections of its names.
-
-    An open upload counts the bytes of its parts, for its owner in the collection that lists it, and no file.
-    """
+    """A file's share in quotas: its bytes, its owner, the collections of its names. An open upload counts the bytes of
+    its parts, for its owner in the collection that lists it, and no file."""
 
     owner: Dn
     bytes: int

@@ -75,8 +75,7 @@ class FileUploads:
         return Begun(guid, blob, sealed_as(request.recorded), part_seal)
 
     def begun_blob(self, request: CommitFile, guid: Guid, wanted: int, name: str = "") -> NewBlob:
-        """Return the blob of an upload that became the file `guid`, sealed anew where its facts differ from the
-        begun."""
+        """Return the blob of an upload that became the file `guid`, sealed anew where its facts have changed."""
         new = uploads.begun_blob(request, self._now())
         facts = replace(new.facts, guid=guid, wanted=wanted, name=name or new.facts.name)
         return new if facts == new.facts else self._sealed(replace(new, facts=facts))
@@ -208,10 +207,8 @@ class FileUploads:
             self.check_receipt(receipt)
 
     def check_receipt(self, receipt: Receipt) -> None:
-        """Check that the Shepherd which a receipt names has signed it.
-
-        Raises: UNTRUSTED; NO_SHEPHERD for an unknown one: it was forgotten while a Bartender still gave it bytes.
-        """
+        """Check that the Shepherd which a receipt names has signed it. Raises: UNTRUSTED; NO_SHEPHERD for an unknown
+        one: it was forgotten while a Bartender still gave it bytes."""
         shepherd = receipt.location.shepherd
         key = self._verify_key(shepherd)
         if not key:

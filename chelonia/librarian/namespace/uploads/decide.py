@@ -194,10 +194,8 @@ def taken_blob(new: NewBlob) -> list[Element]:
 
 
 def countable(new: NewBlob) -> list[Element]:
-    """Return the conditions that receipts count: none has made a file before, and each Shepherd still has its key.
-
-    A Shepherd that another Librarian has forgotten meanwhile has lost the key by which its receipt was checked.
-    """
+    """Return the conditions that receipts count: none has made a file before, and each Shepherd still has its key. A
+    Shepherd that another Librarian has forgotten meanwhile has lost the key by which its receipt was checked."""
     assert len({location.shepherd for location in new.locations}) == len(new.locations), "no Shepherd counts twice"
     known = isset("node", "verify_key")
     shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]

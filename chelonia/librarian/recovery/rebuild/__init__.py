@@ -1,1 +1,1 @@
-"""The rebuild of a namespace from bytes: decided in `decide`, carried out in `act`."""
+"""The rebuild of a namespace from bytes: `decide` decides, `act` carries out."""

@@ -1,8 +1,8 @@
-"""A rebuild at work: the newest snapshot that can be read, then every record on every Shepherd, then the invariants.
+"""A rebuild at work: the newest readable snapshot, then every record on every Shepherd, then the invariants.
 
-What each thing becomes is decided in `rebuild`; this shell goes through them in pieces, so its memory does not grow
-with the namespace (only with the number of pages of the snapshots), and applies. It may be begun again at any time:
-what is there already is left as it is. While it runs repair waits, for what is not found yet is not lost.
+`rebuild.decide` decides; this shell reads in pieces and applies. Its memory grows with the number of pages of the
+snapshots, not with the namespace. A rebuild may be begun again at any time: existing objects stay as they are. While
+it runs repair waits, for a blob that is not found yet is not lost.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ LISTED_TOGETHER: Final = ELEMENTS_TOGETHER // 2
 NOTES_MAX: Final = 1000
 """Notes kept; counts go on beyond."""
 HEEDED_TICKS: Final = 2
-"""After so many ticks every Librarian has read that a rebuild is under way, and lets no user at half a namespace."""
+"""Ticks until every Librarian has read that a rebuild is under way, and keeps users out of half a namespace."""
 CHECKS_MAX: Final = 6
-"""Passes over the invariants at the end: each mends what the one before brought to light."""
+"""Passes over the invariants at the end, at most: each mends what the one before brought to light."""
 CONCERNING: Final = (RecordVerdict.CONFLICT, RecordVerdict.SHELTERED, RecordVerdict.DAMAGED)
 
 
 @dataclass(slots=True)
 class RebuildProgress:
-    """How far it is, and what has been found."""
+    """The progress of a rebuild, and its findings."""
 
     stage: str = "idle"
     done: int = 0
@@ -97,7 +97,7 @@ class RebuildProgress:
             self.counts[what] = self.counts.get(what, 0) + number
 
     def note(self, text: str) -> None:
-        """Tell a person."""
+        """Add a note for the administrator, and log it."""
         if len(self.notes) < NOTES_MAX and text not in self.notes[-10:]:
             self.notes.append(text)
         _LOG.info("rebuild: %s", text)
@@ -109,8 +109,8 @@ class RebuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a rebuild works with. `heed`: have healing see that it waits from now on; `prompt`: for who waits for an
-    answer, where the rebuild itself is patient with the A-Hash."""
+    """The tools of a rebuild. `heed`: has healing read that it must wait; `prompt`: records without patience, for
+    callers that wait for an answer."""
 
     names: Names
     fsck: Fsck
@@ -146,7 +146,7 @@ class Rebuilding:
         self._progress.note(text)
 
     async def status(self) -> RebuildStatus:
-        """How far it is; of one that another start of a Librarian has begun, why it has stopped."""
+        """Return the progress; for a rebuild that another process began, the reason why it has stopped."""
         p = self._progress
         if self._task is None:
             cause = rebuild_record.failure(await self._tools.prompt.one(self._on.call, REBUILD_OBJECT))
@@ -154,8 +154,8 @@ class Rebuilding:
         return RebuildStatus(p.stage, p.done, p.total, dict(p.counts), tuple(p.notes), p.cause)
 
     async def begin(self, dn: Dn, late: ServiceId = NOBODY) -> None:
-        """Start in somebody's name, unless it runs; of one Shepherd that came too late for it. Raises: NOT_EMPTY, of a
-        late one NOT_FOUND, DENIED (declared lost for good), CONFLICT."""
+        """Begin a rebuild unless it runs, or, with `late`, bring in what that Shepherd alone knows. Raises: NOT_EMPTY,
+        CONFLICT; with `late` NOT_FOUND, DENIED (declared lost for good), CONFLICT."""
         async with self._beginning:
             await (self._begin_late(dn, late) if late else self._begin(dn))
 
@@ -216,7 +216,7 @@ class Rebuilding:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _enter(self, marker: StoredObject, *elements: Element) -> None:
-        """Begin a run: any other comes to its end with its next change. Raises: CONFLICT."""
+        """Begin a run: any other ends with its next change. Raises: CONFLICT."""
         run = self._on.world.ids.uuid()
         plan = PlannedTransact([rebuild_record.begun(marker, run), *elements])
         if not (await self._tools.prompt.attempt(self._on.call, plan)).applied:
@@ -251,7 +251,7 @@ class Rebuilding:
             raise
 
     def _noted(self, basis: Basis) -> list[Element]:
-        """Who has told all it knows and who has not; a person is told what to do about it."""
+        """The record of which Shepherds have reported all they know; notes the cure for the others."""
         shepherds, told = self._on.nodes.table.shepherds(), self._listing.answering
         away = [shepherd for shepherd in shepherds if shepherd not in told]
         for shepherd in away:
@@ -261,8 +261,8 @@ class Rebuilding:
         return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in told], away)
 
     async def _reported(self, shepherds: Sequence[ServiceId]) -> list[Element]:
-        """With which boot these have reported: when they start again, differences say nothing of what they had set
-        aside, and what of it is listed now."""
+        """The record of the boots in which these have reported. Differences reported after their next start do not
+        cover bytes in quarantine, some of which may be listed now."""
         objects = [shepherd_object(shepherd) for shepherd in shepherds]
         found = await self._on.records.get(self._on.call.strongly(), objects, (Needed("report", "boot"),))
         boots = zip(shepherds, map(reached, found), strict=True)
@@ -301,7 +301,7 @@ class Rebuilding:
         self._total = self._progress.done
 
     async def _tell(self, cause: str) -> None:
-        """Have every Librarian, and a later start of this one, know why it has stopped."""
+        """Record why it has stopped, for every Librarian and a later start of this one."""
         try:
             told = put(REBUILD_OBJECT, "rebuild", "cause", cause), rebuild_record.is_last(self._on.records.run)
             await self._tools.prompt.attempt(self._on.call, PlannedTransact(told))
@@ -314,7 +314,7 @@ class Rebuilding:
         return self._tools.internal_blobs.record_key
 
     async def _work(self) -> Basis:
-        """Everything there is; returns by what the records were judged."""
+        """Rebuild everything; returns the basis by which the records were judged."""
         found = await self._find_snapshots()
         known: Manifests = {}
         manifest = await self._choose(found, known)
@@ -333,7 +333,7 @@ class Rebuilding:
     # --- the snapshot -----------------------------------------------------------------------------------------------
 
     async def _find_snapshots(self) -> dict[BlobId, SnapshotBlob]:
-        """Where snapshots are, by going through all records; also counts them."""
+        """Find and count the blobs of snapshots by going through all records."""
         self._progress.enter("looking for snapshots")
         found: dict[BlobId, SnapshotBlob] = {}
         key = self._record_key
@@ -352,7 +352,7 @@ class Rebuilding:
         return found
 
     async def _each_page(self, look: Look) -> None:
-        """Go through the records of every Shepherd that is there; say which are not."""
+        """Go through the records of every present Shepherd; note the others."""
         await self._listing.each_page(self._counted(look))
 
     def _counted(self, look: Look) -> Look:
@@ -363,8 +363,8 @@ class Rebuilding:
         return counted
 
     async def _choose(self, found: dict[BlobId, SnapshotBlob], known: Manifests) -> Manifest | None:
-        """The newest snapshot from before the loss whose manifest can be read and whose segments are all somewhere.
-        `known`: takes in the manifests that were asked for."""
+        """The newest snapshot from before the loss with a readable manifest and all segments listed somewhere. `known`:
+        gets the manifests that were read."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         for number, each in newest_first(found):
@@ -391,9 +391,8 @@ class Rebuilding:
         return None
 
     def _pass_over(self, what: str) -> None:
-        """Note what of the snapshots is not to be had. Raises: UNAVAILABLE while a Shepherd that may have it is away or
-        still starting, perhaps since it has told its records: what comes back without it has other names, owners and
-        policies, and nothing corrects that later."""
+        """Note the lack of a snapshot or a part of it. Raises: UNAVAILABLE while a Shepherd that may have it is away or
+        starting. Without it, names, owners and policies would come back wrong, and nothing corrects that later."""
         self._progress.note(what)
         away = [each for each in self._on.nodes.table.shepherds() if not self._tells(each)]
         if away:
@@ -405,8 +404,7 @@ class Rebuilding:
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
 
     def _tells(self, shepherd: ServiceId) -> bool:
-        """Whether a Shepherd has told its records, and is there since; one that is starting refuses what it is asked,
-        though it is heard of."""
+        """Whether a Shepherd has listed its records, and is still present; one that is starting refuses requests."""
         nodes = self._on.nodes
         here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
         return here and shepherd in self._listing.answering
@@ -415,7 +413,7 @@ class Rebuilding:
         return decode_manifest(await self._read(each), self._record_key)
 
     async def _read(self, each: SnapshotBlob) -> bytes:
-        """The bytes of a snapshot's blob, having waited for those who have them. Raises: NO_REPLICA."""
+        """The bytes of a snapshot's blob, after waiting for its holders. Raises: NO_REPLICA."""
         for pause_ms in PAUSES_MS:
             await self._readmit([shepherd for shepherd in each.aside if shepherd not in self._readmitted])
             try:
@@ -426,8 +424,7 @@ class Rebuilding:
         return await self._tools.internal_blobs.read(each.locations, each.facts)
 
     async def _readmit(self, shepherds: Sequence[ServiceId]) -> None:
-        """Have Shepherds bring back what they have set aside while the namespace did not know it; who does not, as long
-        as that takes, counts as away."""
+        """Have Shepherds bring back their quarantine; one that does not counts as away until it does."""
         for shepherd in shepherds:
             try:
                 await self._readmit_all(shepherd)
@@ -460,14 +457,13 @@ class Rebuilding:
         for last in (False, True):
             left = await self._restore_pages(pages, left, last=last)
             pages.ask_again()
-        # the snapshot may name Shepherds that nobody else does: who of them is away is missed
+        # the snapshot may name Shepherds that nothing else does: the absent among them are missed
         await self._on.nodes.refresh(self._on.call, self._on.records)
 
     async def _restore_pages(
         self, pages: SnapshotPages, places: Sequence[PageLocation], *, last: bool
     ) -> Sequence[PageLocation]:
-        """Restore what can be read, segment by segment: in order of id, as they come, each would be fetched again and
-        again. Returns the others; the `last` time they are lost."""
+        """Restore the readable pages by segment, to fetch each once. Returns: the other pages, lost the `last` time."""
         left = list[PageLocation]()
         for place in sorted(places, key=lambda page: (page.segment, page.offset)):
             try:
@@ -482,7 +478,7 @@ class Rebuilding:
         return left
 
     def _lose_page(self, error: CheloniaError) -> None:
-        """Raises: as `_pass_over`."""
+        """Note a lost page. Raises: as `_pass_over`."""
         self._holes = True
         self._progress.count("pages of the snapshot lost")
         self._pass_over(f"a page of the snapshot is lost, and all names in it: {error.cause}")
@@ -514,12 +510,12 @@ class Rebuilding:
     async def _restore_special(
         self, obj: StoredObject, decide: Callable[[StoredObject, StoredObject], list[Element]]
     ) -> None:
-        """What is there today, too. Of a wide section only what the snapshot has of it counts."""
+        """Restore an object that may exist today too; of a wide section only the snapshot's properties matter."""
         wide = tuple(Needed("tally", key) for key in obj.sections.get("tally", {}))
         await self._attempt(decide(obj, await self._on.records.one(self._on.call, obj.id, wide)))
 
     async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
-        """All at once; one by one when something is there already, or a name is taken."""
+        """Restore all at once; one by one when an object exists or a name is taken."""
         whole = [element for objects, names in batch for element in (*objects, *names)]
         if await self._attempt(whole):
             self._progress.count("objects restored", len(batch))
@@ -538,7 +534,7 @@ class Rebuilding:
         return rebuild.of_the_later(named, parent, holders, self._begun)
 
     async def _attempt(self, elements: Sequence[Element]) -> bool:
-        """Apply; False when it does not apply. What cannot be stored at all is told and passed over."""
+        """Apply; False when it does not apply. An object that cannot be stored at all is noted and passed over."""
         if not elements:
             return True
         try:
@@ -552,13 +548,13 @@ class Rebuilding:
     # --- the records ------------------------------------------------------------------------------------------------
 
     async def _read_records(self, basis: Basis) -> None:
-        """Take in all records; those that are `rebuild.decide.is_late` when all others are."""
+        """Take in all records, those that are `rebuild.decide.is_late` in a second round."""
         self._progress.enter("reading records again" if basis.late else "reading records", self._total)
         await self._each_page(partial(self._take, basis))
 
     async def _take(self, basis: Basis, shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
-        """Take in a page of records. What is known and in its place is not listed in a namespace that is in use: its
-        Shepherd reports it, unless it has been ordered to erase it."""
+        """Take in a page of records. In use, replicas of known blobs in their place are not listed: their Shepherd
+        reports them, unless it has an order to erase them."""
         items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
         ids = [blob_object(item.facts.blob) for item in items if item.facts]
         blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
@@ -578,8 +574,7 @@ class Rebuilding:
             await self._list(listed[start : start + LISTED_TOGETHER], basis)
 
     async def _list(self, some: Sequence[tuple[ReplicaRecord, Location, list[Element]]], basis: Basis) -> None:
-        """List replicas of blobs that were known when their page was read, all at once; one by one when one of these
-        blobs has gone since."""
+        """List replicas of blobs that were known when their page was read; one by one when one blob has gone since."""
         if await self._attempt([element for _, _, elements in some for element in elements]):
             self._progress.count(RecordVerdict.LISTED.value, len(some))
             return
@@ -612,7 +607,7 @@ class Rebuilding:
             self._progress.note(f"{verdict.value}: {name!r} at {at}")
 
     async def _is_part(self, facts: ReplicaFacts, at: Location, basis: Basis) -> bool:
-        """Whether it was taken in with other parts of its upload: as the cluster has sealed it, and not late."""
+        """Whether it was gathered with other parts of its upload: sealed by the cluster, and not in a late rebuild."""
         believed = not basis.in_use and rebuild.genuine(facts, basis.record_key)
         return believed and await self._parts.take(facts, at, surely=not basis.late)
 
@@ -624,8 +619,7 @@ class Rebuilding:
         await self._mend([each for each in found if each.rule == invariants.CONTENT_UNOWNED])
 
     async def _have_compared(self) -> None:
-        """Have Shepherds look at once what of all they have set aside is listed now: asked about what is not among
-        their replicas, they compare their inventory."""
+        """Ask Shepherds for quarantined replicas that may be listed now: lacking one, they compare their inventory."""
         for shepherd, reference in self._aside.items():
             try:
                 port = self._on.world.directory.shepherd(shepherd)
@@ -634,13 +628,13 @@ class Rebuilding:
                 _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
     async def _known(self, item: ReplicaRecord, at: Location | None) -> RecordContext:
-        """What is known of a record's blob; and whether its erasure is ordered, of what is `at` a Shepherd."""
+        """The context of a record: its blob and file, and whether its erasure is ordered `at` a Shepherd."""
         if item.facts is None:
             return RecordContext(rebuild.NOTHING, rebuild.NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
         current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
-        file_gone = "-" if blob.exists else item.facts.guid or "-"  # a blob that is there is another file's, too
+        file_gone = "-" if blob.exists else item.facts.guid or "-"  # an existing blob may be another file's, too
         formerly = (Needed("formerly", item.facts.blob), Needed("formerly", file_gone))
         passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
         gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
@@ -648,12 +642,12 @@ class Rebuilding:
         return RecordContext(blob, file, current, deleted=deleted)
 
     async def _has_record(self, at: Location) -> bool:
-        """Whether it is written down that a Shepherd has a replica: until it has confirmed its erasure."""
+        """Whether the metadata have a record of a replica, which goes when its erasure is confirmed."""
         obj, needed = shepherd_object(at.shepherd), (Needed("file", at.reference),)
         return bool((await self._on.records.one(self._on.call, obj, needed)).value("file", at.reference))
 
     async def _shelter(self, blobs: Sequence[ObjectId]) -> None:
-        """Give blobs that no file names one in `/lost+found`, which has their ids for GUIDs."""
+        """Give blobs that no file names one in `/lost+found`, with their ids as GUIDs."""
         ids = [*blobs, *(ObjectId(blob.removeprefix(BLOB_PREFIX)) for blob in blobs)]
         for _ in range(CHECKS_MAX):
             found = await self._tools.fsck.of(self._on.call, ids)
@@ -663,7 +657,7 @@ class Rebuilding:
     # --- the invariants ---------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        """Look at everything until nothing is left to mend; tell what is lost."""
+        """Check everything until nothing is left to mend; note the losses."""
         mended, left = await self._check_all()
         passes = 1
         while mended and passes < CHECKS_MAX:
@@ -673,7 +667,7 @@ class Rebuilding:
             await self._tell_lost(finding)
 
     async def _check_all(self) -> tuple[int, list[Finding]]:
-        """One pass: how much was mended, and what cannot be."""
+        """One pass: the number of repairs, and the findings without one."""
         self._progress.enter("checking")
         mended, left, cursor = 0, list[Finding](), ""
         while True:
@@ -709,4 +703,4 @@ _SPECIAL: Final = {
     SERVICES_OBJECT: rebuild.restore_services,
     QUOTAS_OBJECT: rebuild.restore_quotas,
 }
-"""What is there from the first start on, or may be."""
+"""Restoring functions for objects that exist from the first start on, or may."""

@@ -1,12 +1,12 @@
-"""A namespace from bytes alone: what each object of a snapshot and each record beside a replica becomes. Pure.
+"""A namespace from bytes alone: the decisions on each object of a snapshot and each record beside a replica. Pure.
 
-A snapshot says what the names were at its time; records say what has been written since. A record is believed when the
-cluster's seal on it is right, or when the snapshot knows its blob and they agree. What is neither, or has lost its
-name to another, becomes a blob that no file names: `mends` gives it one in `/lost+found`. Nothing is ever ordered to
-be erased. Reasoning: docs/design/013-rebuild.md.
+A snapshot has the names as of its time; records show what was written since. A record is believed when the cluster's
+seal on it is valid, or when the snapshot knows its blob and they agree. Any other blob, and one that has lost its name
+to another, has no file until `mends` gives it one in `/lost+found`. A rebuild never orders an erasure. Reasoning:
+docs/design/013-rebuild.md.
 
-Invariants: a blob that the snapshot should know and does not was deleted, and stays so; what is applied twice changes
-nothing the second time.
+Invariants: a blob that the snapshot should know and does not was deleted, and stays so. A second application of the
+same decision changes nothing.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ from chelonia.librarian.presence import registry
 from chelonia.wire.snapshots import Manifest, named_measure
 
 UPLOAD_MS: Final = 24 * 60 * 60 * 1000
-"""The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record is dated by its ticket, so an upload
-may begin so long before its file is named: a younger blob that a snapshot lacks need not have been deleted. Where bytes
-came for longer, their record tells."""
+"""The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record has the date of its ticket; its file
+may get a name so much later. So a younger blob need not have been deleted because a snapshot lacks it. The record of
+an upload that took longer states its own limit."""
 COMMIT_SLACK_MS: Final = 10 * 60 * 1000
-"""What the clocks of hosts may differ, and the last tries of a commit take, after a ticket has ended."""
+"""Difference of hosts' clocks, and time for the last tries of a commit, after a ticket has ended."""
 
 
 def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
-    """What is noted at the end of a rebuild for those it was made without: by what records were judged, and who told
-    them."""
+    """Return the final records of a rebuild, for Shepherds that it was made without: the basis of its judgements, and
+    the Shepherds that have reported."""
     noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
     holes = {"holes": "1"} if basis.holes else {}
     words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
@@ -87,7 +87,7 @@ def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) 
 
 
 def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
-    """By what the records of a Shepherd are judged that tells them after a rebuild, by the record of that."""
+    """Return the basis for the records of a Shepherd that lists them after a rebuild, from the record of that."""
     begun, sure = stored.value("rebuild", "snapshot_ms"), shepherd in awaited(stored)
     return Basis(
         record_key,
@@ -99,9 +99,9 @@ def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Ba
 
 
 def of_this_namespace(manifest: Manifest, generation: int, born_ms: Ms) -> bool:
-    """Whether a snapshot is of the very namespace that is being rebuilt, and so knows only what came back so far.
+    """Return whether a snapshot is of the very namespace that is being rebuilt, and so only knows restored objects.
 
-    Args: `generation`, `born_ms`: of the A-Hash that is filled, and when it was first started.
+    Args: `generation`, `born_ms`: generation of the A-Hash that is filled, and time of its first start.
     """
     return manifest.generation >= generation and manifest.begun_ms >= born_ms
 
@@ -110,9 +110,9 @@ def of_this_namespace(manifest: Manifest, generation: int, born_ms: Ms) -> bool:
 
 
 def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
-    """What brings back an entry or a blob: the object, and the names (or indexes) that lead to it.
+    """Return the changes that restore an entry or a blob: the object, and the names (or indexes) that lead to it.
 
-    The first list applies only while the object is not there; the second may fail alone, when a name is taken.
+    The first list applies only while the object does not exist; the second may fail alone, when a name is taken.
     """
     if obj.id.startswith(BLOB_PREFIX):
         return [check(obj.id, version(0)), *put_all(obj.id, obj.sections)], []
@@ -123,8 +123,7 @@ def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
 
 
 def restore_content(part: StoredObject) -> tuple[list[Element], list[Element]]:
-    """What brings back a part of a content: its header, unless that is there; and then its records, if what is there is
-    as the snapshot has it."""
+    """Return the changes that restore a part of a content: a missing header; the records, under the same header."""
     header, splices = part.sections.get("content", {}), part.value("content", "splices")
     wide = {section: props for section, props in part.sections.items() if section != "content"}
     same = check(part.id, is_("content", "splices", splices))
@@ -133,7 +132,7 @@ def restore_content(part: StoredObject) -> tuple[list[Element], list[Element]]:
 
 
 def is_over(obj: StoredObject, wall: Ms) -> bool:
-    """Whether this is a deleted file whose time in the trash is over: the sweep erases its bytes, or has."""
+    """Return whether this is a deleted file that has expired: the sweep erases its bytes, or has."""
     return type_of(obj) == TYPE_TRASHED and int(obj.value("trashed", "until_ms", "0")) <= wall
 
 
@@ -144,16 +143,17 @@ def _names(entry: StoredObject) -> Iterator[Element]:
 
 
 def both_forms(key: str) -> Filter:
-    """Whoever has the name of this property of `entries`, as a collection or as anything else."""
+    """Return the filter for the holders of a name, as a collection or as anything else."""
     name = entry_name(key)
     return Needed("entries", name), Needed("entries", name + "/")
 
 
 def of_the_later(named: Element, parent: StoredObject, holders: Sequence[StoredObject], begun: Ms) -> list[Element]:
-    """What gives an entry a name that others have: a snapshot reads entries in the order of their ids, so the later of
-    two that it has under one name had it last. Nothing where that is another, or one that a record has named.
+    """Return the change that gives an entry a name which others have; empty when one of them had it last.
 
-    Args: `parent`: with `both_forms` of the name; `holders`: with when they were made; `begun`: the snapshot.
+    A snapshot reads entries in the order of their ids: the later of two with one name had it last. A holder that is
+    newer than the snapshot got the name from a record, and keeps it.
+    Args: `parent`: with `both_forms` of the name; `holders`: with their creation times.
     """
     if any(
         each.id > named.value or float(each.value("timestamps", "created", "0")) * 1000 >= begun for each in holders
@@ -174,7 +174,7 @@ def _index(trashed: StoredObject) -> list[Element]:
 
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
-    """What makes the root what it was: it exists from the first start, with the policy of the configuration."""
+    """Return the change that restores the root, which exists from the first start with the configured policy."""
     gone = [
         drop(now.id, section, prop)
         for section in ("policy", "defaultPolicy", "metadata", "states", "posix", "node")
@@ -185,7 +185,7 @@ def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
 
 
 def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
-    """Who was registered. What is said today counts, but for a no: that stays in force. Who knocks says nothing."""
+    """Return the change that restores identities not decided on today; a refusal in the snapshot stays in force."""
     elements = []
     for role, identities in stored.sections.items():
         for identity, word in identities.items():
@@ -197,10 +197,9 @@ def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
 
 
 def restore_quotas(stored: StoredObject, now: StoredObject) -> list[Element]:
-    """The quotas that there were; those that are set today count, but for what the default quota alone has made for
-    who wrote something. All are counted when the rebuild is through.
+    """Return the change that restores quotas; those set today go before, but for accounts of the default quota alone.
 
-    Args: `now`: with what it has of the same properties.
+    All are counted at the end of the rebuild. Args: `now`: with its values of the same properties.
     """
     changed, elements = add(now.id, "quotas", "number", 1), list[Element]()
     for key, record in stored.sections["tally"].items():
@@ -216,10 +215,10 @@ def restore_quotas(stored: StoredObject, now: StoredObject) -> list[Element]:
 
 
 class RecordVerdict(enum.Enum):
-    """What a record beside a replica is worth."""
+    """The value of a record beside a replica."""
 
     LISTED = "replicas found"
-    """Of a blob that is known: a location of it."""
+    """A location of a known blob."""
     FILE = "files written since the snapshot"
     VERSION = "files overwritten since the snapshot"
     SHELTERED = "blobs in /lost+found"
@@ -234,18 +233,20 @@ class RecordVerdict(enum.Enum):
 
 NOTHING: Final = StoredObject(ObjectId("-"), 0)
 TAKEN_IN: Final = (RecordVerdict.FILE, RecordVerdict.VERSION, RecordVerdict.SHELTERED, RecordVerdict.SNAPSHOT)
-"""What becomes part of the namespace with it."""
+"""Verdicts by which a blob becomes part of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What records are judged by: the cluster's key, and when the snapshot was begun (None: there is none).
+    """The basis for judging records.
 
-    `late`: all that can be believed has been taken in. A Shepherd learns that a transact has named a blob a
-    moment after its user does, so what is not committed in its eyes may be acknowledged; it gives way to what is.
-    `holes`: pages of the snapshot are lost, so what it does not know need not have been deleted.
-    `rebuilt_ms`: the rebuild is through since then, and the namespace in use (None: it is at work). `sure`: what has
-    been deleted since is known.
+    - `record_key`: the cluster's key
+    - `begun_ms`: time when the snapshot was begun (None: there is none)
+    - `late`: the second round, after all records of committed, sealed replicas. A Shepherd learns of a commit a moment
+      after its user does: a replica that it believes uncommitted may be acknowledged. It gives way to committed ones.
+    - `holes`: pages of the snapshot are lost, so a blob that it lacks need not have been deleted
+    - `rebuilt_ms`: end of the rebuild, since when the namespace is in use (None: it is at work)
+    - `sure`: all deletions since are known
     """
 
     record_key: str
@@ -262,15 +263,15 @@ class Basis:
 
     @property
     def surely(self) -> bool:
-        """Whether what is believed now was committed, and may take a name that something has."""
+        """Whether a record believed now was committed, and may take a name that an entry has."""
         return not (self.late or self.in_use)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
-    """What is known of a record's blob (it exists or not), of its file, and of the blobs that this file has.
+    """The objects to judge a record by: its blob (which may not exist), its file, and the blobs of this file.
 
-    `deleted`: it or its file has been deleted since the rebuild was begun, or its erasure on this Shepherd is ordered.
+    `deleted`: it or its file was deleted since the rebuild was begun, or its erasure on this Shepherd is ordered.
     """
 
     blob: StoredObject
@@ -280,15 +281,15 @@ class RecordContext:
 
 
 def is_late(record: ReplicaRecord, basis: Basis) -> bool:
-    """Whether a replica is taken in when all that can be believed has been: it is not known to be committed, or its
-    record bears no right seal, while another of the same blob may."""
+    """Return whether a replica waits for the second round: it is not known to be committed, or its record lacks a valid
+    seal. Another replica of the blob may have one."""
     return not record.committed or (record.facts is not None and not genuine(record.facts, basis.record_key))
 
 
 def judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
-    """Decide what becomes of one replica. In a namespace that is in use again, what is dated since then was made in it:
-    what it does not know of that has been deleted. The date is somebody's clock, so it decides only where nothing tells
-    what has been deleted: of all that a transact has named that is known one by one, but for snapshots."""
+    """Decide what becomes of one replica. In a namespace in use, a replica dated since the rebuild was made in it: if
+    its blob is unknown, it was deleted. Dates come from somebody's clock. So they decide only where deletions are not
+    known one by one: for uncommitted replicas, for snapshots, or unless `sure`."""
     verdict = _judge(record, known, basis)
     _check_verdict(verdict, record, known, basis)
     if basis.rebuilt_ms is None or verdict not in TAKEN_IN or record.facts is None:
@@ -300,7 +301,7 @@ def judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVe
 
 
 def _check_verdict(verdict: RecordVerdict, record: ReplicaRecord, known: RecordContext, basis: Basis) -> None:
-    """What no record ever comes to, whatever it says."""
+    """Assert the invariants of a verdict, whatever a record says."""
     facts = record.facts
     if facts is None or verdict not in TAKEN_IN:
         assert verdict not in TAKEN_IN, "what cannot be read becomes nothing"
@@ -335,21 +336,21 @@ def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordV
 
 
 def _long_before(facts: ReplicaFacts, begun_ms: Ms) -> bool:
-    """Whether a snapshot that was begun then would know the blob of such a record, were it still named."""
+    """Whether a snapshot begun then would know the blob of such a record, were it still named."""
     return facts.created_ms + max(UPLOAD_MS, facts.commit_within_ms) + COMMIT_SLACK_MS < begun_ms
 
 
 def _never_named(facts: ReplicaFacts, basis: Basis) -> bool:
-    """Whether a transact that named the blob of such a record would have been before the snapshot, which lacks it. What
-    lies aside proves nothing: a Librarian of older metadata may have been asked."""
+    """Whether a transact that named the blob would have come before the snapshot, which lacks it. That a replica is in
+    quarantine proves nothing: its Shepherd may have asked a Librarian with older metadata."""
     if basis.begun_ms is None or basis.holes or not facts.commit_within_ms:
         return False
     return facts.created_ms + facts.commit_within_ms + COMMIT_SLACK_MS < basis.begun_ms
 
 
 def _uncommitted(verdict: RecordVerdict, *, recent: bool) -> RecordVerdict:
-    """What may never have been acknowledged becomes a file where none is, and displaces nothing. It is dated by its
-    ticket, what the file has by its commit: what looks overwritten may have been committed last, if it is recent."""
+    """The verdict on a replica that may never have been acknowledged: it becomes a file only where none is. Its date is
+    of its ticket, the file's of a commit: one that looks overwritten, if recent, may have been committed last."""
     if verdict is RecordVerdict.FILE:
         return verdict
     sheltered = verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED) or (
@@ -366,7 +367,7 @@ def _judge_genuine(facts: ReplicaFacts, known: RecordContext, basis: Basis) -> R
         return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return RecordVerdict.SHELTERED
-    if facts.name.startswith(PIECE_OF) or content_of(known.file):  # which bytes of a file these are is not recorded
+    if facts.name.startswith(PIECE_OF) or content_of(known.file):  # no record says which bytes of a file these are
         return RecordVerdict.SHELTERED
     if type_of(known.file) == TYPE_FILE:
         return RecordVerdict.VERSION
@@ -374,13 +375,13 @@ def _judge_genuine(facts: ReplicaFacts, known: RecordContext, basis: Basis) -> R
 
 
 def of_snapshot(facts: ReplicaFacts) -> bool:
-    """Whether these are bytes of a snapshot."""
+    """Return whether these are bytes of a snapshot."""
     return ObjectId(facts.guid) == SNAPSHOTS_OBJECT
 
 
 def genuine(facts: ReplicaFacts, record_key: str) -> bool:
-    """Whether the cluster has sealed these facts; of a snapshot also size and checksum, which its name tells: with
-    those of a liar no true copy could be read."""
+    """Return whether the cluster has sealed these facts. For a snapshot, size and checksum must be those in its name:
+    with false ones no true copy could be read."""
     name, owner, wanted = facts.name, facts.owner, facts.wanted
     if not sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted):
         return False
@@ -394,7 +395,7 @@ def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:
 
 
 def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Location) -> list[Element]:
-    """One more location of a blob that is there."""
+    """Add a location to an existing blob."""
     obj = blob_object(facts.blob)
     assert blob is None or blob.id == obj, "a copy is of its own blob"
     alive = put(obj, "locations", str(location), ReplicaState.ALIVE.value, isset("blob", "file"))
@@ -402,15 +403,15 @@ def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Loca
 
 
 def unowned(facts: ReplicaFacts, location: Location) -> list[Element]:
-    """A blob that no file names."""
+    """Make a blob that no file names."""
     return make_blob(NewBlob(facts, (location,)))
 
 
 def new_file(
     facts: ReplicaFacts, location: Location, parent: StoredObject, name: str, user: Mapping[str, str]
 ) -> list[Element]:
-    """A file that was written after the snapshot, under the name it was given then; the policy is its collection's
-    default, for its own is not known. `user`: its metadata, as far as its name tells any."""
+    """Make a file that was written after the snapshot, under its name of then; `user`: metadata known from that name.
+    Its policy is its collection's default, for its own is unknown."""
     new = NewBlob(facts, (location,))
     sections: dict[str, Mapping[str, str]] = {
         "entry": {"type": TYPE_FILE, "GUID": facts.guid, "owner": facts.owner},
@@ -428,7 +429,7 @@ def new_file(
 
 
 def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -> list[Element]:
-    """A file of the snapshot has other bytes since. The old blob stays, as one that no file names: a copy by reference
+    """Give a file of the snapshot the bytes that it got since. The old blob stays without a file: a copy by reference
     may have it, known to the snapshot or not."""
     file, new = known.file, NewBlob(facts, (location,))
     assert type_of(file) == TYPE_FILE, "`judge` has seen it"
@@ -446,8 +447,8 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -
 
 
 def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str = "", number: int = 0) -> list[Element]:
-    """Name a blob of a snapshot again. Those that are used (`uses`: by the manifest) spare the next one from beginning
-    with nothing; it lets go of the others."""
+    """Name a blob of a snapshot again; a manifest also with the segments that it uses (`uses`). These spare the next
+    snapshot from beginning with nothing; it drops the others."""
     assert of_snapshot(facts), "`judge` has seen it"
     named = put(SNAPSHOTS_OBJECT, "blobs", facts.blob, facts.blob)
     elements = [*make_blob(NewBlob(facts, tuple(locations))), named]
@@ -455,5 +456,5 @@ def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str 
 
 
 def blobs_known(file: StoredObject) -> list[ObjectId]:
-    """The blobs of a file, as objects."""
+    """Return the blobs of a file, as objects."""
     return [blob_object(blob) for blob in blobs_of(file)]

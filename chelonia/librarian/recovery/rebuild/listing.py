@@ -1,10 +1,12 @@
-"""What Shepherds tell of their records, page by page: who is waited for, and who is passed over.
+"""The listing of Shepherds' records, page by page: which Shepherds to wait for, and which to pass over.
 
-A Shepherd that does not answer is asked again for half a minute, one that keeps silent for a minute, and one that says
-that it is starting is waited for before that, for a quarter of an hour in all. One that tells more pages than the
-inventory fills that it says it has, or the same page again, would go on for ever: it is passed over, as if it were
-away. So each holds up a rebuild for that and a minute for each page of the inventory it names at most, and one that
-names too much for as long as it is not withdrawn.
+- A Shepherd that answers with errors gets more tries for half a minute, one that keeps silent for a minute.
+- One that reports that it is starting gets a quarter of an hour in all, beside that.
+- One that lists more pages than its stated inventory fills, or the same page again, would go on for ever. It is passed
+  over as if it were away.
+
+So each holds up a rebuild for that time and a minute for each page of its stated inventory, at most. One that states
+too much holds it up until it is withdrawn.
 """
 
 from __future__ import annotations
@@ -27,22 +29,21 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
-"""How long a Shepherd that does not tell its records, or those that have a snapshot, are waited for between tries: a
-restart is no reason to lose it."""
+"""Pauses between tries to read from a Shepherd, its records or a snapshot: a restart is no reason to lose it."""
 ANSWER_MS: Final = 60_000
-"""How long one answer may take (a page is read from a disk that may be busy), and all tries for it, about."""
+"""Time for one answer (a page is read from a disk that may be busy), and for all tries for it, about."""
 START_MS: Final = 15 * 60_000
-"""How long one that says that it is starting is waited for beside that, in all: after a night without power it may read
-a record for each of a million replicas."""
+"""Time in all to wait, beside that, for a Shepherd that reports that it is starting. After a night without power it
+may read a record for each of a million replicas."""
 PAGES_SPARE: Final = 8
-"""Pages that a Shepherd may tell beyond twice its inventory: the last ones may be empty, and bytes may still arrive."""
+"""Pages allowed beyond twice the inventory: the last ones may be empty, and bytes may still arrive."""
 
 Look = Callable[[ServiceId, Sequence[ReplicaRecord]], Awaitable[None]]
-"""Told of each page of a Shepherd's records."""
+"""Listener that gets each page of a Shepherd's records."""
 
 
 class RecordListing:
-    """The records of all Shepherds. `note`: tells a person. `answering`: who has told all there is, or is at it."""
+    """The records of all Shepherds. `note`: takes notes. `answering`: Shepherds that list their records, or have."""
 
     def __init__(self, context: LibrarianContext, note: Callable[[str], None]) -> None:
         self._on = context
@@ -53,12 +54,12 @@ class RecordListing:
         self._starting_ms: dict[ServiceId, int] = {}
 
     def begin(self) -> None:
-        """Whoever was passed over is asked again."""
+        """Ask again the Shepherds that were passed over."""
         self._endless.clear()
         self._starting_ms.clear()
 
     async def each_page(self, look: Look) -> None:
-        """Go through the records of every Shepherd that is there; say which are not."""
+        """Go through the records of every present Shepherd; note the others."""
         for shepherd in self._on.nodes.table.shepherds():
             if shepherd in self._endless:
                 continue
@@ -71,17 +72,17 @@ class RecordListing:
                 self._note(f"{shepherd} {why}: what only it holds is not found")
 
     async def of(self, shepherd: ServiceId, look: Look) -> str:
-        """Go through the records of one that was away before; returns why it could not be done, "" when it was."""
+        """Go through the records of one that was away before; returns the reason of a failure, "" for none."""
         self.begin()
         return await self._pages(shepherd, look) if self._on.nodes.present(shepherd) else "is away"
 
     def readmissions_max(self, shepherd: ServiceId) -> int:
-        """How often a Shepherd may be asked to bring back what it says it has set aside."""
+        """Return how often to ask a Shepherd, at most, to bring back the quarantine that it states."""
         told = self._told.get(shepherd)
         return (told.quarantined if told is not None else 0) // bounds.READMITTED_MAX + 2
 
     async def _pages(self, shepherd: ServiceId, look: Look) -> str:
-        """Go through the records of one; returns why it was given up, "" when it told all."""
+        """Go through the records of one; returns why it was given up, "" when it listed all."""
         call, after = self._on.call, ""
         try:
             told = self._told[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
@@ -102,7 +103,7 @@ class RecordListing:
         return f"does not come to the end of the {told.replicas + told.quarantined} records it says it has"
 
     async def _answer(self, shepherd: ServiceId, ask: Callable[[Shepherd], Coroutine[Any, Any, T]]) -> T:
-        """An answer of a Shepherd, having waited for it. Raises: _SilentError."""
+        """An answer of a Shepherd, after waiting for it. Raises: _SilentError."""
         cause, world, begun = "", self._on.world, self._on.now
         for pause_ms in (*PAUSES_MS, 0):
             begun = Ms(begun + await self._started(shepherd))
@@ -117,7 +118,7 @@ class RecordListing:
         raise _SilentError(cause)
 
     async def _started(self, shepherd: ServiceId) -> int:
-        """Wait for one that says that it is starting, within its time; returns how long that took, in milliseconds."""
+        """Wait for a Shepherd that reports that it is starting, within its time; returns the milliseconds waited."""
         nodes, begun, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
         while nodes.present(shepherd) and nodes.table.starting(shepherd):
             waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - begun
@@ -138,7 +139,7 @@ class _SilentError(Exception):
 
 
 def _readable(item: ReplicaRecord) -> ReplicaRecord:
-    """A record as it is told, without its facts where they can be none's: what is listed so would harm its blob."""
+    """A record without its facts where they are malformed: a replica listed with those would harm its blob."""
     facts = item.facts
     named = is_uuid(item.reference) and facts is not None and is_uuid(facts.blob)
     return item if facts is None or (named and 0 <= facts.size <= bounds.FILE_BYTES_MAX) else replace(item, facts=None)

@@ -1,9 +1,12 @@
-"""The names under which files come back that were written since the snapshot: those that their records say.
+"""The names of files that were written since the snapshot, restored from their records.
 
-A version of an object is written among the versions of its key first, and so its record names it. Then it exchanges
-names with what has the key (`hosting/doors/s3/versions.py`), and so it does here, whichever record comes first.
-Invariants: what is not known to be committed, or comes late, takes no key from anything. Nor does what somebody wrote
-who may not replace that, by rules for him or for all: whoever may add entries can put a file among the versions.
+A version of an object is first written among the versions of its key, and its record has that name. Then it exchanges
+names with the holder of the key (`hosting/doors/s3/versions.py`). A rebuild does the same, whichever record comes
+first. Invariants:
+
+- A file that is not known to be committed, or comes late, takes no key from an entry.
+- Nor does a file whose writer may not replace the holder, by rules for him or for all. Anyone who may add entries can
+  put a file among the versions.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ from chelonia.wire.s3 import keys, versions
 _COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"))
 _RIGHTS: Final = (Needed("entry"), Needed("policy"))
 _STAYS: Final = (Kind.EXISTS, Kind.NOT_FOUND, Kind.CONFLICT, Kind.NOT_A_COLLECTION, Kind.BAD_NAME, Kind.TOO_LARGE)
-"""Why a version keeps the name that its record says."""
+"""Errors at which a version keeps the name in its record."""
 
 
 class StagedVersion(NamedTuple):
-    """A version as it is written first: of which bucket and key, and its order."""
+    """A version as first written: its bucket, its key, and its order."""
 
     bucket: LogicalName
     key: str
@@ -50,7 +53,7 @@ class _KeyPlace(NamedTuple):
 
 
 def staged_version(name: str) -> StagedVersion | None:
-    """What the name in a record says of a version; None: it names none, or one that stands behind a marker."""
+    """Return the version that the name in a record means; None for any other name, or a version behind a marker."""
     try:
         ln = parse_ln(name)
     except CheloniaError:
@@ -64,8 +67,7 @@ def staged_version(name: str) -> StagedVersion | None:
 
 
 class Naming:
-    """Gives files their names. `attempt`: applies, False when it does not apply; `tell`: counts something, and tells a
-    person of it."""
+    """Gives files their names. `attempt`: applies elements, False when they do not apply. `tell`: counts and notes."""
 
     def __init__(
         self,
@@ -80,8 +82,8 @@ class Naming:
         self._tell = tell
 
     async def file(self, facts: ReplicaFacts, at: Location, *, surely: bool) -> bool:
-        """A file since the snapshot, under its name; False where it has lost that to another. `surely`: it was
-        committed, and nobody is at work in the namespace."""
+        """Make a file since the snapshot, under its name; returns False where another entry has that. `surely`: it was
+        committed, and nobody uses the namespace."""
         try:
             parent, name = await self._place(parse_ln(facts.name))
         except CheloniaError as error:
@@ -99,7 +101,7 @@ class Naming:
     # --- collections ------------------------------------------------------------------------------------------------
 
     async def _place(self, ln: LogicalName) -> tuple[StoredObject | None, str]:
-        """The collection in which a name was made; what is missing above it is made, for administrators alone."""
+        """The collection of a name; missing ones above it are made, for administrators alone."""
         if not ln.parts:
             return None, ""
         [walk] = await self._names.traverse(self._on.call, (ln.parent,), _COLLECTION)
@@ -123,19 +125,19 @@ class Naming:
     # --- versions of objects ----------------------------------------------------------------------------------------
 
     async def _user(self, staged: StagedVersion) -> dict[str, str]:
-        """The metadata that say which version it is, where its bucket has its versions told apart."""
+        """The metadata that state the version, where its bucket keeps versions."""
         [walk] = await self._names.traverse(self._on.call, (staged.bucket,), (Needed("metadata"),))
         told = s3.facts_of(walk.last.sections.get("metadata", {})).versioning if walk.complete else ""
         return s3.stored(s3.Facts(version=staged.order)) if told == versions.ENABLED else {}
 
     async def _in_order(self, staged: StagedVersion, facts: ReplicaFacts, parent: Guid, name: str) -> None:
-        """Give a version the name that it had: its key, or that of the order in which the next one came."""
+        """Give a version its name: its key, or that of the order in which the next one came."""
         now = await self._newer(parent, name, staged) or await self._has_key(staged)
         order = await self._order(now.entry, staged) if now is not None else ""
         if order and order < staged.order:
             now = _KeyPlace(parent, name[: -versions.ORDER] + order, NOTHING)
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
-            return  # a delete marker came after it, or another door has put something there
+            return  # a delete marker came after it, or another door has put something else there
         if not await self._may_replace(facts.owner, now):
             told = f"{facts.name} stays there: whether {facts.owner} may replace what has its key is not known"
             self._tell("versions behind their key", told)
@@ -150,7 +152,7 @@ class Naming:
                 raise
 
     async def _may_replace(self, dn: Dn, now: _KeyPlace) -> bool:
-        """Whether somebody may take a name from what has it, as the Bartender judges a move."""
+        """Whether a user may take a name from its holder, as the Bartender judges a move."""
         if not now.entry.exists:
             return True
         within = await self._on.records.one(self._on.call, ObjectId(now.parent), _RIGHTS)
@@ -161,7 +163,7 @@ class Naming:
         )
 
     async def _newer(self, parent: Guid, name: str, staged: StagedVersion) -> _KeyPlace | None:
-        """The place of the next newer version of a key among those that have had it."""
+        """The place of the next newer version of a key, among former holders of it."""
         found, prefix = list[tuple[str, str]](), name[: -versions.ORDER]
         pages = self._on.records.pages(
             self._on.call, ObjectId(parent), "entries", bounds.PAGE_ENTRIES_MAX, after=prefix
@@ -177,7 +179,7 @@ class Naming:
         return None
 
     async def _has_key(self, staged: StagedVersion) -> _KeyPlace | None:
-        """The place of the key itself, by its own name or apart, and what has it."""
+        """The place of the key itself, by its own name or apart, and its holder."""
         home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
         home = None if staged.key.endswith("/") else home  # there it would be a collection, and have no bytes
         walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
@@ -191,7 +193,7 @@ class Naming:
         return _KeyPlace(Guid(parent.id), name, entry)
 
     async def _order(self, entry: StoredObject, staged: StagedVersion) -> str:
-        """In which order a file was written as a version of the same key, by its record; "": as none."""
+        """The order in which a file was written as a version of the same key, by its record; "" for no version."""
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in blobs_of(entry)])
         known = staged_version(blobs[0].value("blob", "name")) if blobs else None
         return known.order if known is not None and known.key == staged.key else ""

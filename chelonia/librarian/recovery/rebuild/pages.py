@@ -13,12 +13,12 @@ from chelonia.core.metadata import StoredObject
 from chelonia.wire.snapshots import Manifest, PageLocation, decode_page, parse_snapshot_name, same_pages
 
 Manifests = dict[BlobId, Manifest | None]
-"""Manifests that have been asked for; None: it could not be read."""
+"""Manifests that a rebuild has tried to read; None: unreadable."""
 
 
 @dataclass(slots=True)
 class SnapshotBlob:
-    """A blob of a snapshot as its records tell: what it is, where it is, and who has set it aside."""
+    """A blob of a snapshot by its records: its facts, its locations, and the Shepherds with it in quarantine."""
 
     facts: ReplicaFacts
     locations: list[Location] = field(default_factory=list)
@@ -26,14 +26,14 @@ class SnapshotBlob:
 
 
 def newest_first(found: Mapping[BlobId, SnapshotBlob]) -> list[tuple[Ms, SnapshotBlob]]:
-    """The manifests among what was found, with their numbers."""
+    """Return the manifests among the blobs found, with their numbers, newest first."""
     parsed = ((parse_snapshot_name(each.facts.name), each) for each in found.values())
     manifests = [(name[1], each) for name, each in parsed if name is not None and name[0] == "manifest"]
     return sorted(manifests, key=lambda pair: pair[0], reverse=True)
 
 
 class SnapshotPages:
-    """The pages of one snapshot; one that cannot be read is looked for where other snapshots have the very same."""
+    """The pages of one snapshot; an unreadable one is read where another snapshot has the very same."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SnapshotPages:
         self._lost: set[BlobId] = set()
 
     async def objects(self, place: PageLocation) -> list[StoredObject]:
-        """What is in a page. Raises: CHECKSUM when it is nowhere to be read; NOT_SUPPORTED."""
+        """Return the objects of a page. Raises: CHECKSUM when it cannot be read anywhere; NOT_SUPPORTED."""
         try:
             return await self._at(self._manifest.segments[place.segment], place)
         except CheloniaError as error:
@@ -64,13 +64,13 @@ class SnapshotPages:
         return list(decode_page(body[place.offset : place.offset + place.length], place.digest))
 
     def ask_again(self) -> None:
-        """What could not be read may be there by now: its Shepherds may only have been starting."""
+        """Try unreadable blobs again: their Shepherds may only have been starting."""
         self._lost.clear()
         self._known = {blob: manifest for blob, manifest in self._known.items() if manifest is not None}
         self._elsewhere = None
 
     async def _body(self, segment: BlobId) -> bytes:
-        """The bytes of a segment, b"" when it cannot be read: that takes long, and is tried once until `ask_again`."""
+        """The bytes of a segment; b"" when a read, which takes long and is tried once until `ask_again`, has failed."""
         if segment in self._lost or segment not in self._found:
             return b""
         if self._last[0] != segment:
@@ -88,7 +88,7 @@ class SnapshotPages:
         return self._elsewhere.get(place.digest, ())
 
     async def _manifest_of(self, each: SnapshotBlob) -> Manifest | None:
-        """None when it cannot be read: that takes long, and is tried once until `ask_again`."""
+        """The manifest; None when a read, which takes long and is tried once until `ask_again`, has failed."""
         blob = each.facts.blob
         if blob not in self._known:
             try:

@@ -231,11 +231,8 @@ class NodeLife:
         return losses
 
     async def _burn(self, call: Call, shepherd: ServiceId, dn: Dn) -> bool:
-        """Burn the identity, if nothing is listed there. Returns: whether it is burnt.
-
-        The Shepherd keeps its outbox as long as anything stays: it may come back, and is to erase deleted replicas
-        then.
-        """
+        """Burn the identity, if nothing is listed there. Returns: whether it is burnt. The Shepherd keeps its outbox as
+        long as anything stays: it may come back, and is to erase deleted replicas then."""
         if await self._stays(call, shepherd):
             return False
         burnt = [
@@ -260,10 +257,8 @@ class NodeLife:
         return False
 
     async def _end(self, call: Call, shepherd: ServiceId, still: Sequence[Element], burnt: Sequence[Element]) -> bool:
-        """Empty the Shepherd's outbox, then erase its object along with `burnt` elements, if nothing names it.
-
-        With `burnt` its records of unlisted replicas go too; without, they have gone before.
-        """
+        """Empty the Shepherd's outbox, then erase its object along with `burnt` elements, if nothing names it. With
+        `burnt` its records of unlisted replicas go too; without, they have gone before."""
         obj = shepherd_object(shepherd)
         while (page := await self._records.scan(call, obj, "erase", "", bounds.REFERENCES_PAGE)).items:
             dropped = [drop(obj, "erase", key) for key, _ in page.items]

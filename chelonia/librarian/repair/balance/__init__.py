@@ -1,1 +1,1 @@
-"""Balance between Shepherds: decided in `decide`, carried out in `act`."""
+"""Balance between Shepherds: `decide` decides, `act` carries out."""

@@ -1,8 +1,8 @@
-"""Balancing: go through the Shepherds that copies should leave, and have one more copy made where that lets one go.
+"""Balancing: goes through the Shepherds that copies should leave, and makes one more copy where that lets one go.
 
-What should move is decided in `balance.decide`; the copy is claimed and made as any other, and trimming takes the old
-one away once the new one is verified. Only the repair leader moves, at a bounded rate, and only while repair has
-nothing to do: it ends when a whole pass has found nothing, and looks again when the Shepherds have changed.
+`balance.decide` names the moves. A copy is claimed and made as any other, and trimming removes the old one once the new
+one is verified. Only the repair leader moves, at a bounded rate, and only while repair has nothing to do. A pass that
+finds nothing ends it until the Shepherds change.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from chelonia.librarian.repair.plan.act import RepairParts, endangered
 from chelonia.librarian.repair.plan.decide import ApprovedShepherds, BlobPlan
 
 MOVES_SHARE = 2
-"""Evening out may cause one in so many of the erasures that nobody asked for: the rest is for repair."""
+"""Share of the unordered erasures, one in so many, that evening out may cause: the rest is for repair."""
 
 Act = Callable[[BlobPlan, StoredObject], Awaitable[None]]
 """Carries out a plan."""
 Places = tuple[tuple[ServiceId, Place], ...]
-"""The Shepherds that are there, and where they stand."""
+"""The present Shepherds and their places."""
 Shape = tuple[tuple[object, ...], ...]
-"""What decides whether anything should move, coarse enough that it does not change with every file."""
+"""The facts that decide whether anything should move, too coarse to change with every file."""
 
 
 @dataclass(slots=True)
 class _BalanceLook:
-    """What a look at some blobs found: the moves to be made, those that hold a drain up, and how many are not quiet."""
+    """The findings about some blobs: moves to make, blobs that hold a drain up, and the number that are not quiet."""
 
     moves: list[tuple[BlobId, BalanceMove]]
     held: list[tuple[BlobPlan, StoredObject]]
@@ -66,11 +66,11 @@ class Balancing:
 
     @property
     def held(self) -> tuple[HeldDrain, ...]:
-        """What the last whole look found that cannot leave Shepherds that are drained, ordered by service id."""
+        """Blobs that cannot leave drained Shepherds, by the last whole look, ordered by service id."""
         return tuple(held for _, held in sorted(self._held.items()))
 
     async def step(self) -> None:
-        """One pass over what should be left, if there is any."""
+        """Make one pass over the Shepherds that copies should leave, if any."""
         nodes, balanced = self._parts.planning.nodes(), self._balance()
         shape, places = self._shape(nodes), _places(nodes)
         if shape == self._settled and self._on.now < self._look_ms:
@@ -84,7 +84,7 @@ class Balancing:
             here, unquiet = await self._leave(shepherd)
             moved, waiting = moved + here, waiting + unquiet
         if not self._leads():
-            return  # what was not looked at is not quiet
+            return  # an unfinished look finds nothing quiet
         if not moved and not waiting:
             self._apart = places
         soon = moved or waiting or any(node.draining for node in nodes.health.values())
@@ -92,12 +92,12 @@ class Balancing:
         self._settled, self._look_ms = shape, Ms(self._on.now + pause)
 
     def leave(self) -> None:
-        """Another Librarian leads: what was found here is found anew there."""
+        """Drop the findings: another Librarian leads, and makes its own."""
         self._settled = self._apart = None
         self._held.clear()
 
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:
-        """Move what should leave a Shepherd. Returns how many copies were begun, and how many files were not quiet."""
+        """Move copies off a Shepherd. Returns: how many copies were begun, and how many files were not quiet."""
         moved, waiting, after, held = 0, 0, "", HeldDrain(shepherd, 0)
         while self._leads():
             obj = shepherd_object(shepherd)
@@ -138,7 +138,7 @@ class Balancing:
         return False
 
     def _leads(self) -> bool:
-        """Whether this Librarian leads at this moment: it may be another one after each wait."""
+        """Whether this Librarian still leads: it may not after each wait."""
         return self._parts.leading.now
 
     def _spend(self, size: int, move: BalanceMove, *, draining: bool) -> None:
@@ -151,7 +151,7 @@ class Balancing:
         self._relief.add(move.leaving, size, now)
 
     def _busy(self) -> bool:
-        """Whether repair needs what balancing would take, or an administrator has paused both."""
+        """Whether repair needs the capacity of balancing, or an administrator has paused both."""
         return (
             self._parts.copies.paused
             or bool(self._parts.work.dirty)
@@ -159,7 +159,7 @@ class Balancing:
         )
 
     def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _BalanceLook:
-        """What should be done about some of the blobs on a Shepherd."""
+        """Look at some of the blobs on a Shepherd."""
         nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _BalanceLook([], [])
         for blob in stored:
             planned = self._parts.planning.planned(blob)
@@ -175,7 +175,7 @@ class Balancing:
         return look
 
     def _hold(self, held: HeldDrain) -> None:
-        """All on a Shepherd has been looked at, and this was found."""
+        """Take over the findings of a whole look at a Shepherd."""
         self._held.pop(held.shepherd, None)
         if held.blobs:
             self._held[held.shepherd] = held
@@ -185,7 +185,7 @@ class Balancing:
         return [blob for blob in await self._on.records.get(self._on.call, objects) if blob.exists]
 
     def _balance(self) -> Balance:
-        """The rules now. What was moved off a Shepherd weighs on its disk until trimming has had its time."""
+        """The rules now. A moved copy weighs on its old disk until trimming has had its time."""
         even_out = bool(self._on.settings.balance_bytes_per_s_max)
         return Balance(self._hysteresis, even_out, self._relief.bytes(self._on.now))
 

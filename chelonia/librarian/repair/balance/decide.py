@@ -1,14 +1,14 @@
-"""Which copies should live elsewhere though none is missing: drains, uneven disks, and domains that share. Pure.
+"""Moves of copies though none is missing: for drains, uneven disks, and domains that share. Pure.
 
-A move is a copy too many: once it is verified, ordinary trimming takes away the copy that can best be spared
-(`plan.decide.weariness`), with all of trimming's safety. So a move never lowers what a file has, and what is decided
-here is only where one more copy would let a worse one go.
+A move is a copy too many: once it is verified, trimming removes the copy that can best be spared
+(`plan.decide.weariness`), with all its safety. So a move never lowers the copies of a file. The only decision here is
+where one more copy would let a worse one go.
 
 Invariants:
-- A file is moved only when it is whole and nothing else is being done about it.
+- A file is moved only when it is whole and nothing else happens to it.
 - From a draining node it goes to any that takes it.
-- Else it goes only where it shares less with the other copies, or shares as much on a node that is emptier by more than
-  the hysteresis. So a move and its reverse are never both wanted.
+- Else it goes only where it shares less with the other copies, or as much on a node emptier by more than the
+  hysteresis. So a move and its reverse are never both wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chelonia.librarian.repair.plan.decide import (
 )
 
 _BAD: Final = frozenset({ReplicaState.INVALID, ReplicaState.STALLED})
-"""States of copies of which no other is made, and which no Shepherd that comes back makes good."""
+"""States of copies that are no sources, and that no returning Shepherd makes good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class BalanceMove:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """When disks count as uneven: their used shares differ by more than `hysteresis` (0 to 1).
+    """The rules of balance: disks count as uneven when their used shares differ by more than `hysteresis` (0 to 1).
 
-    `even_out` False: only draining nodes are emptied. `relieved`: bytes that are on their way off a Shepherd already,
-    because a copy of theirs was moved and the old one is not erased yet.
+    `even_out` False: only draining nodes are emptied. `relieved`: bytes on their way off a Shepherd, whose copies were
+    moved and are not erased yet.
     """
 
     hysteresis: float
@@ -58,18 +58,17 @@ class Balance:
     relieved: Mapping[ServiceId, int]
 
     def __post_init__(self) -> None:
-        """What is even is left alone, whoever is asked first."""
         assert self.hysteresis >= 0, "disks that are equally full are even"
 
     def fullness(self, node: NodeHealth) -> float:
-        """The used share of a node's space once all that was moved is off it."""
+        """Return the used share of a node's space once all moved bytes are off it."""
         total = node.view.total_bytes
         return fullness(node.view) - (self.relieved.get(node.view.shepherd, 0) / total if total else 0.0)
 
 
 def sources(nodes: ApprovedShepherds, balance: Balance) -> tuple[ServiceId, ...]:
-    """The Shepherds that copies should leave: those being drained, then those fuller than another by more than the
-    hysteresis, fullest first."""
+    """Return the Shepherds that copies should leave: draining ones, then those fuller than another by more than the
+    hysteresis, each fullest first."""
     present = [(balance.fullness(node), shepherd, node) for shepherd, node in nodes.health.items() if node.present]
     draining = [shepherd for _, shepherd, node in sorted(present, key=_fullest) if node.draining]
     free = [full for full, _, node in present if takes(node.view, 0)]
@@ -82,10 +81,10 @@ def sources(nodes: ApprovedShepherds, balance: Balance) -> tuple[ServiceId, ...]
 
 
 def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Balance) -> BalanceMove | None:
-    """The copy to be made so that a worse one can go, None when all are well where they are.
+    """Return the copy to make so that a worse one can go, None when all are well where they are.
 
     Args:
-        plan: what repair would do about the blob: a move waits until that is nothing.
+        plan: repair's plan for the blob: a move waits until it is empty.
     """
     homes = nodes_of(plan.homes)
     if not _movable(blob, plan, nodes):
@@ -107,9 +106,8 @@ def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Bala
 
 
 def held(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, shepherd: ServiceId) -> bool:
-    """Whether a copy stays on a Shepherd that is drained because too few others can take one, or there is no good one
-    to make another of. Asked of a blob for which there is no `move`: a new Shepherd, room on another, or a lower
-    `wanted` would let it go, or whoever deletes what is lost."""
+    """Return whether a copy is stuck on a drained Shepherd: too few others can take one, or no good one is left. Called
+    for a blob without a `move`. A new Shepherd, room on another, a lower `wanted` or its deletion would free it."""
     own = nodes.health.get(shepherd)
     if own is None or not (own.draining and own.present):
         return False
@@ -120,7 +118,7 @@ def held(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, shepherd: Ser
 
 
 def _movable(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds) -> bool:
-    """Whether a blob is whole, has no copy too many, and nothing else is being done about it."""
+    """Whether a blob is whole, without surplus, and nothing else happens to it."""
     homes = nodes_of(plan.homes)
     return plan.quiet and len(homes) == max(blob.wanted, 1) and all(home in nodes.health for home in homes)
 

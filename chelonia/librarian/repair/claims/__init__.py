@@ -1,1 +1,1 @@
-"""Claims of copies under way: how long they last in `decide`, renewed in `act`."""
+"""Claims of copies under way: `decide` says how long they last, `act` renews them."""

@@ -1,7 +1,7 @@
-"""Renewing: the claims of copies whose bytes arrive are kept up. What is decided stands in `claims.decide`.
+"""Renewing: keeps up the claims of copies whose bytes arrive, as `claims.decide` says.
 
-Every Librarian does it that hears the Shepherd which takes a copy: so a copy outlives whoever ordered it, and the
-repair leader. Where their clocks differ the leader's counts.
+Every Librarian renews that hears the Shepherd which takes a copy: so a copy outlives the Librarian that ordered it, and
+the repair leader. Where clocks differ, the leader's counts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from chelonia.librarian.metadata.records import PlannedTransact
 from chelonia.librarian.repair.claims import decide as claims
 
 _AWAY: Final = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY)
-"""Failures that say that the metadata are out of reach, and of nothing else."""
+"""Failures that show only that the metadata are out of reach."""
 
 
 class Renewing:
-    """One Librarian's renewing of claims. `behind`: the metadata have been out of reach since claims were last renewed
-    that had earned it, so what they say of claims is not planned on."""
+    """One Librarian's renewing of claims. `behind`: the metadata have been out of reach since it last renewed claims,
+    so that no plan may rest on stored claims."""
 
     def __init__(self, context: LibrarianContext, leading: Leading) -> None:
         self._on = context
@@ -35,7 +35,7 @@ class Renewing:
         self.behind = False
 
     async def step(self) -> None:
-        """Count what has arrived, and renew what that has earned. What cannot be written stays due."""
+        """Count arrived bytes, and renew the claims that have earned it. A failed renewal stays due."""
         settings = self._on.settings
         ordered = operator_controls.control_of(self._leading.record, settings).bytes_per_s
         rate = claims.rate_min(settings.claim_bytes_per_s_min, ordered)

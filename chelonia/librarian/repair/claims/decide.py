@@ -1,10 +1,11 @@
-"""How long the claim of a copy lasts: as long as its bytes arrive. Pure, time passed in.
+"""The claim of a copy lasts as long as its bytes arrive. Pure, time passed in.
 
-A claim ends `claim_ms` after it was made or last renewed. The Shepherd that takes the copy tells in its heartbeats how
-many bytes are here, and a Librarian that hears it renews the claim when they have grown enough.
-Invariants: no byte counts twice, and none beyond the size of the blob; less than a least rate renews nothing. So
-whoever tells one Librarian of bytes that never come keeps a claim for twice `claim_ms` and the time that the blob
-takes at that rate, no longer; whoever tells of none, for `claim_ms`. Reasoning: docs/design/002-protocols.md, Healing.
+A claim ends `claim_ms` after it was made or last renewed. The Shepherd that takes the copy states in its heartbeats how
+many bytes have arrived. A Librarian that hears it renews the claim when they have grown enough.
+
+Invariants: no byte counts twice, none beyond the size of the blob, and growth below a least rate renews nothing. A
+Shepherd that reports no bytes keeps a claim for `claim_ms`. One that reports false ones keeps it for at most twice that
+and the blob's time at that rate. Reasoning: docs/design/002-protocols.md, Healing.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import is_, put
 
 GIVEN_UP: Final = "0"
-"""The end of a claim whose copy has failed: it is over, whatever arrives."""
+"""End of a claim whose copy has failed: it is over, whatever arrives."""
 RENEWALS: Final = 4
-"""Renewals in the time that a claim lasts: it outlives lost heartbeats, and a Librarian that has to count anew."""
+"""Renewals within the term of a claim: it outlives lost heartbeats, and a Librarian that has to count anew."""
 SHARES: Final = 2 * COPIES_IN_FLIGHT_PER_NODE_MAX
-"""What a copy makes is at least this part of the rate of its sender: as many as that sends at once, twice over."""
+"""Parts of a sender's rate, one of which is the least for a copy: twice as many as it may send at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Bytes that have been counted, since when (monotonic) no more have been, and whether a renewal is due for them."""
+    """Bytes that have counted, the time (monotonic) since which none have been added, and whether a renewal is due."""
 
     counted: int
     since_ms: Ms
@@ -40,27 +41,27 @@ class _Mark:
 
 
 def rate_min(configured: int, ordered: int) -> float:
-    """Bytes a second at which a copy keeps its claim.
+    """Return the bytes per second at which a copy keeps its claim.
 
     Args:
-        configured: what is expected of any copy.
-        ordered: what a Shepherd may send for all copies together, 0: no limit.
+        configured: least rate of any copy.
+        ordered: limit of a Shepherd for all copies together, 0: none.
     """
     return min(configured, ordered / SHARES) if ordered else configured
 
 
 class Arrivals:
-    """What has arrived of the copies under way, as far as it has counted."""
+    """The bytes that have arrived of the copies under way, as far as they have counted."""
 
     def __init__(self, claim_ms: int) -> None:
         self._claim_ms = claim_ms
         self._marks: dict[Location, _Mark] = {}
 
     def due(self, told: Mapping[Location, Arriving], rate: float, now: Ms) -> dict[Location, Arriving]:
-        """The copies that have earned a renewal, in the order of `told`; each stays due until it is `written`.
+        """Return the copies that have earned a renewal, in the order given; each stays due until it is `written`.
 
         Args:
-            told: what Shepherds said last of the copies they are taking.
+            told: the copies that Shepherds take, by their last heartbeats.
             rate: bytes a second, from `rate_min`.
             now: monotonic milliseconds.
         """
@@ -71,7 +72,7 @@ class Arrivals:
         return {place: copy for place, copy in told.items() if looked[place].due}
 
     def written(self, place: Location) -> None:
-        """The renewal that was due has been written, or cannot be."""
+        """Note that a due renewal was written, or cannot be."""
         self._marks[place] = replace(self._marks[place], due=False)
 
     def _looked(self, mark: _Mark | None, here: int, rate: float, now: Ms) -> _Mark:
@@ -84,17 +85,16 @@ class Arrivals:
 
 
 def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms], *, anyhow: bool) -> Element | None:
-    """The change that renews a claim; None where there is none, it was given up, another Librarian has just renewed it,
-    or more is `here` than there is, or less than nothing.
+    """Return the change that renews a claim; None when it does not stand, was just renewed, or `here` is out of range.
 
-    Unless it is renewed `anyhow`, one that has run out, or ends later than it would now, is left alone: the clocks of
-    Librarians differ, and a claim that a wrong one wrote is over for the others.
+    Unless `anyhow`, a claim that has run out, or ends later than it would now, is left alone too. Clocks of Librarians
+    differ, and for others a claim by a wrong one is over.
 
     Args:
-        blob: as stored; the change is conditional on the claim that stands there.
-        span: wall-clock milliseconds of now, and of when the claim is to end.
-        anyhow: for the repair leader, whose clock counts, and while claims may have run out because the metadata were
-            out of reach.
+        blob: as stored; the change is conditional on its claim.
+        span: wall-clock milliseconds of now, and of the new end.
+        anyhow: for the repair leader, whose clock counts, and when claims may have run out while the metadata were out
+            of reach.
     """
     key, creating, (now, until) = str(place), ReplicaState.CREATING.value, span
     assert now < until, "a claim is renewed for some time"

@@ -1,1 +1,1 @@
-"""Repair copies: which may begin is decided in `decide`, one is made in `act`."""
+"""Repair copies: `under_way` chooses which may begin, `act` makes one."""

@@ -1,9 +1,9 @@
-"""One repair copy, from its claim to its receipt: ask the target for a place, order a holder to push, write it down.
+"""One repair copy, from its claim to its receipt: get a place on the target, order a holder to push, record the result.
 
-The claim (location `creating`) is in the metadata before this begins, and is renewed while bytes arrive
-(`claims.decide`): a copy is waited for as long as that goes on. When anybody refuses, the claim is taken back, so that
-no location names a copy that never was; where nobody knows what became of it, the claim expires at once. The planner
-decides anew from what is stored: a copy that came through all the same is never lost for that, its Shepherd reports it.
+The claim (location `creating`) is in the metadata before this begins. It is renewed while bytes arrive
+(`claims.decide`), and the copy is waited for as long. When a Shepherd refuses, the claim is taken back, so
+that no location names a copy that never was. Where the outcome is unknown, the claim expires at once. The planner
+decides anew from what is stored. A copy that came through all the same is not lost: its Shepherd reports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNKNOWN = (Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.OUTCOME_UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """A copy to be made: the blob as read, the holder that pushes, the new location, and when its claim expires."""
+    """A copy to make: the blob as read, the holder that pushes, the new location, and the end of its claim."""
 
     blob: StoredObject
     source: Location
@@ -49,7 +49,7 @@ class CopyJob:
         return self.source.shepherd, self.target.shepherd
 
     def claim(self) -> list[Element]:
-        """The claim: location, expiry and the target's record, before any byte moves."""
+        """Return the claim: location, end and the target's record, before any byte moves."""
         key, obj = str(self.target), self.blob.id
         return [
             put(obj, "locations", key, ReplicaState.CREATING.value),
@@ -58,7 +58,7 @@ class CopyJob:
         ]
 
     def unclaim(self) -> list[Element]:
-        """What the claim wrote, taken back: nothing of the copy is anywhere, or its Shepherd will report it."""
+        """Return the removal of the claim: no part of the copy exists, or its Shepherd will report it."""
         key, blob, reference = str(self.target), blob_of(self.blob), self.target.reference
         creating, recorded = is_("locations", key, ReplicaState.CREATING.value), is_("file", reference, blob)
         return [
@@ -68,14 +68,14 @@ class CopyJob:
         ]
 
     def expired(self) -> list[Element]:
-        """The claim is over: whether bytes arrive all the same nobody knows."""
+        """Return the end of the claim: whether bytes still arrive is unknown."""
         creating = is_("locations", str(self.target), ReplicaState.CREATING.value)
         return [put(self.blob.id, "claims", str(self.target), GIVEN_UP, creating)]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """Where a copy did not come about: that Shepherd has failed and is to be spared, or was only busy with others."""
+    """The Shepherd at which a copy failed: spare it for a while, or, when it was only `busy` with others, ask soon."""
 
     shepherd: ServiceId
     busy: bool
@@ -91,7 +91,7 @@ class Copier:
         self._world = world
 
     async def copy(self, job: CopyJob) -> HeldUp | None:
-        """Make the copy. Returns None, or who is to be left alone for a while."""
+        """Make the copy. Returns: None, or the Shepherd to leave alone for a while."""
         try:
             turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
         except CheloniaError as error:
@@ -107,7 +107,7 @@ class Copier:
     async def _while_claimed(self, job: CopyJob, push: Coroutine[Any, Any, Receipt]) -> Receipt | None:
         """Await the push while its claim is kept up; None when the target's own report comes before the answer.
 
-        Raises: TIMEOUT when the claim is over, and what the push raises.
+        Raises: TIMEOUT when the claim is over, and the errors of the push.
         """
         pushing, claim = asyncio.create_task(push), str(job.until_ms)
         try:
@@ -115,16 +115,16 @@ class Copier:
                 before, (state, claim) = claim, await self._claimed(job)
                 if state == ReplicaState.ALIVE.value:
                     return None
-                # not renewed in all the time that it lasts: whatever any clock says, it is over
+                # a claim not renewed in all its time is over, whatever any clock says
                 if state != ReplicaState.CREATING.value or (claim and claim == before):
                     raise CheloniaError(Kind.TIMEOUT, "copy", job.target.shepherd, "its bytes have stopped arriving")
             return pushing.result()
         finally:
             if not pushing.cancel() and not pushing.cancelled():
-                pushing.exception()  # looked at, so that nobody warns about it
+                pushing.exception()  # retrieved, so that asyncio logs no warning
 
     async def _claimed(self, job: CopyJob) -> tuple[str, str]:
-        """What the metadata say of the copy now, its state and its claim; "" for a claim while they cannot be asked."""
+        """The state and claim of the copy in the metadata now; "" for the claim while they are out of reach."""
         key = str(job.target)
         needed = (Needed("locations", key), Needed("claims", key))
         try:
@@ -151,7 +151,7 @@ class Copier:
         return answer.turl
 
     async def _push(self, job: CopyJob, turl: str) -> Receipt:
-        """Have the holder push its replica; the target's own receipt comes back."""
+        """Have the holder push its replica; returns the target's own receipt."""
         shepherd = self._world.directory.shepherd(job.source.shepherd)
         receipt = await shepherd.copy(self._call, CopyOrder(job.source.reference, turl))
         self._uploads.check_receipt(receipt)
@@ -161,7 +161,7 @@ class Copier:
         return receipt
 
     async def _done(self, job: CopyJob, receipt: Receipt) -> None:
-        """The target has vouched for its copy (its own report may have come first)."""
+        """Record the copy that the target has vouched for (its own report may have come first)."""
         key, obj = str(receipt.location), job.blob.id
         creating = is_("locations", key, ReplicaState.CREATING.value)
         elements = [put(obj, "locations", key, ReplicaState.ALIVE.value, creating), drop(obj, "claims", key)]
@@ -178,7 +178,7 @@ class Copier:
 
 
 def _blamed(job: CopyJob, error: CheloniaError) -> ServiceId:
-    """Whose failure it is that a push did not come about."""
+    """The Shepherd at which a push failed."""
     if error.kind is Kind.BUSY:
         return job.source.shepherd if error.subject == job.source.shepherd else job.target.shepherd
     of_target = error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM)

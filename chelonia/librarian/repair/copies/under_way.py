@@ -1,8 +1,8 @@
-"""The copies under way: which of those planned can begin now, who is free, who is spared, what runs.
+"""The copies under way: which planned ones can begin now, which Shepherds are free or spared, and what runs.
 
 Every copy holds a slot of both its ends from the moment it is chosen; a Shepherd that failed is left alone for a while.
-One that is busy with what others have ordered is none that failed: it is asked again soon, and goes on being chosen.
-How one copy is made stands in `copies.act`.
+One that is busy with others' orders has not failed: it gets another try soon, and can still be chosen. `copies.act`
+makes one copy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from chelonia.librarian.repair.worklist import QueuedBlob
 _LOG = logging.getLogger(__name__)
 
 COPIES_MIN: Final = 2
-"""Copies in flight however late the process runs."""
+"""Copies in flight, at least, however late the process runs."""
 BUSY_DOUBLINGS: Final = 3
-"""How often the pause before a busy Shepherd is asked again is doubled: it may be so for hours with large copies, and
-each question costs some changes of the metadata."""
+"""Doublings of the pause for a busy Shepherd. It may be busy for hours with large copies, and each question costs some
+changes of the metadata."""
 
 
 class Copies:
-    """The copies of one Librarian. `ended` is called when one has ended, told how many bytes were copied, -1 when a
-    Shepherd failed at it or nobody knows; `rate` learns what each of them takes."""
+    """The copies of one Librarian. `ended`: called at the end of each with the bytes copied, -1 when it failed or its
+    outcome is unknown. `rate` learns the cost of each."""
 
     def __init__(self, context: LibrarianContext, copier: Copier, ended: Callable[[int], None], rate: Rate) -> None:
         settings = context.settings
@@ -57,7 +57,7 @@ class Copies:
 
     @property
     def at_once(self) -> int:
-        """How many can run at once between these Shepherds, each with two of them: 1 at least."""
+        """Copies that can run at once between these Shepherds, each with two of them: 1 at least."""
         bear = sum(self._slots.most(shepherd) for shepherd in self.ends)
         return max(min(self._slots.total_max, bear // 2), 1)
 
@@ -67,32 +67,32 @@ class Copies:
         return tuple(shepherd for shepherd in self._on.nodes.table.shepherds() if self._on.nodes.present(shepherd))
 
     def spared(self, shepherd: ServiceId) -> bool:
-        """Whether a Shepherd has just failed and is left alone."""
+        """Return whether a Shepherd has just failed and is left alone."""
         return self._backoff.spared(shepherd, self._on.now)
 
     def spared_ms(self) -> int:
-        """How long until the first of those that are left alone is tried again; 0 when none of them is there."""
+        """Return the milliseconds until the first present Shepherd left alone is tried again; 0 when there is none."""
         left = (self._backoff.spared_ms(shepherd, self._on.now) for shepherd in self.ends)
         return min(filter(None, left), default=0)
 
     def steer(self, control: HealControl) -> None:
-        """Put limits in force; what runs goes on (Shepherds slow down what they send by themselves)."""
+        """Apply limits; running copies go on (Shepherds slow down by themselves)."""
         self.paused = control.paused
         self._slots.per_node_max = control.copies_per_node
         self._sent.bytes_per_s_max = self._taken.bytes_per_s_max = control.bytes_per_s
 
     def heard(self, shepherd: ServiceId) -> None:
-        """A Shepherd has been heard of anew: it is tried again."""
+        """Try a Shepherd again that has been heard anew."""
         self._worked(shepherd)
 
     def loads(self) -> tuple[NodeCopies, ...]:
-        """What each Shepherd has of these copies, and those that bear fewer than others; ordered by service id."""
+        """Return the load of each Shepherd with copies, or with a lower limit than others; ordered by service id."""
         used, table = self._slots.used(), self._on.nodes.table
         loads = (NodeCopies(s, used.get(s, 0), self._slots.most(s)) for s in sorted({*table.shepherds(), *used}))
         return tuple(load for load in loads if load.copies or load.copies_max < self._slots.per_node_max)
 
     def take(self, plan: BlobPlan, blob: StoredObject) -> list[CopyJob]:
-        """The copies of a plan that can begin now, with their slots taken: each is to be started or dropped."""
+        """Return the copies of a plan that can begin now, with their slots taken: start or drop each."""
         jobs = []
         size = facts_of(blob).size
         until = Ms(self._on.wall + self._on.settings.claim_ms)
@@ -111,25 +111,25 @@ class Copies:
         return jobs
 
     def start(self, job: CopyJob) -> None:
-        """Let a claimed copy run."""
+        """Start a claimed copy."""
         assert job.target.reference not in self._running, "a copy begins once"
         self._running[job.target.reference] = job, asyncio.create_task(self._run(job))
 
     def drop(self, job: CopyJob) -> None:
-        """A copy that could not be claimed does not run."""
+        """Drop a copy that could not be claimed."""
         assert job.target.reference not in self._running, "what runs gives back its slots itself"
         self._slots.release(job.shepherds)
         self._rate.ended(job.target.reference, self._on.now, copied=False)
 
     async def stop(self) -> None:
-        """Wait no longer for what runs; whatever arrives all the same keeps its claim up, and is reported."""
+        """Stop waiting for running copies; one that still arrives keeps its claim up, and is reported."""
         running = [task for _, task in self._running.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     def room(self) -> Callable[[QueuedBlob], bool]:
-        """What says of one blob after the other whether a copy of it could begin now, beside those before it."""
+        """Return a function that answers for one blob after another whether a copy can begin beside those before."""
         if self._on.world.strain is not None:
             self._throttle.look(self._on.world.strain(), self._on.now)
             self._slots.total_max = self._throttle.allowed

@@ -1,1 +1,1 @@
-"""The repair plan of a blob: decided in `decide`, read for in `read`, carried out in `act`."""
+"""The repair plan of a blob: `decide` decides, `read` reads for it, `act` carries out."""

@@ -1,8 +1,8 @@
-"""Plan and act: read the blobs on the worklist, plan them, and carry the plans out.
+"""Plan and act: reads the blobs on the worklist, plans them, and carries the plans out.
 
-Every Librarian claims and makes the copies its own events ask for; marking is the leader's, and so are removals, which
-`trim` looks at again. One transact on the blob's version carries a whole plan: what was decided on is what is
-changed. Whatever fails is planned again from what is stored, never from memory.
+Every Librarian claims and makes the copies for its own events. Marks are the leader's, and so are removals, which
+`trim` decides again. One transact on the blob's version carries a whole plan: the change is of the very state that was
+decided on. A failed plan is made again from what is stored, never from memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLANS_AT_ONCE = 10
 
 @dataclass(frozen=True, slots=True)
 class RepairParts:
-    """What repairing works with."""
+    """The parts that repair works with."""
 
     work: Worklist
     tally: RepairTally
@@ -52,7 +52,7 @@ class RepairParts:
 
 
 class Repairing:
-    """Plan and act, a batch at a time."""
+    """Plans and acts, a batch at a time."""
 
     def __init__(self, context: LibrarianContext, parts: RepairParts) -> None:
         self._on = context
@@ -67,12 +67,11 @@ class Repairing:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to plan, or to read and then plan. While enough waits a round is only looked
-        through, a page a tick."""
+        """Whether there are blobs to plan, or a page to read: only one a tick while the queue is ample."""
         return bool(self._work.dirty or (self._work.next_page() and not (self._work.ample and self._looked)))
 
     def tick(self) -> None:
-        """A tick has passed."""
+        """Allow another page: a tick has passed."""
         self._looked = False
 
     async def step(self) -> None:
@@ -120,7 +119,7 @@ class Repairing:
                 await self.act(plan, found[plan.blob])
 
     async def _plans(self, blobs: Sequence[StoredObject]) -> list[BlobPlan]:
-        """The plans, most endangered blob first. Others get their turn in between: users do not wait for a batch."""
+        """The plans, most endangered blob first. Other tasks run in between: users do not wait for a batch."""
         plans: list[BlobPlan] = []
         for start in range(0, len(blobs), PLANS_AT_ONCE):
             plans += self._planning.plans(blobs[start : start + PLANS_AT_ONCE])
@@ -128,12 +127,12 @@ class Repairing:
         return sorted(plans, key=lambda plan: plan.danger)
 
     def _look_again(self, plan: BlobPlan) -> None:
-        """When a blob is planned next though nothing has happened to it."""
+        """Decide when to plan a blob again though no event names it."""
         if not plan.copies and not plan.short and plan.live + plan.waited >= plan.wanted:
             self._work.settle(plan.blob)
         if plan.short and self._work.stick(plan.blob):
             settings = self._on.settings
-            # the one that is spared may be the place that it lacks; the planner knows it at the next tick
+            # A spared Shepherd may be the place that it lacks; the planner sees it again at the next tick.
             pause = self._copies.spared_ms() or settings.backoff_max_ms
             self._work.blob_at(Ms(self._on.now + pause + settings.tick_ms), plan.blob)
         if plan.revisit_ms:
@@ -142,12 +141,12 @@ class Repairing:
     # --- acting -----------------------------------------------------------------------------------------------------
 
     async def act(self, plan: BlobPlan, blob: StoredObject) -> None:
-        """Claim and mark in one transact on the blob's version; then let the copies run. Removals are trimming's."""
+        """Claim and mark in one transact on the blob's version, then start the copies. Trimming does the removals."""
         jobs = self._copies.take(plan, blob)
         if len(jobs) < len(plan.copies):
             self._work.park(_waiting(plan, blob))
         if self._copies.paused:
-            return  # all is planned again when healing goes on
+            return  # everything is planned again when healing goes on
         elements = [element for job in jobs for element in job.claim()]
         if self._leading.now and plan.removals:
             self._trimming.offer(plan.blob)
@@ -187,7 +186,7 @@ class Repairing:
 
 
 def endangered(plan: BlobPlan, blob: StoredObject) -> Endangered:
-    """A blob that waits for a copy, as people are told of it."""
+    """Return the description, for people, of a blob that waits for a copy."""
     facts = facts_of(blob)
     return Endangered(plan.blob, facts.name, plan.live, plan.wanted, facts.size, facts.created_ms)
 

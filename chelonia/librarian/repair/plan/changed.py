@@ -1,8 +1,8 @@
-"""Which blobs have to be planned after a transact: those it changed, but for what it made with all its copies. Pure.
+"""The blobs to plan after a transact: those it changed, but for new ones with all their copies. Pure.
 
-A part of an upload is content with the copies that were durable when it was taken, if these are two or more. Further
-ones would take disks and network from the parts that are still to come, and are in vain where the upload is given up.
-They are made when the parts are laid as a file; a Librarian that ends before leaves them to the survey.
+A part of an upload needs only the copies that were durable when it was taken, if these are two or more. Further ones
+would take disks and network from the parts to come, and are in vain if the upload is given up. They are made when the
+parts are laid as a file; if a Librarian ends before, the survey finds them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from chelonia.librarian.repair.plan.decide import NodeHealth
 
 _NEW = version(0)
 PART_COPIES: Final = 2
-"""So many good copies of a part are enough until it is part of a file."""
+"""Good copies of a part that are enough until it belongs to a file."""
 
 
 def to_plan(elements: Sequence[Element], health: Mapping[ServiceId, NodeHealth]) -> list[BlobId]:
-    """The blobs that a transact has left something to do about, or may have: a new one with as many copies as wanted,
-    each on another Shepherd that is well, has nothing. If one of these fails, all that it had is looked through."""
+    """Return the blobs that may need work after a transact. A new one needs none with as many copies as wanted, each on
+    another Shepherd that is well. If one of these fails, a round goes through all its replicas."""
     changed: dict[ObjectId, list[Element]] = {}
     made = set[ObjectId]()
     for element in [element for element in elements if element.object.startswith(BLOB_PREFIX)]:
@@ -51,7 +51,7 @@ def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], 
 
 
 def _laid(elements: Sequence[Element]) -> list[BlobId]:
-    """The parts whose bytes a file has from now on (`parts.decide.lay_page`)."""
+    """The parts whose bytes belong to a file from now on (`parts.decide.lay_page`)."""
     checks = [each for each in elements if each.change is ChangeType.CHECK]
     asked = {(condition.section, condition.property) for each in checks for condition in each.conditions}
     if ("content", "order") not in asked:

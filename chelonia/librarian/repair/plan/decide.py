@@ -1,7 +1,7 @@
-"""What should be done about a blob's replicas: current + wanted -> plan. Pure, one blob at a time, any order.
+"""The repair plan of a blob's replicas: current + wanted -> plan. Pure, one blob at a time, any order.
 
-Decides copies, claims given up, surplus marked and removed, damaged replicas removed. It never reads, calls or waits.
-Reasoning: docs/design/002-protocols.md, Healing.
+Decides copies, expired claims, marks and removals of surplus, removals of damaged replicas. Never reads, calls or
+waits. Reasoning: docs/design/002-protocols.md, Healing.
 
 Invariants:
 - The last verified copy is never removed.
@@ -31,14 +31,14 @@ from chelonia.librarian.metadata.blobs import blob_of, locations_of
 _S = ReplicaState
 
 EXPIRED = "expired"
-"""Why a location goes whose copy never came: one good copy elsewhere is enough."""
+"""Reason to remove a location whose copy never came: one good copy elsewhere is enough."""
 SURPLUS = "surplus"
-"""Why a good copy goes: there are more than wanted."""
+"""Reason to remove a good copy: there are more than wanted."""
 
 
 class ReplicaOnRecord(msgspec.Struct, frozen=True):
-    """One replica as stored. `claimed_until_ms`: when the claim of `creating` expires; `since_ms`: since when it is
-    `thirdwheel` or `invalid`; 0 where it has no meaning."""
+    """One replica as stored. `claimed_until_ms`: end of a `creating` claim; `since_ms`: beginning of `thirdwheel` or
+    `invalid`. Both are 0 in other states."""
 
     location: Location
     state: ReplicaState
@@ -64,15 +64,14 @@ class BlobView(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """A Shepherd: as everybody sees it, and whether it can be reached (it may be while in maintenance).
+    """A Shepherd as views show it, and whether it can be reached (it may be while in maintenance).
 
-    `proven`: heard within its lease, and all that the metadata says of its replicas has been compared with its disk in
-    this boot. A Shepherd that was not heard since this Librarian started, or came back with another disk, is not: its
-    replicas are read and copied from, but nothing is given up for them.
-    `steady`: not coming and going all the time. The copies of one that is not are replaced as if it were away, though
-    they are read and copied from while it is there.
-    `draining`: it is being emptied: of surplus copies its own go first.
-    `starting`: it may be starting just now as this Librarian is, whatever is stored of it: it is waited for.
+    - `proven`: heard within its lease, with its disk compared with the metadata in this boot. Replicas of others are
+      read and copied from, but no other copies are given up for them.
+    - `steady`: it does not come and go all the time. The copies of others are replaced as if they were away, though
+      they are read and copied from while they are there.
+    - `draining`: it is being emptied: of surplus copies its own go first
+    - `starting`: it may be starting just now, as this Librarian is, whatever is stored: it is waited for
     """
 
     view: NodeView
@@ -87,7 +86,7 @@ class NodeHealth:
 class ApprovedShepherds:
     """Every approved Shepherd at the moment of planning; one that is missing here is away for good.
 
-    `fleet`: the same, made ready for the choice of targets.
+    `fleet`: the same, ready for the choice of targets.
     """
 
     health: Mapping[ServiceId, NodeHealth]
@@ -95,17 +94,17 @@ class ApprovedShepherds:
 
     @classmethod
     def of(cls, health: Mapping[ServiceId, NodeHealth]) -> ApprovedShepherds:
-        """These Shepherds."""
+        """Return these Shepherds with their fleet."""
         return cls(health, Fleet(node.view for node in health.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """How patient repair is, in milliseconds.
+    """The patience of repair, in milliseconds.
 
-    What is stored are instants of some wall clock, perhaps of another Librarian's, and clocks step. So nothing is
-    waited for more than twice as long as meant: an instant farther in the future was written by a wrong clock.
-    `claim_ms`: how long a claim lasts that is not renewed (`claims.decide`).
+    Stored instants are of some wall clock, perhaps of another Librarian's, and clocks step. So no wait lasts more than
+    twice as long as meant: an instant farther in the future is from a wrong clock.
+    `claim_ms`: term of a claim that is not renewed (`claims.decide`).
     """
 
     repair_delay_ms: int
@@ -113,7 +112,7 @@ class RepairPolicy:
     claim_ms: int
 
     def ripe(self, since: Ms, now: Ms) -> bool:
-        """Whether what is kept for the trim grace has been kept long enough."""
+        """Return whether the trim grace of a replica in this state since then is over."""
         return not -self.trim_grace_ms <= now - since < self.trim_grace_ms
 
 
@@ -124,7 +123,6 @@ class Copy(msgspec.Struct, frozen=True):
     target: ServiceId
 
     def __post_init__(self) -> None:
-        """Whoever copies goes by it, whatever it was made for."""
         assert self.sources, "a copy is made of a verified one"
         assert self.target not in [source.shepherd for source in self.sources], "no copy where there is one"
 
@@ -144,17 +142,17 @@ class SetState(msgspec.Struct, frozen=True):
 
 
 class BlobPlan(msgspec.Struct, frozen=True):
-    """What to do about one blob, all in one transact on `version`.
+    """The work for one blob, all in one transact on `version`.
 
     - `live`: verified copies within reach
-    - `short`: copies that still lack after this plan (no source or no target)
-    - `witnesses`: the copies that removals rest on, none of them removed; each must be asked before anything is
-      removed (`vouched`)
+    - `short`: copies still lacking after this plan (no source or no target)
+    - `witnesses`: the copies that removals rest on, none of them removed; each must answer before anything is removed
+      (`vouched`)
     - `homes`: all copies, if every one of them is verified and its Shepherd proven
-    - `revisit_ms`: when it should be looked at again even if nothing happens, 0 for never
+    - `revisit_ms`: time to plan again without an event, 0 for never
     - `waited`: copies on Shepherds expected back
-    - `ripening`: whether the repair leader has something to mark or remove, now or when its time has come, or knows
-      better who is worth waiting for: a Librarian that has just started has heard nobody
+    - `ripening`: whether the repair leader has something to mark or remove, now or later, or to judge better: a fresh
+      Librarian has heard no Shepherd
     """
 
     blob: BlobId
@@ -180,7 +178,7 @@ class BlobPlan(msgspec.Struct, frozen=True):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is to be done, and nothing is under way or waited for."""
+        """Whether nothing is to do, under way or waited for."""
         return self.idle and bool(self.homes)
 
     @property
@@ -194,18 +192,18 @@ def plan(blobs: Iterable[BlobView], nodes: ApprovedShepherds, policy: RepairPoli
 
     Args:
         now: wall-clock milliseconds.
-    Returns: a plan for each blob; what is planned for one does not depend on the others, nor on any order.
+    Returns: a plan for each blob, independent of the others and of any order.
     """
     plans = (plan_blob(blob, nodes, policy, now) for blob in blobs)
     return tuple(sorted(plans, key=lambda plan: plan.danger))
 
 
 def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
-    """The removals of a plan that stand, and nothing else of it, after its witnesses were asked.
+    """Return a plan with only its removals that stand by the answers of its witnesses.
 
     Args:
-        answered: the copies whose Shepherds have just said that they have them whole; one that died a moment ago,
-            within its lease, does not.
+        answered: the copies that their Shepherds have just reported to have whole. One that died a moment ago, within
+            its lease, is not among them.
     """
     assert plan.witnesses or not plan.removals, "what is removed rests on a verified copy"
     sure = {location.shepherd for location in plan.witnesses if location in answered}
@@ -216,7 +214,7 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
 
 
 def view_of(stored: StoredObject) -> BlobView:
-    """A blob object as the planner reads it."""
+    """Return a blob object as the planner reads it."""
     facts, claims = stored.sections.get("blob", {}), stored.sections.get("claims", {})
     noted = [(loc, state, claims.get(str(loc), "0") if claims else "0") for loc, state in locations_of(stored)]
     replicas = tuple([_replica(loc, state, Ms(int(text))) for loc, state, text in noted])
@@ -231,15 +229,14 @@ def view_of(stored: StoredObject) -> BlobView:
 
 
 def _replica(location: Location, state: ReplicaState, noted: Ms) -> ReplicaOnRecord:
-    """`noted`: what `claims.decide` says; the end of the claim for `creating`, the beginning of the state for
-    others."""
+    """`noted`: end of the claim for `creating` (`claims.decide`), beginning of the state for others."""
     if state is _S.CREATING:
         return ReplicaOnRecord(location, state, claimed_until_ms=noted)
     return ReplicaOnRecord(location, state, since_ms=noted)
 
 
 def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, now: Ms) -> BlobPlan:
-    """Plan for one blob."""
+    """Return the plan for one blob."""
     count = _count(blob, nodes, policy, now)
     missing = blob.wanted - count.promised
     recalled = _recalled(blob, count, nodes, missing)
@@ -274,7 +271,7 @@ def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, no
 
 
 def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
-    """What a plan never does, however it came about."""
+    """Assert the invariants of a plan, however it came about."""
     assert planned.short >= 0, "no more copies are made than lack"
     leaving = {removal.location for removal in planned.removals}
     if planned.copies:
@@ -296,14 +293,14 @@ def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
 
 @dataclass(slots=True)
 class _Count:
-    """A blob's replicas sorted by what they are worth now, each list in order of location."""
+    """A blob's replicas sorted by their present worth, each list in order of location."""
 
     verified: list[ReplicaOnRecord]
     """`alive` on a Shepherd within reach."""
     steady: list[ReplicaOnRecord]
     """Those of `verified` whose Shepherd does not come and go."""
     sure: list[ReplicaOnRecord]
-    """Those of `steady` whose Shepherd is proven: what a removal may rest on."""
+    """Those of `steady` whose Shepherd is proven: a removal may rest on these."""
     wheels: list[ReplicaOnRecord]
     """`thirdwheel` on a Shepherd within reach."""
     sure_wheels: list[ReplicaOnRecord]
@@ -319,7 +316,7 @@ class _Count:
 
     @property
     def secure(self) -> bool:
-        """Whether a copy, perhaps a surplus one, is certainly there."""
+        """Whether a copy, perhaps a surplus one, certainly exists."""
         return bool(self.sure or self.sure_wheels)
 
     @property
@@ -334,7 +331,7 @@ class _Count:
 
     @property
     def promised(self) -> int:
-        """Copies there are or will be, counted by Shepherd."""
+        """Copies that exist or will, counted by Shepherd."""
         return len(_nodes((*self.steady, *self.coming, *self.waited_for)))
 
 
@@ -363,7 +360,7 @@ def _count(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, now: 
             case _S.INVALID | _S.STALLED:
                 count.broken.append(replica)
             case _:
-                pass  # coming to, or surplus on, a Shepherd out of reach: neither there nor to be given up
+                pass  # coming to, or surplus on, a Shepherd out of reach: it neither counts nor is given up
     if away:
         alone = len(count.homes) <= 1
         count.waited_for = [replica for replica, node in away if _expected(node, policy, now, alone)]
@@ -383,8 +380,8 @@ def _by_location(replica: ReplicaOnRecord) -> tuple[ServiceId, ReferenceId]:
 
 
 def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> bool:
-    """Whether an absent Shepherd is worth waiting for: in maintenance, perhaps starting, or not away for long - unless
-    one live copy is all there is, or it comes and goes all the time."""
+    """Whether an absent Shepherd is worth waiting for: in maintenance, perhaps starting, or away for a short time. The
+    latter does not hold when only one live copy is left, or when it comes and goes all the time."""
     if node is _NOBODY:
         return False
     if node.starting or node.view.state == NODE_MAINTENANCE:
@@ -393,7 +390,7 @@ def _expected(node: NodeHealth, policy: RepairPolicy, now: Ms, alone: bool) -> b
 
 
 def nodes_of(locations: Iterable[Location]) -> tuple[ServiceId, ...]:
-    """The Shepherds of these, each once, in order."""
+    """Return the Shepherds of these, each once, in order."""
     return tuple(dict.fromkeys([location.shepherd for location in locations]))
 
 
@@ -402,7 +399,7 @@ def _nodes(replicas: Iterable[ReplicaOnRecord]) -> tuple[ServiceId, ...]:
 
 
 def _recalled(blob: BlobView, count: _Count, nodes: ApprovedShepherds, missing: int) -> list[ReplicaOnRecord]:
-    """Surplus copies that are needed again: as many as lack, or all when verified ones have become too few."""
+    """Surplus copies to take back: as many as lack, or all when too few are verified."""
     homes = count.homes
     short = max(missing, blob.wanted - len(homes))
     if short <= 0 or not count.wheels:
@@ -429,8 +426,8 @@ def _copies(blob: BlobView, count: _Count, nodes: ApprovedShepherds, missing: in
 
 
 def _given_up(count: _Count) -> tuple[list[Removal], list[SetState]]:
-    """Claims that have expired: removed while a verified copy is certainly there; kept as `stalled` when there is
-    none, for those bytes may be the last; left as they are while that cannot be told."""
+    """Expired claims. They are removed while a verified copy certainly exists, and kept as `stalled` when none does,
+    for those bytes may be the last. While that is uncertain they stay as they are."""
     if count.secure:
         return [Removal(r.location, EXPIRED) for r in count.expired], []
     if count.live:
@@ -457,9 +454,9 @@ def _surplus(blob: BlobView, count: _Count, nodes: ApprovedShepherds) -> list[Se
 def weariness(
     location: Location, homes: Sequence[ServiceId], nodes: ApprovedShepherds
 ) -> tuple[bool, Crowding, float, ReferenceId]:
-    """The order in which copies can be spared, the best one last.
+    """Return the order in which copies can be spared, the best one last.
 
-    1. It is on a node that is being emptied.
+    1. It is on a draining node.
     2. Copies are closest there: those left are in as many domains as can be.
     3. Its node is fuller, to the percent, as Shepherds may share a disk.
     4. By reference, which is random: many blobs planned on one stale count must not all empty one node.
@@ -471,7 +468,7 @@ def weariness(
 
 
 def fullness(view: NodeView) -> float:
-    """The used share of a node's space, 0 when it is not known."""
+    """Return the used share of a node's space, 0 when it is unknown."""
     return 1 - view.free_bytes / view.total_bytes if view.total_bytes else 0.0
 
 
@@ -492,6 +489,6 @@ class Chance:
         self._state = hashlib.sha256(seed).digest()
 
     def uniform(self) -> float:
-        """The next one."""
+        """Return the next number."""
         self._state = hashlib.sha256(self._state).digest()
         return int.from_bytes(self._state[:6], "big") / (1 << 48)

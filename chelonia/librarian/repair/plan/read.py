@@ -1,7 +1,7 @@
 """Plans of blobs as read: `plan.decide.plan` with the Shepherds as they are now and the rules of this Librarian.
 
-The Shepherds are looked at once a tick, and again as soon as one of them comes, goes or fails: making them ready for a
-thousand choices costs more than one choice.
+The Shepherds are read once a tick, and again when one comes, goes or fails. Preparing them for a thousand choices costs
+more than one choice.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from chelonia.librarian.repair.tally import RepairTally
 _LOG = logging.getLogger(__name__)
 
 UNREADABLE_TOLD_MAX: Final = 1000
-"""Unreadable records that are told, each once: fsck finds them all."""
+"""Unreadable records that are logged, each once, at most: fsck finds them all."""
 
 Spared = Callable[[ServiceId], bool]
-"""Whether a Shepherd has just failed: it takes no copies for a while."""
+"""Returns whether a Shepherd has just failed: it takes no copies for a while."""
 
 
 class Planning:
-    """Makes plans and keeps the tally of what they found."""
+    """Makes plans and keeps the tally of their findings."""
 
     def __init__(self, context: LibrarianContext, spared: Spared, tally: RepairTally) -> None:
         settings = context.settings
@@ -44,10 +44,10 @@ class Planning:
         self._unreadable: dict[ObjectId, int] = {}
 
     def plans(self, blobs: Iterable[StoredObject]) -> tuple[BlobPlan, ...]:
-        """Plan these blobs, most endangered first.
+        """Plan these blobs, most endangered first; log and leave out those with malformed records.
 
-        One whose record makes no sense is told, and left out; so is one of which not even a damaged copy is left: only
-        a report, or a person, can change that. It is counted as lost.
+        A blob without even a damaged copy is left out too, and counted as lost: only a report, or a person, can change
+        that.
         """
         plans = repair.plan(self._views(blobs), self.nodes(), self._policy, self._on.wall)
         for plan in plans:
@@ -55,7 +55,7 @@ class Planning:
         return plans
 
     def planned(self, blob: StoredObject) -> tuple[BlobView, BlobPlan] | None:
-        """One blob as it was read, and its plan; None where `plans` leaves it out."""
+        """Return a blob as read and its plan; None where `plans` leaves it out."""
         for view in self._views((blob,)):
             plan = repair.plan_blob(view, self.nodes(), self._policy, self._on.wall)
             self._tally.note(plan)
@@ -75,7 +75,7 @@ class Planning:
                     _LOG.error("%s is not healed, it cannot be read (see `chelonia admin fsck`): %s", stored.id, error)
 
     def _lost(self, view: BlobView, stored: StoredObject) -> None:
-        """Note whether a blob is lost; the first moment of it is logged."""
+        """Note whether a blob is lost; log it when it is new."""
         if not view.lost:
             self._tally.found(view.blob)
             return
@@ -84,7 +84,7 @@ class Planning:
             _LOG.error("blob %s is lost, no verified copy is left: file %.200s", view.blob, facts.name)
 
     def nodes(self) -> ApprovedShepherds:
-        """The Shepherds as the planner sees them."""
+        """Return the Shepherds as the planner sees them."""
         if self._on.now >= self._fresh_until:
             health = self._node_health()
             if health != self._nodes.health:  # else what was made ready of them is good for another tick
@@ -93,7 +93,7 @@ class Planning:
         return self._nodes
 
     def changed(self) -> None:
-        """A Shepherd came, went or failed: what was known of them is out of date."""
+        """Read the Shepherds again: one came, went or failed."""
         self._fresh_until = Ms(0)
 
     def _node_health(self) -> dict[ServiceId, NodeHealth]:

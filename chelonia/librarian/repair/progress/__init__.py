@@ -1,1 +1,1 @@
-"""Progress of healing: rounds in `decide`, kept and shown in `act`."""
+"""Progress of healing: `decide` has the rounds, `act` keeps and shows them."""

@@ -1,7 +1,7 @@
-"""How far healing is: rounds begun where they were left, their cursors stored, rate and forecast, all shown.
+"""The progress of healing: rounds begun where they were left, their stored cursors, rate and forecast, all shown.
 
-Decisions stand in `progress.act.decide`, `forecast` and `operator_controls`. Cursors are written by the repair leader,
-all that moved in one transact, at most once a leader's lease: that much is looked at again after a change of leader.
+`progress.decide`, `forecast` and `operator_controls` decide. The repair leader writes the moved cursors in one
+transact, at most once a leader's lease: a new leader reads that much again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chelonia.librarian.repair.progress.decide import RepairRound
 
 
 class HealingProgress:
-    """Of one Librarian's healing."""
+    """The progress of one Librarian's healing."""
 
     def __init__(self, context: LibrarianContext, parts: RepairParts, rate: Rate) -> None:
         self._on = context
@@ -33,16 +33,16 @@ class HealingProgress:
         self._ordered = self._leading.record, operator_controls.control_of(self._leading.record, context.settings)
 
     def copied(self, size: int) -> None:
-        """A copy of so many bytes was made."""
+        """Note that a copy of so many bytes was made."""
         self._tally.copied(size)
 
     def ended(self) -> None:
-        """A copy has ended, well or not."""
+        """Note that a copy has ended, well or not."""
         if not len(self._copies) and len(self._work) > self._work.stuck:
             self._rate.waits(self._on.now)
 
     def begin(self, shepherd: ServiceId) -> None:
-        """Have all blobs of a Shepherd planned; of one that is lost, from where the last leader was."""
+        """Have all blobs of a Shepherd planned; for a lost one, from where the last leader was."""
         stored = self._on.nodes.table.stored(shepherd)
         if stored is None or stored.state != NODE_OFFLINE:
             self._work.begin(RepairRound(shepherd))
@@ -58,7 +58,7 @@ class HealingProgress:
             )
 
     async def tick(self, now: Ms) -> None:
-        """Store how far the rounds are."""
+        """Store the cursors of the rounds."""
         if self._leading.now and now - self._stored_ms >= self._on.settings.leader_lease_ms:
             self._stored_ms = now
             elements = operator_controls.moved(operator_controls.cursors_of(self._leading.record), self._work.cursors())
@@ -67,20 +67,20 @@ class HealingProgress:
 
     @property
     def control(self) -> HealControl:
-        """What is in force."""
+        """The controls in force."""
         record = self._leading.record
-        if record is not self._ordered[0]:  # asked at each heartbeat, read anew each tick
+        if record is not self._ordered[0]:  # used at each heartbeat, read anew each tick
             self._ordered = record, operator_controls.control_of(record, self._on.settings)
         return self._ordered[1]
 
     @property
     def cursors(self) -> tuple[NodeCursor, ...]:
-        """Of every Shepherd that is being gone through; one that has still to be listened for may be."""
+        """Cursors of rounds through Shepherds, and of Shepherds still listened for, which may get one."""
         rounds, unsure = self._work.rounds(), self._on.nodes.table.unsure(self._on.now)
         return (*rounds, *(NodeCursor(shepherd, "", False) for shepherd in unsure))
 
     def status(self) -> HealStatus:
-        """The whole picture, as far as this Librarian has it."""
+        """Return the whole status, as far as this Librarian knows it."""
         work, done = self._tally.work, self._tally.done
         control = self.control
         per_min, per_s = self._rate.recent(self._on.now)
@@ -110,7 +110,7 @@ class HealingProgress:
         return replace(status, forecast_ms=forecast.UNKNOWN) if status.at_rest else status
 
     def _forecast_ms(self) -> int:
-        """Until all is copied; -1 when that cannot be told."""
+        """Milliseconds until all is copied; -1 when unknown."""
         work = self._tally.work
         expected = outlook(
             KnownLoss(work.copies, work.bytes, *self._tally.done, self._work.unplanned, self._work.read_share)

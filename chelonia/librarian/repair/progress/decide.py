@@ -1,9 +1,9 @@
-"""Rounds: going through all replicas of a Shepherd page by page, and how far that has come. Pure.
+"""Rounds: going through all replicas of a Shepherd page by page, and their progress. Pure.
 
-A page is called by the reference it was read after. All are read once; then, one at a time, those in which something
-was left for later, the most endangered first: what is whole by then is not read again. A round's cursor is the first
-page with anything open: what is before it is as wanted, or waits for what is not to be had now. A round that begins at
-a stored cursor therefore misses nothing, whoever leads it.
+The name of a page is the reference it was read after. All pages are read once. Then, one at a time, those in which
+blobs were left for later are read again, the most endangered first; the others are not. A round's
+cursor is the first page with anything open: all blobs before it are as wanted, or wait for Shepherds. A round that
+begins at a stored cursor therefore misses nothing, whoever leads it.
 
 Invariant: the cursor never passes a blob that still lacks a copy.
 """
@@ -22,12 +22,12 @@ from chelonia.core.ids import Ms, ServiceId
 
 NO_LOSS: Final = Ms(0)
 END: Final = "~"
-"""The cursor of a round that is done: after every reference."""
+"""Cursor of a round that is done: after every reference."""
 
 
 @dataclass(slots=True)
 class _RoundPage:
-    """One with something open or left. `upto`: where it ended; `left`: the fewest verified copies of what was left."""
+    """A page with open or left blobs. `upto`: its end; `left`: the fewest verified copies of a blob that was left."""
 
     upto: str = ""
     open: int = 0
@@ -35,8 +35,8 @@ class _RoundPage:
 
 
 class RepairRound:
-    """One Shepherd's. `loss`: since when its state is what it is; `kept`: the cursor is worth storing, for nothing that
-    is only waited for today can be due tomorrow."""
+    """A round through one Shepherd. `loss`: time since which it has its state; `kept`: the cursor is worth storing, for
+    no blob is skipped today that would be due tomorrow."""
 
     def __init__(self, shepherd: ServiceId, loss: Ms = NO_LOSS, after: str = "", *, kept: bool = False) -> None:
         self.shepherd = shepherd
@@ -52,7 +52,7 @@ class RepairRound:
         self._left: list[tuple[int, str]] = []
 
     def took(self, last: str) -> None:
-        """The page after `after` was read, up to `last` ("": it was the last one)."""
+        """Note that the page after `after` was read, up to `last` ("": it was the last one)."""
         assert not self.read, "what was read is not read again, unless it was left"
         assert not last or last > self.after, "a page goes on behind the one before"
         if self.after in self._pages:
@@ -62,11 +62,11 @@ class RepairRound:
         self._whole = self._whole or self.read
 
     def opened(self, page: str) -> None:
-        """A blob of this page is looked into."""
+        """Note that a blob of this page is being handled."""
         self._pages.setdefault(page, _RoundPage()).open += 1
 
     def closed(self, page: str) -> None:
-        """One of them is as wanted."""
+        """Note that one of them is as wanted."""
         found = self._pages[page]
         assert found.open > 0, "a blob is closed once"
         found.open -= 1
@@ -74,7 +74,7 @@ class RepairRound:
             del self._pages[page]
 
     def leave(self, page: str, live: int) -> None:
-        """One of them, with so many verified copies, is left for later: the page will be read again."""
+        """Leave one of them, with so many verified copies, for later: the page will be read again."""
         found = self._pages[page]
         if found.left is None or live < found.left:
             found.left = live
@@ -82,14 +82,14 @@ class RepairRound:
         self.closed(page)
 
     def stick(self, page: str) -> None:
-        """One of them cannot be helped now; what helps it will begin a new round."""
+        """Note that one of them cannot be helped now; the event that helps it will begin a new round."""
         self.closed(page)
         self._stuck = page if self._stuck is None else min(self._stuck, page)
 
     def again(self, live: int | None) -> bool:
-        """Once everything was read, go back to the page with the most endangered that was left.
+        """Go back, once everything was read, to the left page with the most endangered blob.
 
-        Args: live: only to one with fewer verified copies than these; None: whatever was left.
+        Args: live: only to one with fewer verified copies than these; None: to any.
         Returns: whether there is one.
         """
         while self._left and not self._is_left(*self._left[0]):
@@ -105,7 +105,7 @@ class RepairRound:
         return True
 
     def ahead(self, references: Iterable[str]) -> set[str]:
-        """Those of these references that it will come to, or come back to: it finds itself what they lack."""
+        """Return those of these references that it will come to, or come back to: it finds their needs by itself."""
         left = sorted((after, page.upto) for after, page in self._pages.items() if page.left is not None)
         ahead: set[str] = set()
         for reference in references:
@@ -120,19 +120,19 @@ class RepairRound:
 
     @property
     def share(self) -> float:
-        """How much of what it goes through has been read once, 0 to 1: references are random, so by their place."""
+        """Share that has been read once, 0 to 1, by place: references are random."""
         return 1.0 if self._whole else (_position(self.after) - self._begun) / (1 - self._begun)
 
     @property
     def cursor(self) -> NodeCursor:
-        """How far it has come."""
+        """The first place with anything open."""
         marks = [*self._pages, *([] if self._stuck is None else [self._stuck])]
         after = min(marks if self.read else [self.after, *marks], default=END)
         return NodeCursor(self.shepherd, after, self.read and not self._pages)
 
 
 def _position(reference: str) -> float:
-    """Where a reference is among all there could be, 0 to 1; 0 for what is no UUID."""
+    """The place of a reference among all possible ones, 0 to 1; 0 for what is no UUID."""
     if reference == END:
         return 1.0
     digits = reference[:8]

@@ -1,1 +1,1 @@
-"""Proofs of copies before another is given up: judged in `decide`, asked for in `act`."""
+"""Proofs of copies before another is given up: `decide` judges, `act` asks for them."""

@@ -1,7 +1,7 @@
-"""Asking the holders of blobs to prove, before a good copy is given up, that those that stay have the bytes.
+"""Challenges: before a good copy is given up, the holders of those that stay prove to have the bytes.
 
-What is asked, and who is believed, stands in `proofs.decide`. One call to each Shepherd for all blobs of a batch; who
-is silent proves nothing. A copy that is not as the others are is checked at once by its Shepherd.
+`proofs.decide` says what to ask, and which answers to believe. One call goes to each Shepherd for all blobs of a batch;
+a silent one proves nothing. A Shepherd checks at once a copy that differs from the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 NONCE_BYTES = 32
 PROVE_MS = 10_000
-"""How long one Shepherd may take: some hundreds of disk reads."""
+"""Time that one Shepherd may take: some hundreds of disk reads."""
 
 
 class Proving:
@@ -36,7 +36,7 @@ class Proving:
         self._on = context
 
     async def proven(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
-        """The copies of these plans that have proven themselves."""
+        """Return the copies of these plans that have proven themselves."""
         nonce = self._on.world.ids.token(NONCE_BYTES).hex()
         held: dict[ServiceId, list[Question]] = {}
         for plan in plans:
@@ -57,7 +57,7 @@ class Proving:
         return frozenset(sure)
 
     async def _ask(self, shepherd: ServiceId, nonce: str, asked: Sequence[Question]) -> dict[Location, str]:
-        """What one Shepherd answers, {} when it does not."""
+        """The answers of one Shepherd, {} when it gives none."""
         port, found = self._on.world.directory.shepherd(shepherd), dict[Location, str]()
         try:
             for start in range(0, len(asked), bounds.PROOF_QUESTIONS_MAX):
@@ -71,7 +71,7 @@ class Proving:
         return found
 
     async def _doubt(self, shepherd: ServiceId, references: Sequence[ReferenceId]) -> None:
-        """Have copies checked that are not as others of the same blob are."""
+        """Have copies checked that differ from others of the same blob."""
         _LOG.info("shepherd %s: %d copies are not as others are, or nobody confirms them", shepherd, len(references))
         port = self._on.world.directory.shepherd(shepherd)
         try:

@@ -1,8 +1,8 @@
-"""Which copies may be believed when a good one is to be given up. Pure.
+"""The credibility of copies when a good one is to be given up. Pure.
 
-A Shepherd's word (its reports, its `stat`) says what it believes, and a lying one says what it likes. So the holders of
-a blob answer a challenge that needs the bytes (docs/formats/proofs.md), and one counts only if another says the same:
-nobody here knows the right answer, but two Shepherds hit upon the same wrong one only if they agree to.
+A Shepherd's word (its reports, its `stat`) is what it believes, and a lying one says what it likes. So the holders of a
+blob answer a challenge that needs the bytes (docs/formats/proofs.md), and an answer counts only if two give it. Nobody
+here knows the right one, but two Shepherds give the same wrong one only if they conspire.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from chelonia.librarian.repair.plan.decide import SURPLUS, BlobPlan
 
 
 def needed(plan: BlobPlan) -> bool:
-    """Whether a plan gives a good copy up. What is damaged or never came goes on the word of the others."""
+    """Return whether a plan gives a good copy up. Damaged and missing ones go on the word of the others."""
     return any(removal.reason == SURPLUS for removal in plan.removals)
 
 
 def asked(plan: BlobPlan) -> tuple[Location, ...]:
-    """The copies that answer for each other: those that stay, and the good ones that go."""
+    """Return the copies that answer for each other: those that stay, and the good ones that go."""
     out = (*plan.witnesses, *(removal.location for removal in plan.removals if removal.reason == SURPLUS))
     assert len({*out}) == len(out), "nobody answers twice: what goes does not vouch for itself"
     return out
 
 
 def spans(size: int, draw: Callable[[], float]) -> tuple[ByteRange, ...]:
-    """What to ask for of a blob of so many bytes: all of a small one, pieces at random places of a larger one.
+    """Return the ranges to ask for: all of a small blob, pieces at random places of a larger one.
 
     Args:
         draw: a fresh number in [0, 1) that nobody can guess.
@@ -43,7 +43,7 @@ def spans(size: int, draw: Callable[[], float]) -> tuple[ByteRange, ...]:
 
 
 def agreed(answers: Mapping[Location, str]) -> frozenset[Location]:
-    """The copies whose Shepherds have given the one answer that two of them or more have given.
+    """Return the copies whose Shepherds have given the one answer that two or more Shepherds have given.
 
     Args:
         answers: by copy; "" or missing for one that could not answer.

@@ -1,1 +1,1 @@
-"""Parts of uploads that no snapshot knows, put together again: decided in `decide`, carried out in `act`."""
+"""Parts of uploads that no snapshot knows, put together again: `decide` decides, `act` carries out."""

@@ -1,6 +1,6 @@
-"""Parts put together: taken in one by one as their records come, and laid when all records have been read.
+"""Assembly of parts: taken in one by one as their records come, and laid when all records have been read.
 
-What it takes in stands in the metadata at once, so a rebuild that breaks off and is begun again goes on with it.
+Each part is in the metadata at once: a rebuild that breaks off and is begun again goes on with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chelonia.librarian.namespace.parts.decide import Chosen, parse_part, part_k
 from chelonia.librarian.recovery.rebuild.parts import decide
 
 Attempt = Callable[[Sequence[Element]], Awaitable[bool]]
-"""Applies; False when it does not apply."""
+"""Applies elements; returns False when they do not apply."""
 
 
 class PartAssembly:
@@ -31,7 +31,7 @@ class PartAssembly:
         self._attempt = attempt
 
     async def take(self, facts: ReplicaFacts, at: Location, *, surely: bool) -> bool:
-        """Take a blob in as a part, if its record says of what; False: it is a blob like any other."""
+        """Take a blob in as a part, if its record states one; False: it is a blob like any other."""
         place = decide.place_of(facts)
         return place is not None and await self._take(place, facts, decide.as_new(facts, at), surely=surely)
 
@@ -48,7 +48,7 @@ class PartAssembly:
         return bool(elements) and await self._attempt(elements)
 
     async def take_known(self) -> None:
-        """Take in what the snapshot knows of uploads that were open then: the blobs of parts, without the content."""
+        """Take in the parts that the snapshot knows of uploads open at its time: the blobs, without the content."""
         records, call = self._on.records, self._on.call
         async for ids in records.object_pages(call, BLOB_PREFIX, bounds.PAGE_ENTRIES_MAX):
             blobs = await records.get(call, ids, (Needed("blob"), Needed("locations")))
@@ -61,7 +61,7 @@ class PartAssembly:
                     await self._take(place, facts_of(blob), decide.as_known(blob))
 
     async def lay(self) -> list[ObjectId]:
-        """Put together what was taken in. Returns: the contents, which have no file yet. Raises: CONFLICT."""
+        """Lay the parts that were taken in. Returns: their contents, which have no file yet. Raises: CONFLICT."""
         records, call, done = self._on.records, self._on.call, list[ObjectId]()
         async for ids in records.object_pages(call, CONTENT_PREFIX, bounds.PAGE_ENTRIES_MAX):
             for content in await records.get(call, ids, (Needed("content"),)):

@@ -1,10 +1,10 @@
 """Parts of an upload that no snapshot knows become one content, which `mends` gives a file in `/lost+found`. Pure.
 
-A record says which part of which upload its bytes are; nobody says whether the upload was sealed, and of which parts.
-So they are put together by number, and the file says which there are; none gets the name that it was written for.
+A record states the upload and number of a part; nothing states whether the upload was sealed, and of which parts. So
+the parts are put together by number, and the file names them; none gets the name that it was written for.
 
-Invariants: a content that gathers parts has no extents that count; one that is laid takes no more parts; of two records
-of one number the newer is taken, and the other's bytes are nobody's, and so get a file of their own.
+Invariants: no extents of a content count while it gathers parts. A laid content takes no more parts. Of two records of
+one number the newer is taken; the other's bytes get a file of their own.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from chelonia.librarian.metadata.elements import as_read, check, drop, empty, is
 from chelonia.librarian.namespace.parts.decide import Chosen, Stored, part_key
 
 GATHERED: Final = "gathered"
-"""The order of a content whose parts still come; no upload's is called so."""
+"""Order of a content whose parts still come; no upload's order has this name."""
 LAID: Final = "laid"
-"""That of one whose extents count, and which has records of parts still."""
+"""Order of a content whose extents count, and which still has records of parts."""
 RUNS_MAX: Final = 8
-"""Runs of numbers that the name of a file says."""
+"""Runs of numbers in the name of a file, at most."""
 
 
 def place_of(facts: ReplicaFacts) -> PartPlace | None:
-    """The place of a part that can be put together with others, as its record says."""
+    """Return the place of a part that can be put together with others, by its record; None for any other blob."""
     named = parse_part_name(facts.name)
     return named[0] if named is not None and facts.size > 0 else None
 
 
 def opened_as(place: PartPlace) -> ObjectId:
-    """The content that an upload was to be. None of ours: a file may name it that lets go of it when it is deleted."""
+    """Return the content that an upload was to be. Nothing is gathered in it: a file may name it, and drop it."""
     return content_object(parse_upload(place.upload)[1])
 
 
 def place_of_known(blob: StoredObject) -> PartPlace | None:
-    """The place of a part that a snapshot knows as its upload's, and of which bytes were found."""
+    """Return the place of a part that a snapshot has as its upload's, and of which bytes were found; else None."""
     place = place_of(facts_of(blob)) if blob.sections.get("locations") else None
     content = ContentId(blob.value("blob", "content"))
     return place if place and content and opened_as(place) == content_object(content) else None
 
 
 def gathering(place: PartPlace, owner: Dn) -> ObjectId:
-    """The content in which the parts of an upload are gathered that one user has sent: the same in each run."""
+    """Return the content that gathers the parts which one user has sent of an upload: the same in each run."""
     hexed = hashlib.sha256(f"{place.upload} {owner}".encode()).hexdigest()
     return content_object(ContentId(f"{hexed[:8]}-{hexed[8:12]}-4{hexed[13:16]}-8{hexed[17:20]}-{hexed[20:32]}"))
 
 
 def is_gathering(content: StoredObject) -> bool:
-    """Whether parts may still come into a content."""
+    """Return whether a content may take more parts."""
     return content.value("content", "order") == GATHERED
 
 
 def as_new(facts: ReplicaFacts, at: Location) -> list[Element]:
-    """The blob of a part that only its record knows."""
+    """Make the blob of a part that only its record knows."""
     return make_blob(NewBlob(facts, (at,)))
 
 
 def as_known(blob: StoredObject) -> list[Element]:
-    """The blob of a part that a snapshot knows, as it was read."""
+    """Require the blob of a part that a snapshot knows to be as read."""
     return [check(blob.id, version(blob.version), empty(OWNERS))]
 
 
@@ -81,13 +81,13 @@ def gather(
     *,
     surely: bool,
 ) -> list[Element]:
-    """Take a blob in as a part; nothing where that cannot be.
+    """Take a blob in as a part; returns nothing where that cannot be.
 
     Args:
     - `blob`: `as_new` or `as_known`
-    - `content`: its header, and what it has under the number
-    - `before`: the blob of that
-    - `surely`: a transact has named the bytes, so they may take the place of older ones
+    - `content`: its header, and its record of the number
+    - `before`: the blob of that record
+    - `surely`: a transact has named the bytes, so they may replace older ones
     """
     named = parse_part_name(facts.name)
     assert named is not None, "`place_of` has seen it"
@@ -121,12 +121,12 @@ def lay(obj: ObjectId, extents: Mapping[BlobId, Extent], page: Sequence[Stored])
 
 
 def clear(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
-    """Take away extents that a run before has laid, which broke off."""
+    """Remove extents that an earlier run has laid, which broke off."""
     return [check(obj, is_("content", "order", GATHERED)), *(drop(obj, "extents", key) for key in keys)]
 
 
 def laid(content: StoredObject, chosen: Chosen) -> list[Element]:
-    """From now on its extents count, and no more parts come."""
+    """Close a content: its extents count from now on, and no more parts come."""
     header = {"size": str(chosen.size), "extents": str(len(chosen.extents)), FOUND_PARTS: numbers_of(chosen.parts)}
     obj, still = content.id, (isset("content", "splices"), unset("content", FOUND_PARTS))
     order = put(obj, "content", "order", LAID, is_("content", "order", GATHERED), *still)
@@ -134,17 +134,17 @@ def laid(content: StoredObject, chosen: Chosen) -> list[Element]:
 
 
 def forget(obj: ObjectId, keys: Iterable[str]) -> list[Element]:
-    """The records of parts that are laid go."""
+    """Drop the records of parts that are laid."""
     return [check(obj, is_("content", "order", LAID)), *(drop(obj, "parts", key) for key in keys)]
 
 
 def finished(obj: ObjectId) -> list[Element]:
-    """From now on it is a content like any other, which has lost its file."""
+    """Finish a content: from now on it is one like any other that has lost its file."""
     return [drop(obj, "content", "order", is_("content", "order", LAID))]
 
 
 def numbers_of(parts: Sequence[Stored]) -> str:
-    """Which parts these are, in order: `1-3,5`; where there are many gaps, the first and the last ones."""
+    """Return the numbers of parts, in order: `1-3,5`; of many runs, the first ones and the last."""
     numbers = [each.part.number for each in parts]
     assert numbers, "a content gathers parts"
     starts = [numbers[0], *(after for before, after in pairwise(numbers) if after != before + 1)]
