@@ -1,11 +1,11 @@
 """Healing: the jobs that plan repair and have it carried out.
 
 Work comes from events (commits, reports, Shepherds coming and going, timers) and, slowly, from a survey of all known
-blobs. This file receives the events and names the jobs. Its parts each have one duty.
+blobs. This file receives the events and names the jobs.
 
 Invariants:
 - No byte moves and no replica is erased without a transact before it; only orders of the outbox erase.
-- The Librarian plans again what fails, from what is stored, never from memory.
+- A failed step is planned again from what is stored, never from memory.
 """
 
 from __future__ import annotations
@@ -221,7 +221,6 @@ class Healer:
         self._wake.set()
 
     def _surveyed(self, blobs: Mapping[BlobId, Collection[Location]]) -> None:
-        """Plan these blobs: the survey has found something to do."""
         self._work.surveyed(blobs)
         self._wake.set()
 

@@ -35,7 +35,7 @@ from chelonia.librarian.repair.trim import Trimming
 _LOG = logging.getLogger(__name__)
 
 SETTLE_MS = 3_000
-"""Wait until all is whole, at most: on a busy cluster a file that was just stored has a copy under way."""
+"""Longest wait until all is whole: on a busy cluster a file that was just stored has a copy under way."""
 OBEY_MS = 10_000
 """Time that a Shepherd gets to obey, at least: its disk may be busy."""
 

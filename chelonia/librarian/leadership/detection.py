@@ -4,7 +4,7 @@ When the connection of a Shepherd's heartbeats closes, the Librarian tries the S
 refuses, it asks the other Librarians, as it does before a lease runs out. `quorum_verdict` decides; only the repair
 leader writes the result. A Librarian that answers another tries the address itself, so that it vouches for what it saw.
 
-Invariant: a Shepherd heard after its connection closed is not gone, whatever the knock at its door found.
+Invariant: a Shepherd heard after its connection closed is not gone, whatever a try at its address found.
 """
 
 from __future__ import annotations

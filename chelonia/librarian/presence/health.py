@@ -36,8 +36,8 @@ from chelonia.librarian.presence.listening import Listening
 class StoredNode:
     """A Shepherd in the A-Hash (section `node`); `state` is "" when none was ever written.
 
-    `left_until_ms`: it announced its end, and counts as in maintenance until then.
-    `drain_ms`: time since which its copies are to leave, 0 when they are not.
+    `left_until_ms`: it announced its end, and counts as in maintenance until then. `drain_ms`: time since which its
+    copies are to leave, 0 when they are not.
     """
 
     dn: Dn = Dn("")

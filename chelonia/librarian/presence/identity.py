@@ -146,7 +146,7 @@ def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None
 
 
 def older(beat: Heartbeat, known: Heartbeat) -> bool:
-    """Return whether a message is of an earlier start: of the same store, whose boots alone compare, or of none."""
+    """Return whether a message is of an earlier start: of the same store, as only its boots compare, or naming none."""
     return beat.boot < known.boot and beat.store in ("", known.store)
 
 

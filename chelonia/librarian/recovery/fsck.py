@@ -70,7 +70,7 @@ _NO_SECTION: Final[Filter] = (Needed("-"),)
 
 
 class LiveLook:
-    """A `Look` at a live cluster: it fetches the records that a rule misses, and runs the rule again.
+    """A `RuleContext` on a live cluster: it fetches the records that a rule misses, and runs the rule again.
 
     Rules are pure, so a repetition costs nothing but time; each round fetches everything that the last one missed.
     """

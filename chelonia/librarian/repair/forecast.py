@@ -6,9 +6,9 @@ at once share the time that passes. Nothing is charged while nothing runs, but f
 relative errors).
 
 Samples unlike those to come weigh less: those of an earlier burst, the first of a burst, and copies that ran alone
-where many can. An outlier counts as at most `OUTLIER` times its like. A copy that runs
-far longer than expected is taken to need as long again: no forecast promises that a stalled repair ends soon. Until
-samples show it, `COPY_BYTES` relates the two costs.
+where many can. An outlier counts as at most `OUTLIER` times its like. A copy that runs far longer than expected is
+taken to need as long again: no forecast promises that a stalled repair ends soon. Until samples show it, `COPY_BYTES`
+relates the two costs.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Rate:
         self._waits_from = now
 
     def recent(self, now: Ms) -> tuple[int, int]:
-        """(copies per minute, bytes per second) of the last `RECENT_MS`."""
+        """Return copies per minute and bytes per second of the last `RECENT_MS`."""
         self._forget(now)
         size = sum(size for _, size in self._recent)
         return len(self._recent) * 60_000 // RECENT_MS, size * 1000 // RECENT_MS
@@ -220,7 +220,6 @@ class Rate:
     # --- fitting ------------------------------------------------------------------------------------------------------
 
     def _cost(self, at_once: int, burst: int) -> Cost | None:
-        """The cost of a copy, None while too little is known."""
         points, behind_ms = [], 0.0
         for samples in (self._small, self._large):
             for age, sample in enumerate(reversed(samples)):

@@ -1,8 +1,7 @@
 """Quotas carried out: the table of all quotas, the counters that a change touches, and setting quotas.
 
 A Librarian never trusts its memory of the table: each transact that counts rests on the table's version and the tree
-epoch of its decision. So nobody has to be notified of a new quota, and without quotas a change costs one
-condition.
+epoch of its decision. So nobody has to be notified of a new quota, and without quotas a change costs one condition.
 """
 
 from __future__ import annotations

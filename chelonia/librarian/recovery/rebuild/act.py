@@ -1,8 +1,8 @@
 """A rebuild at work: the newest readable snapshot, then every record on every Shepherd, then the invariants.
 
 `rebuild.decide` decides; this shell reads in pieces and applies. Its memory grows with the number of pages of the
-snapshots, not with the namespace. A rebuild may be begun again at any time: existing objects stay as they are. While
-it runs repair waits, for a blob that is not found yet is not lost.
+snapshots, not with the namespace. A rebuild may be begun again at any time: existing objects stay as they are. While it
+runs repair waits, for a blob that is not found yet is not lost.
 """
 
 from __future__ import annotations
@@ -352,7 +352,6 @@ class Rebuilding:
         return found
 
     async def _each_page(self, look: Look) -> None:
-        """Go through the records of every present Shepherd; note the others."""
         await self._listing.each_page(self._counted(look))
 
     def _counted(self, look: Look) -> Look:

@@ -71,8 +71,8 @@ from chelonia.wire.snapshots import Manifest, named_measure
 
 UPLOAD_MS: Final = 24 * 60 * 60 * 1000
 """The longest ticket there is (`ticket_lifetime_max_ms` of a Shepherd). A record has the date of its ticket; its file
-may get a name so much later. So a younger blob need not have been deleted because a snapshot lacks it. The record of
-an upload that took longer states its own limit."""
+may get a name so much later. So a younger blob need not have been deleted because a snapshot lacks it. The record of an
+upload that took longer states its own limit."""
 COMMIT_SLACK_MS: Final = 10 * 60 * 1000
 """Difference of hosts' clocks, and time for the last tries of a commit, after a ticket has ended."""
 

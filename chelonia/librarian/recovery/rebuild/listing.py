@@ -33,8 +33,8 @@ PAUSES_MS: Final = (1_000, 2_000, 4_000, 8_000, 16_000)
 ANSWER_MS: Final = 60_000
 """Time for one answer (a page is read from a disk that may be busy), and for all tries for it, about."""
 START_MS: Final = 15 * 60_000
-"""Time in all to wait, beside that, for a Shepherd that reports that it is starting. After a night without power it
-may read a record for each of a million replicas."""
+"""Time in all to wait, beside that, for a Shepherd that reports that it is starting. After a night without power it may
+read a record for each of a million replicas."""
 PAGES_SPARE: Final = 8
 """Pages allowed beyond twice the inventory: the last ones may be empty, and bytes may still arrive."""
 
@@ -131,8 +131,6 @@ class RecordListing:
 
 
 class _SilentError(Exception):
-    """A Shepherd does not answer."""
-
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
         self.cause = cause

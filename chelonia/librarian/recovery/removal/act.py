@@ -4,8 +4,8 @@ Forgetting goes page by page, each in bounded transacts on what was read, so tha
 The identity is burnt last, when nothing in the metadata names the Shepherd any more. Blobs that would be lost keep
 their locations, and the Shepherd its identity, until that loss is accepted.
 
-A Librarian that has not heard of it may still write of the Shepherd, so the repair leader looks again, and `sweep`s.
-It loses nothing either: it logs blobs that only the forgotten Shepherd has. They go when an administrator orders
+A Librarian that has not heard of it may still write of the Shepherd, so the repair leader looks again, and `sweep`s. It
+loses nothing either: it logs blobs that only the forgotten Shepherd has. They go when an administrator orders
 forgetting once more and accepts the loss.
 """
 

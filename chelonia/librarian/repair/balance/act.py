@@ -159,7 +159,6 @@ class Balancing:
         )
 
     def _look(self, shepherd: ServiceId, stored: Sequence[StoredObject]) -> _BalanceLook:
-        """Look at some of the blobs on a Shepherd."""
         nodes, balanced, look = self._parts.planning.nodes(), self._balance(), _BalanceLook([], [])
         for blob in stored:
             planned = self._parts.planning.planned(blob)

@@ -58,7 +58,7 @@ class Arrivals:
         self._marks: dict[Location, _Mark] = {}
 
     def due(self, told: Mapping[Location, Arriving], rate: float, now: Ms) -> dict[Location, Arriving]:
-        """Return the copies that have earned a renewal, in the order given; each stays due until it is `written`.
+        """Return the copies that have earned a renewal, in order of `told`; each stays due until it is `written`.
 
         Args:
             told: the copies that Shepherds take, by their last heartbeats.

@@ -1,9 +1,9 @@
 """One repair copy, from its claim to its receipt: get a place on the target, order a holder to push, record the result.
 
 The claim (location `creating`) is in the metadata before this begins. It is renewed while bytes arrive
-(`claims.decide`), and the copy is waited for as long. When a Shepherd refuses, the claim is taken back, so
-that no location names a copy that never was. Where the outcome is unknown, the claim expires at once. The planner
-decides anew from what is stored. A copy that came through all the same is not lost: its Shepherd reports it.
+(`claims.decide`), and the copy is waited for as long. When a Shepherd refuses, the claim is taken back, so that no
+location names a copy that never was. Where the outcome is unknown, the claim expires at once. The planner decides anew
+from what is stored. A copy that came through all the same is not lost: its Shepherd reports it.
 """
 
 from __future__ import annotations
@@ -178,7 +178,6 @@ class Copier:
 
 
 def _blamed(job: CopyJob, error: CheloniaError) -> ServiceId:
-    """The Shepherd at which a push failed."""
     if error.kind is Kind.BUSY:
         return job.source.shepherd if error.subject == job.source.shepherd else job.target.shepherd
     of_target = error.kind in (Kind.NO_SPACE, Kind.BAD_TICKET, Kind.CHECKSUM)

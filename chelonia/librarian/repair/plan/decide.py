@@ -103,8 +103,8 @@ class RepairPolicy:
     """The patience of repair, in milliseconds.
 
     Stored instants are of some wall clock, perhaps of another Librarian's, and clocks step. So no wait lasts more than
-    twice as long as meant: an instant farther in the future is from a wrong clock.
-    `claim_ms`: term of a claim that is not renewed (`claims.decide`).
+    twice as long as meant: an instant farther in the future is from a wrong clock. `claim_ms`: term of a claim that is
+    not renewed (`claims.decide`).
     """
 
     repair_delay_ms: int
@@ -151,8 +151,8 @@ class BlobPlan(msgspec.Struct, frozen=True):
     - `homes`: all copies, if every one of them is verified and its Shepherd proven
     - `revisit_ms`: time to plan again without an event, 0 for never
     - `waited`: copies on Shepherds expected back
-    - `ripening`: whether the repair leader has something to mark or remove, now or later, or to judge better: a fresh
-      Librarian has heard no Shepherd
+    - `ripening`: whether the repair leader has something to mark or remove, now or later, or knows better which absent
+      Shepherds may be starting
     """
 
     blob: BlobId

@@ -1,9 +1,9 @@
 """Rounds: going through all replicas of a Shepherd page by page, and their progress. Pure.
 
 The name of a page is the reference it was read after. All pages are read once. Then, one at a time, those in which
-blobs were left for later are read again, the most endangered first; the others are not. A round's
-cursor is the first page with anything open: all blobs before it are as wanted, or wait for Shepherds. A round that
-begins at a stored cursor therefore misses nothing, whoever leads it.
+blobs were left for later are read again, the most endangered first; the others are not. A round's cursor is the first
+page with anything open: all blobs before it are as wanted, or wait for Shepherds. A round that begins at a stored
+cursor therefore misses nothing, whoever leads it.
 
 Invariant: the cursor never passes a blob that still lacks a copy.
 """
