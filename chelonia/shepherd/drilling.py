@@ -1,11 +1,10 @@
-"""What a drill does to this Shepherd: a silence that ends by itself, or one byte changed in one spare copy.
+"""Drills on this Shepherd: a silence that ends by itself, or one byte changed in one spare copy.
 
-Silent, it sends no heartbeats and no reports, and refuses every call but the one that ends it; transfers that had begun
-go on. The silence is in memory alone and bounded here, whoever ordered it: it ends with its time, with this process,
-or on order, and needs nobody else alive for that.
-Only the repair leader orders, in the name of an administrator and with the authority that an erasure needs; to damage a
-copy it is needed still when the disk has been waited for, and no older order is obeyed after. Whether a copy can be
-spared was decided there; here it must be whole, committed, and of the blob that was named.
+A silent Shepherd sends no heartbeats and no reports, and refuses every call but `drill`; transfers under way go on. The
+silence is kept in memory alone and bounded here. It ends with its time, with this process, or by an order.
+Only the repair leader orders drills, in the name of an administrator and with the authority that an erasure needs.
+To damage a copy, that authority must still hold once the disk has answered; older orders are refused from then on.
+The repair leader decides which copy can be spared; here it must be whole, committed, and of the blob named.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _DATA: Final = {"receive": "PUT", "offset": "HEAD", "open": "GET"}
 _ANSWERED: Final = {row.method: row.name for row in SHEPHERD.by_method.values() if row.method != "drill"} | _DATA
-"""Methods of a Shepherd that a drill silences, and what they are called in refusals."""
+"""Methods of a Shepherd that a drill silences, and their names in refusals."""
 
 
 class ShepherdDrills:
@@ -41,7 +40,7 @@ class ShepherdDrills:
         self._drill = ""
 
     async def obey(self, call: Call, order: ShepherdDrill) -> int:
-        """Do what is ordered; returns for how many more milliseconds this Shepherd is silent."""
+        """Carry out a drill order; returns for how many more milliseconds this Shepherd is silent."""
         node = self._node
         self._require_authority(call, order, authorities.refusal(node.state, Authority(order.position)))
         match order.action:
@@ -56,8 +55,7 @@ class ShepherdDrills:
         return node.silent_ms
 
     def _cover(self) -> None:
-        """Stand before the port's methods until the silence is over: no other call pays for an exercise."""
-        self._uncover()
+        self._uncover()  # methods are covered only while a silence lasts: no other call pays for an exercise
         for method, operation in _ANSWERED.items():
             setattr(self._port, method, partial(self._instead, operation, getattr(self._port, method)))
 
@@ -66,7 +64,7 @@ class ShepherdDrills:
             vars(self._port).pop(method, None)
 
     async def _instead(self, operation: str, method: Callable[..., Awaitable[Any]], call: Call, *args: Any) -> Any:
-        """Refuse everybody while the silence lasts; the first call after it ends that. Raises: UNAVAILABLE."""
+        """Refuse every call while the silence lasts; the first one after it ends that. Raises: UNAVAILABLE."""
         left_ms = self._node.silent_ms
         if not left_ms:
             self._uncover()
@@ -99,7 +97,6 @@ class ShepherdDrills:
             log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
 
     def _require_authority(self, call: Call, order: ShepherdDrill, refusal: str) -> None:
-        """Raises: DENIED when there is a reason not to obey."""
         if refusal:
             log.warning("drill refused drill=%s by=%s: %s", order.drill, call.dn, refusal)
             raise CheloniaError(Kind.DENIED, "drill", self._node.id, refusal)

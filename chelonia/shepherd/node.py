@@ -1,6 +1,6 @@
-"""What the parts of one Shepherd share: its ports, its durable state, its index and what is to be reported.
+"""State that the parts of one Shepherd share: its ports, its durable state, its index and its reports to come.
 
-Only bookkeeping that several parts need lives here; what to do is decided by the parts themselves.
+Only bookkeeping that several parts need lives here; the parts themselves decide.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ from chelonia.wire import receipts
 log = logging.getLogger(__name__)
 
 CURSOR = "scrub_cursor"
-"""Where `ShepherdState.extra` keeps how far the scrub's round has come."""
+"""Key in `ShepherdState.extra` of how far the scrub's round has come."""
 REPORTED = "reported_boot"
-"""Where `ShepherdState.extra` keeps the boot that reports are numbered by, where it is not that of a start."""
+"""Key in `ShepherdState.extra` of the boot that reports are numbered by, where it is not that of a start."""
 BOOTS = "boots"
-"""Where `ShepherdState.extra` keeps the boots before this one, newest first, with blanks between."""
+"""Key in `ShepherdState.extra` of the boots before this one, newest first, separated by blanks."""
 TOLD_TOGETHER = 30
-"""Replicas that one log line tells of: some 4 KiB."""
+"""Replicas that one log line names: some 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShepherdPorts:
-    """What a Shepherd needs from the world. `librarians`: one port that fails over among several; `each_librarian`: all
-    of the moment, each by itself and by name, for heartbeats (None: there is but that one port); `moved`: counts bytes
-    of small files, "in" or "out"."""
+    """Ports of a Shepherd. `librarians`: one port that fails over among several. `each_librarian`: all present ones by
+    name, for heartbeats (None: only `librarians`). `moved`: counts bytes of small files, "in" or "out"."""
 
     blobs: BlobStore
     state_file: ShepherdStateFile
@@ -75,7 +74,7 @@ class ShepherdNode:
         self.index = Index()
         self.disk = Disk(ports.blobs)
         self.state = self.found = self.kept = ShepherdState(boot=0, ticket_secret=b"")
-        """As it is, as this start found it, and as the disk has it."""
+        """The state now, as this start found it, and as it was last saved."""
         self.journal = Journal(self.id, 0)
         self.round = ScrubRound()
         self.background = Background()
@@ -83,12 +82,12 @@ class ShepherdNode:
         self.suspicion = asyncio.Event()
         self.reconciling = Reconciling()
         self.ready = False
-        """Whether the index is what is on the disk: before, nothing is taken."""
+        """Whether the index agrees with the disk; until then this Shepherd accepts no bytes."""
         self.measured = False
-        """Whether the bytes of everything found at the start were looked at."""
+        """Whether the sizes of all replicas found at the start have been checked."""
         self.reclaimable_bytes = 0
         self.sending_pace, self.taking_pace = Pace(settings.copy_bytes_per_s_max), Pace(settings.copy_bytes_per_s_max)
-        """Of all repair copies that are sent together, and of all that are taken; 0: as fast as it goes."""
+        """Rates of all repair copies sent together, and of all received together; 0: as fast as it goes."""
         self.sending, self.taking = (SlotPool(ports.clock, self.id, self.copies_at_once_max) for _ in range(2))
         self.silent_until_ms = 0
         self._saving = asyncio.Lock()
@@ -99,14 +98,14 @@ class ShepherdNode:
     async def boot(self) -> None:
         """Raise the boot number, durably, before anything is served. Raises: BAD_CONFIG on another Shepherd's store.
 
-        It follows the clock, in ms, where that is ahead: a Shepherd whose disk was replaced must not be taken for its
-        past self, nor an old disk that was put back for one from the past.
+        The boot number is the wall clock in ms, or one above the last boot where that is higher.
         """
+        # So neither a Shepherd with a replaced disk nor an old disk put back is taken for one of the past.
         await self.disk.open(self.id, self.ports.ids)
         old = await self.ports.worker.run(self.ports.state_file.load)
         if old is None:
             old = ShepherdState(boot=0, ticket_secret=self.ports.ids.token(32))
-        if self.disk.identity.replaces:  # an administrator's word: whatever answers now is its cluster
+        if self.disk.identity.replaces:  # an administrator has said so: the cluster that answers now is its cluster
             old = replace(old, cluster="", generation=0, sequence=0)
         elif not old.cluster:
             old = replace(old, cluster=self.disk.identity.cluster)
@@ -117,13 +116,13 @@ class ShepherdNode:
         self.round = ScrubRound(self.state.extra.get(CURSOR, ""))
 
     async def follow(self, later: int) -> None:
-        """Be a start after this one, which this disk knows nothing of, durably: tickets of until now end. Raises: as
-        `save`."""
+        """Take, durably, the boot number after `later`, a boot this disk knows nothing of: earlier tickets end.
+        Raises: as `save`."""
         await self.save(lambda now: _booted(now, later + 1))
         self.journal.begin_anew(self.state.boot)
 
     async def number_anew(self) -> None:
-        """Number reports as of a later boot, durably: what was sent before can follow nothing any more. Raises: as
+        """Number reports as of a later boot, durably, so that none sent before is accepted any more. Raises: as
         `save`."""
         boot = self.journal.boot + 1
         await self.save(lambda now: replace(now, extra={**now.extra, REPORTED: str(boot)}))
@@ -135,12 +134,11 @@ class ShepherdNode:
         return tuple(int(text) for text in self.state.extra.get(BOOTS, "").split())
 
     async def save(self, change: Callable[[ShepherdState], ShepherdState]) -> None:
-        """Change the state, durably: as it is by then, for others learn while the disk is looked at. Raises:
-        UNAVAILABLE when the disk is gone or fails."""
+        """Apply `change` to the state and save it durably. Raises: UNAVAILABLE when the disk is gone or fails."""
         await self.disk.require()  # never into the directory below a disk that is not mounted
-        self.state = change(self.state)
+        self.state = change(self.state)  # read only now: it may have changed while the disk was checked
         async with self._saving:
-            latest = self.state  # whoever waited for the lock writes what is newest
+            latest = self.state  # the newest, after a wait for the lock
             await self.ports.worker.run(lambda: self.ports.state_file.save(latest))
             self.kept = latest
 
@@ -148,11 +146,11 @@ class ShepherdNode:
 
     @property
     def copies_at_once_max(self) -> int:
-        """Repair copies that are sent, and as many that are taken, at once by the configuration of this Shepherd."""
+        """Repair copies that the configuration lets this Shepherd send at once; it receives as many."""
         return places_of(self.settings.copies_at_once_max, 0)
 
     def ordered(self, bytes_per_s_max: int, copies_at_once_max: int) -> None:
-        """Put in force what the cluster orders for repair copies, where the configuration does not allow less."""
+        """Apply the cluster's limits of repair copies (0: none); a lower limit of the configuration wins."""
         rates = [rate for rate in (self.settings.copy_bytes_per_s_max, bytes_per_s_max) if rate]
         self.sending_pace.per_s_max = self.taking_pace.per_s_max = min(rates, default=0)
         for places in (self.sending, self.taking):
@@ -161,7 +159,7 @@ class ShepherdNode:
     # --- who we are -----------------------------------------------------------------------------------------------
 
     def own_call(self, request_id: str = "", key: str = "") -> Call:
-        """The context of a call in this Shepherd's own name."""
+        """Return the context of a call in this Shepherd's own name."""
         return Call(
             dn=self.settings.dn,
             roles=(Role.SHEPHERD,),
@@ -171,7 +169,7 @@ class ShepherdNode:
         )
 
     def receipts(self, kept: Sequence[KeptReplica]) -> tuple[Receipt, ...]:
-        """This Shepherd's signed word for its own copies."""
+        """Sign receipts for copies of this Shepherd, in their order."""
         now_ms, boot = self.ports.clock.now_ms(), self.state.boot
         unsigned = [
             Receipt(held.blob, Location(self.id, held.reference), held.size, held.checksums, boot, now_ms)
@@ -187,7 +185,7 @@ class ShepherdNode:
         self.news.set()
 
     def took(self, kept: Sequence[KeptReplica], delay_ms: int) -> None:
-        """New replicas are on stable storage; they are reported after `delay_ms`."""
+        """Index new replicas that are on stable storage, and report them after `delay_ms`."""
         for held in kept:
             self.index.put(held)
             self.report(held.reference, delay_ms)
@@ -198,13 +196,13 @@ class ShepherdNode:
             log.info("stored %s", told)
 
     def describe(self, reference: ReferenceId) -> ReportedReplica | None:
-        """What a report says of a replica now."""
+        """Return a replica as a report describes it now, None when it is not here."""
         held = self.index.get(reference)
         return lifecycle.reported(held) if held else None
 
     def doubt(self, reference: ReferenceId) -> None:
-        """Somebody relied on this replica: when it is not here, what is believed of this Shepherd is compared anew, and
-        when it is damaged, that is told again."""
+        """Note that somebody relied on this replica: one that is missing has the inventory compared anew, a damaged one
+        is reported again."""
         held = self.index.get(reference)
         if held is None:
             self.reconciling.in_doubt = True
@@ -219,14 +217,14 @@ class ShepherdNode:
 
     @property
     def silent_ms(self) -> int:
-        """For how many more milliseconds a drill keeps this Shepherd silent, 0 when none does."""
+        """Milliseconds for which a drill still keeps this Shepherd silent, 0 when none does."""
         return max(self.silent_until_ms - self.ports.clock.monotonic_ms(), 0)
 
     # --- custody --------------------------------------------------------------------------------------------------
 
     def known(self, reference: ReferenceId, believed: ReplicaState | None) -> None:
-        """Note that a Librarian knows this replica's blob, and believes this of it (None: not known): from now on it is
-        committed."""
+        """Note that a Librarian knows this replica's blob, so it is committed. `believed`: its state in the namespace,
+        None when not known."""
         held = self.index.get(reference)
         if held is None:
             return
@@ -250,7 +248,7 @@ class ShepherdNode:
             self.doubt(reference)  # a receipt of before it was damaged says so
 
     async def settle(self) -> None:
-        """Have the store note what `known` noted. Losing it in a crash is harmless: it is told again."""
+        """Have the store note which replicas are committed. A crash may lose that: the next start reports them."""
         references, self._to_settle = tuple(self._to_settle), {}
         if references:
             await self.ports.blobs.settle(references)
@@ -269,7 +267,7 @@ class ShepherdNode:
             log.info("upload set aside: nobody committed it reference=%s blob=%s", held.reference, held.blob)
 
     async def erase(self, reference: ReferenceId) -> None:
-        """Erase a replica by order, wherever it is. Raises: UNAVAILABLE: then it may be here still, and is checked."""
+        """Erase a replica by order, wherever it is. Raises: UNAVAILABLE; a replica that may be left is checked."""
         held = self.index.remove(reference)
         if held is not None and self.journal.may_be_told(reference):
             self.index.miss(reference)
@@ -289,6 +287,6 @@ class ShepherdNode:
 
 
 def _booted(old: ShepherdState, boot: int) -> ShepherdState:
-    """The state of a start after the one that this is of."""
+    """The state of a start `boot` after the one of `old`."""
     boots = [str(old.boot), *old.extra.get(BOOTS, "").split()] if old.boot else []
     return replace(old, boot=boot, extra={**old.extra, BOOTS: " ".join(boots[: bounds.BOOTS_KEPT])})

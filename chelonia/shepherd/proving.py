@@ -1,7 +1,7 @@
-"""Proving that a replica is here: a digest over a fresh nonce, the blob's id, and the bytes that are asked for.
+"""Proofs that a replica is here: a digest over a fresh nonce, the blob's id, and the bytes that the challenge names.
 
-Every holder of the same bytes comes to the same digest, so that one can check another; without the bytes, or with
-those of another time, nobody does. What is read is bounded, whatever the size. Layout: docs/formats/proofs.md.
+Every holder of the same bytes computes the same digest, so holders can check each other; without the bytes nobody can.
+A challenge is bounded in replicas and bytes, whatever the size of a blob. Layout: docs/formats/proofs.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONCE_CHARS_MAX: Final = 128
 
 
 def check_challenge(challenge: Challenge) -> None:
-    """Refuse what would cost more than a Librarian ever asks for. Raises: BAD_REQUEST."""
+    """Refuse a challenge that costs more than any Librarian sends. Raises: BAD_REQUEST."""
     asked = (sum(max(span.length, 0) for span in question.spans) for question in challenge.questions)
     many = len(challenge.questions) > bounds.PROOF_QUESTIONS_MAX or len(challenge.nonce) > NONCE_CHARS_MAX
     if many or any(size > bounds.PROOF_BYTES_MAX for size in asked):
@@ -28,7 +28,8 @@ def check_challenge(challenge: Challenge) -> None:
 
 
 async def proof(node: ShepherdNode, nonce: str, question: Question) -> str:
-    """The digest (hex SHA-256) of one replica, "" when it is not here whole; then it is checked at once."""
+    """Return the digest (hex SHA-256) of one replica, "" when it is not here whole or a span is not within it.
+    One whose bytes cannot be read is checked at once."""
     held = node.index.get(question.reference)
     if held is None or not held.alive:
         node.doubt(question.reference)

@@ -1,8 +1,8 @@
 """The scrub: re-reads every replica within a period, suspicious ones at once, and believes nothing but the bytes.
 
-A replica is intact when its record can be read, names the blob the index has, and size and checksums of its bytes, also
-block by block, are the record's. Otherwise it is `invalid` and reported; a later match makes it alive again. Nothing is
-erased here, but for bytes behind the end of a replica that is right: no record speaks of them, nobody can read them.
+A replica is intact when its record can be read and names the blob of the index. Its bytes must have the record's size
+and checksums, also block by block. Otherwise it is `invalid` and reported, until a later check finds it intact.
+The scrub erases nothing but bytes behind the end of an intact replica: no record covers them, and nobody can read them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chelonia.shepherd.store.verified import verified
 log = logging.getLogger(__name__)
 
 PAGE_REPLICAS: Final = 10_000
-"""Replicas looked at for one page of a requested scrub: those that are not wanted cost no time otherwise."""
+"""Replicas considered for one page of a requested scrub, which bounds the time spent on those not wanted."""
 
 
 class Scrubber:
@@ -42,7 +42,7 @@ class Scrubber:
         self.damaged = 0
 
     def job(self) -> Job:
-        """Check for ever: each suspicion at once, the others in their turn."""
+        """Return the job that checks suspicious replicas at once, and the others in their turn."""
         node, pause = self._node, Wait(scrub.nap_ms(self._pace))
         self._last_ms = node.ports.clock.monotonic_ms()
         return Job("scrub", self._step, pause, news=node.suspicion, held=lambda: node.disk.trouble)
@@ -72,7 +72,7 @@ class Scrubber:
         return damaged
 
     async def page(self, order: ScrubOrder) -> ScrubPage:
-        """Check what is ordered, at the rate of the scrub, until a moment is over. Raises: UNAVAILABLE."""
+        """Check replicas of an order, at the rate of the scrub, for `bounds.SCRUB_PAGE_MS`. Raises: UNAVAILABLE."""
         node, clock = self._node, self._node.ports.clock
         await node.disk.require()
         until_ms = clock.monotonic_ms() + bounds.SCRUB_PAGE_MS
@@ -110,11 +110,11 @@ class Scrubber:
         return not young and (suspicious or not order.suspicious)
 
     async def check(self, reference: ReferenceId, *, paced: bool = False) -> KeptReplica | None:
-        """Read a replica whole and note what was found; returns it, None when it is not (or no longer) here."""
+        """Read a replica whole and note its state; returns it, None when it is not (or no longer) here."""
         return (await self._checked(reference, paced=paced))[0]
 
     async def _checked(self, reference: ReferenceId, *, paced: bool) -> tuple[KeptReplica | None, str]:
-        """The replica after its check, and what is wrong with it."""
+        """The replica after its check, and its damage ("" for none)."""
         before = self._node.index.get(reference)
         if before is None:
             return None, ""
@@ -137,17 +137,17 @@ class Scrubber:
         return after, damage
 
     async def save_cursor(self) -> None:
-        """Keep durably how far the round has come."""
+        """Save durably how far the round has come."""
         cursor = self._node.round.cursor
         if self._node.state.extra.get(CURSOR, "") != cursor:
             await self._node.save(lambda now: replace(now, extra={**now.extra, CURSOR: cursor}))
 
     async def _try(self, held: KeptReplica, *, paced: bool) -> None:
-        """Check a replica; trouble that says nothing about its bytes (no descriptors, no rights) decides nothing."""
+        """Check a replica; an error that says nothing about its bytes (no descriptors, no rights) leaves its state."""
         try:
             await self.check(held.reference, paced=paced)
         except CheloniaError as error:
-            if self._node.disk.trouble:  # told once, by the disk
+            if self._node.disk.trouble:  # the disk logs that, once
                 self._node.round.suspect(held.reference)
                 return
             log.warning("check impossible reference=%s error=%s", held.reference, error)
@@ -159,7 +159,6 @@ class Scrubber:
         return scrub.slot_ms(max(held.size, 0) if held else 0, self._node.index, self._pace)
 
     async def _damage(self, held: KeptReplica, paced: bool) -> str:
-        """What is wrong with a replica, "" when nothing."""
         blobs = self._node.ports.blobs
         facts = await blobs.facts(held.reference)
         if facts is None:
@@ -183,7 +182,7 @@ class Scrubber:
         return await self._trimmed(held.reference, facts.size)
 
     async def _trimmed(self, reference: ReferenceId, size: int) -> str:
-        """Have a replica whose bytes were verified end where its record says; what is wrong with it then."""
+        """Have a replica whose bytes were verified end where its record says; its damage, "" for none."""
         (there,) = await self._node.ports.blobs.sizes((reference,))
         if there < size:
             return "its bytes are missing"

@@ -1,7 +1,10 @@
 """The Shepherd service: the control operations and the data plane of one storage node, put together from its parts.
 
-`start` raises the boot number durably and rebuilds the index from the records; `run` keeps heartbeats, reports, scrub
-and expiry going until cancelled; `stop` ends what requests left running. Bytes move on tickets alone.
+- `start` raises the boot number durably and builds the index from notes and records,
+- `run` keeps heartbeats, reports, scrub and expiry going until cancelled,
+- `stop` ends the tasks that requests left running.
+
+Bytes move on tickets alone.
 """
 
 from __future__ import annotations
@@ -66,16 +69,16 @@ from chelonia.shepherd.waiting import settled
 log = logging.getLogger(__name__)
 
 ERASED_TOGETHER: Final = 64
-"""Replicas erased at once; before the next ones the authority is looked at again."""
+"""Replicas erased at once; the authority is checked again before each of them."""
 ASIDE_PAGE: Final = 200
 """Replicas in quarantine whose records are read at once: some tens of milliseconds."""
 READMITTED = "readmitted"
-"""Where `State.extra` keeps under which generation of the metadata the quarantine was gone through."""
+"""Key in `ShepherdState.extra` of the generation under which the quarantine was last gone through."""
 
 
 @dataclass(slots=True)
 class _Aside:
-    """Bytes on their way out. `quarantined`: those nobody acknowledged, by when they were first seen (monotonic)."""
+    """Bytes to be reclaimed. `quarantined`: uncommitted replicas and when each was first seen there (monotonic ms)."""
 
     quarantined: dict[ReferenceId, int]
     counted_ms: int = 0
@@ -98,18 +101,18 @@ class ShepherdService:
         self._drilling = ShepherdDrills(self._node, self)
         self._aside = _Aside({})
         self._left: dict[ReferenceId, None] = {}
-        """Uploads that have ended, of which something is kept: to be erased."""
+        """Ended uploads whose remaining bytes are to be erased."""
         self._readmitted_to = ReferenceId("")
         pause = settings.tidy_ms
         tidying = Job("tidy", every(pause, self.tidy), Wait(pause), loud=True)
         self.jobs = Jobs(ports.clock, (*self._reporting.jobs(), self._scrubber.job(), tidying))
         self.erasures_failed = 0
-        """Orders to erase that could not be carried out, each try counted."""
+        """Erasures ordered that failed, each try counted."""
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raise the boot number and build the index; what takes long gives signs of life, for nothing of it is lost.
+        """Raise the boot number and build the index, with heartbeats while that takes long.
 
         Raises: BAD_CONFIG when the state file is unusable, or the cluster knows this Shepherd with another store.
         """
@@ -133,11 +136,11 @@ class ShepherdService:
         await self.jobs.run()
 
     async def leave(self) -> None:
-        """Tell the Librarians that this process ends: it counts as away at once, and as back soon."""
+        """Announce to the Librarians that this process ends: it counts as away at once, and is expected back soon."""
         await self._reporting.leave()
 
     async def stop(self) -> None:
-        """End what requests left running and save what a later start can use. Call after `run` has ended."""
+        """End tasks that requests left running, and save notes for the next start. Call after `run` has ended."""
         await self._reporting.stop()
         await self._node.background.stop()
         if await self._node.disk.look():
@@ -147,17 +150,17 @@ class ShepherdService:
 
     @property
     def lease_ms(self) -> int:
-        """How long it may be silent before it counts as away, as last told; 0 before any heartbeat was answered."""
+        """Milliseconds of silence before it counts as away, by the last heartbeat answer; 0 before the first."""
         return self._reporting.lease_ms
 
     @property
     def inventory_pages(self) -> int:
-        """Pages of its inventory that were compared with the namespace since the start."""
+        """Pages of its inventory compared with the namespace since the start."""
         return self._reporting.pages
 
     @property
     def unready(self) -> str:
-        """Why it takes no bytes, "" when it does."""
+        """Reason why it accepts no bytes, "" when it does."""
         return self._node.disk.unready
 
     async def beat(self) -> None:
@@ -165,13 +168,13 @@ class ShepherdService:
         await self._reporting.beat()
 
     async def tidy(self) -> None:
-        """Forget what has expired, and erase bytes nobody ever acknowledged once their time is over."""
+        """Forget expired tickets, and erase bytes that nobody acknowledged once their time is over."""
         if not await self._node.disk.look():
             return
         try:
             await self._tidy()
         except CheloniaError:
-            if await self._node.disk.look():  # else it has gone in the middle, and that is told
+            if await self._node.disk.look():  # else it has gone meanwhile, which the disk logs
                 raise
 
     async def _tidy(self) -> None:
@@ -181,11 +184,11 @@ class ShepherdService:
         self._downloads.expire()
         await node.settle()
         now_ms, settings = node.ports.clock.monotonic_ms(), node.settings
-        # Looking through what lies aside costs a read per record, so it is done rarely beside how long it is kept.
+        # Looking through the quarantine costs a read per record, so it is done rarely, compared with how long it keeps.
         if now_ms - self._aside.counted_ms >= min(settings.unknown_grace_ms, settings.quarantine_keep_ms) // 20:
             await self._count_aside()
         await self._readmit_once()
-        if self._reporting.agrees:  # else it may be named now, as by a rebuild, and is brought back
+        if self._reporting.agrees:  # else the namespace may name it by now, as after a rebuild, and it is brought back
             await self._purge(now_ms - settings.quarantine_keep_ms)
         await self._stock.note()  # after what makes room
         await self._scrubber.save_cursor()
@@ -194,13 +197,13 @@ class ShepherdService:
             raise left
 
     async def _erase_left(self) -> CheloniaError | None:
-        """Erase what ended uploads have left; returns why some of it is still there: that is tried again."""
+        """Erase the bytes of ended uploads; returns the last failure. The next call tries again those that failed."""
         self._left |= dict.fromkeys(self._uploads.expire())
         failure = None
         for reference in tuple(self._left):
             busy = self._uploads.pending(reference) is not None or reference in self._node.index
             try:
-                if not busy:  # else it was asked for anew
+                if not busy:  # else it has a new ticket
                     await self._node.ports.blobs.erase(reference)
                 del self._left[reference]
             except CheloniaError as error:
@@ -208,8 +211,7 @@ class ShepherdService:
         return failure
 
     async def _readmit_once(self) -> None:
-        """Under metadata of another generation (restored from a backup) what was unknown may be known."""
-        node = self._node
+        node = self._node  # metadata of another generation (restored from a backup) may know what was unknown
         generation = str(node.state.generation)
         if not node.state.generation or node.state.extra.get(READMITTED) == generation:
             return
@@ -281,7 +283,7 @@ class ShepherdService:
         if refusal or authority is None:
             log.warning("erasure refused replicas=%d by=%s: %s", len(references), call.dn, refusal)
             return tuple(DeleteOutcome(request_id, f"nosuchfile: {refusal}") for request_id, _ in references)
-        await node.disk.require()  # what is not there to be erased is not erased
+        await node.disk.require()  # a replica on a disk that is away would count as erased
         position = authority.position
         if authorities.obeyed(node.state, position) != node.kept:
             await node.save(lambda now: authorities.obeyed(now, position))
@@ -338,8 +340,8 @@ class ShepherdService:
         return await self._readmit()
 
     async def _readmit(self) -> int:
-        """Bring back what is whole, as much as at once, going on where the last call has left off: all of it has been
-        looked at when less comes back."""
+        """Bring back whole replicas, at most `bounds.READMITTED_MAX`, from where the last call ended; returns how many.
+        Fewer than that: it has come to the end of the quarantine."""
         count = 0
         async for stored in self._around_aside(self._readmitted_to):
             if count >= bounds.READMITTED_MAX:
@@ -350,7 +352,7 @@ class ShepherdService:
         return count
 
     async def _around_aside(self, begun: ReferenceId) -> AsyncIterator[StoredReplica]:
-        """What is in quarantine, page by page: what is behind a reference, then the rest."""
+        """Replicas in quarantine, page by page: those behind `begun`, then the rest."""
         for after, upto in ((begun, ""), (ReferenceId(""), begun)) if begun else ((begun, ""),):
             while page := await self._node.ports.blobs.quarantined(after, ASIDE_PAGE):
                 after = page[-1].reference
@@ -360,11 +362,10 @@ class ShepherdService:
                     yield stored
 
     async def _readmit_one(self, stored: StoredReplica) -> bool:
-        """Nothing is offered or reported of it before its bytes have been checked."""
-        node = self._node
+        node = self._node  # nothing is offered or reported of it before its bytes have been checked
         facts = stored.facts
         whole = facts is not None and stored.size == facts.size
-        # That a snapshot is named its Shepherds hear after it is: it may be all that is left of a namespace.
+        # Its Shepherds hear late that a snapshot is named, and it may be all that is left of a namespace.
         named = stored.committed or (facts is not None and ObjectId(facts.guid) == SNAPSHOTS_OBJECT)
         if not (named and whole) or stored.reference in node.index:
             return False

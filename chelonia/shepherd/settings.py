@@ -20,36 +20,37 @@ class ShepherdSettings:
 
     Args:
         service_id: its public URL, `https://host:port/Shepherd`.
-        base_url: what TURLs start with, `https://host:port`.
+        base_url: start of its TURLs, `https://host:port`.
         dn: the name on its certificate, for calls to Librarians in the same process.
         domain: failure domain announced in heartbeats; two copies of a file avoid sharing one.
         version: software version announced in heartbeats.
-        heartbeat_ms: between two signs of life.
+        heartbeat_ms: between two heartbeats.
         report_ms: least time between two reports, so that many changes share one.
         report_retry_ms: pause after a report or heartbeat that failed.
         uncommitted_report_ms: how long a copy whose commit is under way waits before it is reported; two empty reports
             are as far apart.
-        unknown_retry_ms: how soon a replica the namespace does not know is reported again (`lifecycle.ask_again_ms`).
+        unknown_retry_ms: how soon a replica that the namespace does not know is reported again
+            (`lifecycle.ask_again_ms`).
         unknown_grace_ms: how long a ticket's bytes are kept after its expiry, and how long a committed replica may
             be unknown before it is set aside.
         quarantine_keep_ms: how long set-aside bytes that nobody ever acknowledged are kept before they are erased.
-        ticket_lifetime_ms, ticket_lifetime_max_ms: of a TURL without, and at most with, a wish of its own.
+        ticket_lifetime_ms, ticket_lifetime_max_ms: of a TURL whose request names no lifetime, and the longest allowed.
         reserve_ms: how long space is kept for an upload that does not begin; its ticket may still be used later.
-        forward_stall_ms: a copy being written along that takes no byte for so long is dropped and replaced.
+        forward_stall_ms: how long a forwarded copy may take no byte before it is dropped and replaced.
         forward_finish_ms: how long the last byte's confirmation may take.
         forward_queue_chunks: chunks of `bounds.CHUNK_BYTES` waiting for one such copy at most.
         commit_retry_ms, commit_deadline_ms: pace and end of asking a Librarian whose answer was lost.
         copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
-        copies_at_once_max: repair copies that are sent, and as many that are taken, at once, whatever the cluster
-            orders; from 1 to `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
-        copy_bytes_per_s_max: bytes of repair copies that are sent, and as many that are taken, a second, whatever the
-            cluster orders; at least `bounds.COPY_BYTES_PER_S_MIN`, or 0: as it orders.
+        copies_at_once_max: repair copies sent at once, and as many received, unless the cluster orders less; from 1 to
+            `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
+        copy_bytes_per_s_max: bytes of repair copies sent a second, and as many received, unless the cluster orders
+            less. At least `bounds.COPY_BYTES_PER_S_MIN`; 0 for the cluster's rate.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two looks for what has expired.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
-        segment_replica_bytes_max: replicas of at most so many bytes share segments instead of being files each, and
-            those that are files move there; from 0 (none do; what is there stays) to `bounds.INLINE_BYTES_MAX`.
+        segment_replica_bytes_max: largest replica kept in a segment, from 0 to `bounds.INLINE_BYTES_MAX`. Smaller ones
+            that are files move there; with 0 none do, and segments keep theirs.
         accepting: whether new replicas are taken at all.
     """
 

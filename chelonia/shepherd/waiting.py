@@ -1,4 +1,4 @@
-"""Tasks that end with what started them, or outlive it."""
+"""Tasks that end with the code that started them, or outlive it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "what a suspended upload wrote is not synced",
         BLOBS,
-        "        os.fsync(self._fd)  # what went wrong with these bytes may not be told to who opens them again\n",
+        "        os.fsync(self._fd)  # a write error of these bytes may not be reported to the next descriptor\n",
         "",
         SHEPHERD_LOSS,
     ),

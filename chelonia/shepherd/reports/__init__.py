@@ -1,1 +1,1 @@
-"""What Librarians hear of a Shepherd."""
+"""Messages of a Shepherd to Librarians: heartbeats, reports, inventories, records."""

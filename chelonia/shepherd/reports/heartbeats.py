@@ -1,7 +1,7 @@
-"""Heartbeats to every Librarian: each hears for itself, and one that does not answer delays none of the others.
+"""Heartbeats to every Librarian, each by itself: one that does not answer delays none of the others.
 
-The answer that counts is that of one Librarian, the same as long as it answers: what two of them know may differ for a
-moment, and a Shepherd that listened to both would waver with it.
+One Librarian's answer counts, the same one's as long as it answers. Two may differ for a moment, and a Shepherd that
+followed both would waver.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 GIVE_UP_MS: Final = 2_000
-"""How long one may take at most, when heartbeats are not rarer than that: then a fresh connection is tried."""
+"""Time limit of one heartbeat, where the interval is not longer; a fresh connection is tried after it."""
 WARN_MS: Final = 60_000
-"""So long no Librarian may answer before a person is told: a start of one takes seconds."""
+"""How long no Librarian may answer before a WARNING: a start of one takes seconds."""
 
 
 class Silence:
-    """What the log says of failing heartbeats: each reason that differs from the one before, one WARNING after
-    `WARN_MS`, and that they are answered again. Never one line for each of them."""
+    """The log of failing heartbeats: each new reason, one WARNING after `WARN_MS`, and the first answer after it. Never
+    a line for each heartbeat."""
 
     def __init__(self) -> None:
         self._since_ms: int | None = None
@@ -38,11 +38,11 @@ class Silence:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is told already that nobody answers."""
+        """Whether no heartbeat has been answered since one failed."""
         return self._since_ms is not None
 
     def failed(self, now_ms: int, error: CheloniaError) -> None:
-        """Nobody has answered the last one."""
+        """Note that nobody has answered the last heartbeat."""
         reason, self._reason, before = str(error), str(error), self._reason
         if self._since_ms is None:
             self._since_ms = now_ms
@@ -57,7 +57,7 @@ class Silence:
             log.warning(text, (now_ms - self._since_ms) // 1000, reason)
 
     def answered(self, now_ms: int) -> None:
-        """The last one was answered."""
+        """Note that the last heartbeat was answered."""
         if self._since_ms is not None:
             log.info("heartbeats are answered again after %d s", (now_ms - self._since_ms) // 1000)
             self._since_ms, self._reason, self._warned = None, "", False
@@ -74,9 +74,9 @@ class HeartbeatSender:
         self._current = ""
 
     async def send(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Send one to each Librarian that does not still have one, and return what one of them answers.
+        """Send one to each Librarian that has none under way, and return the answer of the one that counts.
 
-        Raises: what the last of them raised; TIMEOUT when none has answered in an interval.
+        Raises: the error of the last one tried; TIMEOUT when none has answered in an interval.
         """
         names = self._start_all(call, beat)
         at = names.index(self._current) if self._current in names else 0
@@ -100,18 +100,17 @@ class HeartbeatSender:
             del error
 
     async def send_all(self, call: Call, beat: Heartbeat) -> None:
-        """Send one to each, and wait until all have it or are given up. Never raises CheloniaError."""
+        """Send one to each Librarian, and wait for all answers or timeouts. Never raises CheloniaError."""
         await self.stop()
         self._start_all(call, beat)
         await asyncio.wait(self._running.values())
 
     async def stop(self) -> None:
-        """End those under way."""
+        """Cancel the heartbeats under way."""
         for task in self._running.values():
             await waiting.settled(task)
 
     def _start_all(self, call: Call, beat: Heartbeat) -> list[str]:
-        """Returns: to whom, in order."""
         each = self._librarians()
         assert each, "there is a Librarian"
         self._running = {name: task for name, task in self._running.items() if name in each or not task.done()}
@@ -125,8 +124,7 @@ class HeartbeatSender:
 
 
 def _ended(timer: Timer, task: asyncio.Task[HeartbeatAnswer]) -> None:
-    """Of two Librarians one is listened to; that the other does not answer is no news."""
     timer.cancel()
     error = None if task.cancelled() else task.exception()
-    if error is not None:
+    if error is not None:  # no news while another Librarian answers
         log.debug("a heartbeat was not answered error=%s", error)

@@ -1,6 +1,6 @@
-"""What this Shepherd's disk says, page by page, for a namespace that has to be rebuilt from bytes alone.
+"""Records on this Shepherd's disk, page by page, for a namespace that has to be rebuilt from bytes alone.
 
-Nothing is decided here: damaged records, uncommitted bytes and quarantine are told as they are.
+Decides nothing: damaged records, uncommitted bytes and quarantine are listed as they are.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from chelonia.shepherd.node import ShepherdNode
 from chelonia.shepherd.store.lifecycle import KeptReplica
 
 HERE, ASIDE = "here", RECORDS_ASIDE.strip()
-"""First words of `after`: among the replicas, or among those set aside."""
+"""First words of `after`: among the replicas, or among those in quarantine."""
 
 
 async def records_page(node: ShepherdNode, after: str, limit: int) -> RecordPage:
-    """The records after `<here|aside> <reference>` ("": from the start). Raises: BAD_REQUEST, UNAVAILABLE."""
+    """Return the records after `<here|aside> <reference>` ("": from the start). Raises: BAD_REQUEST, UNAVAILABLE."""
     where, _, reference = after.partition(" ")
     if where not in ("", HERE, ASIDE):
         raise CheloniaError(Kind.BAD_REQUEST, "records", after[:80], "not where a page of records ended")
@@ -45,5 +45,5 @@ async def records_page(node: ShepherdNode, after: str, limit: int) -> RecordPage
 
 
 def _state(held: KeptReplica, facts: ReplicaFacts | None, size: int) -> ReplicaState:
-    """What is said of a replica with this record and so many bytes: a start may not have looked at them yet."""
+    # The index may not know yet that bytes are missing: a start measures them while it serves.
     return held.state if facts is not None and facts.size == size else ReplicaState.INVALID

@@ -1,11 +1,11 @@
-"""What Librarians hear of this Shepherd: heartbeats, numbered reports, and the comparison of inventories.
+"""Heartbeats, numbered reports, and the comparison of inventories with the namespace.
 
-Heartbeats say that it lives; reports say what changed, one in flight, repeated until accepted (`journal`). The answer
-to the first report of a start says which has told something last before: where the notes go just as far (`mark`), what
-they have otherwise than the disk is reported. Else, once in a while, and whenever the other side asks or the two
-disagree, the inventory is paged through and differences reported. Heartbeats say whether that is done (`reconciling`),
-for until then nobody may rely on what is believed of us. Nothing is reported to a Librarian of another cluster: what it
-does not know would look like bytes to set aside.
+Heartbeats say that this Shepherd lives; reports say what changed, one in flight, repeated until accepted (`journal`).
+The answer to the first report of a start names the last report taken from an earlier boot. Where the notes go just as
+far (`note_mark`), only their differences from the disk are reported. Otherwise the whole inventory is compared with the
+namespace, page by page. The same happens from time to time, when a Librarian requests it, and when the sides disagree.
+Heartbeats say whether that is done (`reconciling`); until then nobody relies on the inventory.
+Nothing is reported to a Librarian of another cluster: replicas it does not know would look like bytes to set aside.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from chelonia.shepherd.transfers.uploads import ShepherdUploads
 log = logging.getLogger(__name__)
 
 REJECTED_MAX: Final = 20
-"""Answers in a row that do not take a report before a person is told."""
+"""Answers in a row that do not accept a report before a WARNING."""
 STRANGERS_MIN: Final = 100
-"""So many committed replicas may be unknown before they are taken for a sign that the metadata were lost."""
+"""Committed replicas that may be unknown before they are a sign that the metadata were lost."""
 _SAME = {
     (ReplicaState.ALIVE, ReplicaState.ALIVE),
     (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL),
@@ -56,13 +56,13 @@ class Reporting:
         self._stock = stock
         self.on = True
         self.reconciled = ""
-        """How this start was reconciled with the namespace last, and why so; "" before."""
+        """How this start was last reconciled with the namespace, and why so; "" before."""
         self.pages = 0
-        """Of inventories, compared since the start."""
+        """Pages of inventories compared since the start."""
         self._linked = False
         self._foreign = False
         self._how = node.reconciling
-        self._earlier = ToldReport()  # what told something last before the first report, as its answer said
+        self._earlier = ToldReport()  # the last report of an earlier boot, by the answer to the first of this one
         self._differences = 0
         self._alarmed = False
         self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
@@ -76,27 +76,29 @@ class Reporting:
         self._heartbeats = HeartbeatSender(each, node.ports.clock, node.settings.heartbeat_ms)
         self._silence = Silence()
         self._failure = ""
-        """Why the last report was not taken: told once, however often it is repeated, as amid a rebuild."""
+        """Reason why the last report failed: logged once, however often it is repeated, as amid a rebuild."""
 
     @property
     def agrees(self) -> bool:
-        """Whether all that is here has been compared with the metadata that were in force a lease ago or later."""
+        """Whether the inventory has been compared with metadata that were in force within the last lease."""
         now_ms, last_ms = self._node.ports.clock.monotonic_ms(), self._answered_ms
         return last_ms is not None and now_ms - last_ms < self.lease_ms and self._proven_generation() > 0
 
     async def leave(self) -> None:
-        """Say goodbye to every Librarian, as the last word of this boot."""
+        """Announce to every Librarian that this process ends; no heartbeat of this boot follows."""
         self._leaving = True
         if self.on and self._linked:
             await self._heartbeats.send_all(self._node.own_call(), await self._beat())
 
     async def stop(self) -> None:
-        """End heartbeats under way."""
+        """Cancel the heartbeats under way."""
         await self._heartbeats.stop()
 
     def jobs(self) -> tuple[Job, ...]:
-        """Heartbeats, whose BAD_CONFIG says that the cluster knows this Shepherd with another store, and reports, whose
-        says that a later start has reported."""
+        """Return the jobs that send heartbeats and reports.
+
+        BAD_CONFIG is fatal: the cluster knows this Shepherd with another store, or a later start of it has reported.
+        """
         pause = self._node.settings.heartbeat_ms
         heartbeat = Job("heartbeat", every(pause, self._beat_if_on), Wait(pause), fatal=(Kind.BAD_CONFIG,))
         report = Job(
@@ -105,7 +107,7 @@ class Reporting:
         return heartbeat, report
 
     async def starting_loop(self) -> None:
-        """Send signs of life while a start takes longer than the time between two. Raises: as `beat`."""
+        """Send heartbeats while a start takes longer than their interval. Raises: as `beat`."""
         while True:
             await self._node.ports.clock.sleep(self._node.settings.heartbeat_ms)
             await self._beat_if_on()
@@ -115,15 +117,14 @@ class Reporting:
             await self.beat()
 
     async def _report(self) -> Next:
-        """Send what changed, never more often than `report_ms`."""
         ready = self.on and self._linked and not self._node.disk.trouble and not self._node.silent_ms
         if ready and await self.report_once():
-            await self._node.ports.clock.sleep(self._node.settings.report_ms)  # whatever is new meanwhile
+            await self._node.ports.clock.sleep(self._node.settings.report_ms)  # changes meanwhile share the next one
             return BUSY
         return Wait(self._pause_ms(ready))
 
     async def beat(self) -> None:
-        """Send one sign of life and learn from the answer; after a failure the next beat tries again.
+        """Send one heartbeat and learn from the answer; a failure is logged, and the next one tries again.
 
         Raises: BAD_CONFIG when the cluster knows this Shepherd with another store.
         """
@@ -143,7 +144,7 @@ class Reporting:
             self._silence.failed(node.ports.clock.monotonic_ms(), error)
 
     def _turned_away(self, answer: HeartbeatAnswer) -> None:
-        """This does not count as the Shepherd it says it is. Raises: BAD_CONFIG when asking again is no use."""
+        """Handle a refusal by the cluster. Raises: BAD_CONFIG when it knows this Shepherd with another store."""
         self._linked = False
         if answer.refused == REFUSED_STORE:
             cause = f"{answer.cause}; {CURE}"
@@ -182,12 +183,12 @@ class Reporting:
         )
 
     def _proven_generation(self) -> int:
-        """The generation under which every difference has been reported and taken, 0 when there is none."""
+        """The generation under which every difference has been reported and accepted, 0 when there is none."""
         generation = self._node.state.generation
         return generation if self._how.proven(generation) and self._node.journal.told(self._how.at_ms) else 0
 
     async def report_once(self) -> bool:
-        """Send one report or compare the inventory; returns whether there may be more to do at once."""
+        """Compare the inventory if need be and send one report; returns whether there may be more to do at once."""
         node = self._node
         try:
             await self._number()
@@ -217,14 +218,13 @@ class Reporting:
             log.info("reports are answered again")
 
     async def _number(self) -> None:
-        """Begin anew with the numbers of reports where older metadata were put back, which go on from older ones."""
-        generation = self._node.state.generation
+        generation = self._node.state.generation  # metadata put back from a backup go on from older numbers
         if self._numbered not in (0, generation):
             await self._node.number_anew()
         self._numbered = generation
 
     def _begin(self, obeyed: int) -> None:
-        """The first report was taken: decide how to go on."""
+        """Choose, once the first report is accepted, between differences and the whole inventory."""
         node, stock = self._node, self._stock
         now_ms = node.ports.clock.now_ms()
         age_ms = marks.age_ms(stock.mark, now_ms)
@@ -244,7 +244,7 @@ class Reporting:
         self._tell_missing(lost, ordered=marks.may_have_erased(believed, node.found))
 
     def _tell_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
-        """Report what is noted and not here. `lost`: rows of what was listed; `ordered`: some may have been erased."""
+        """Report noted replicas that are missing. `lost`: rows of listed ones; `ordered`: some may have been erased."""
         node = self._node
         unordered = "it was damaged, or it was not settled that the namespace lists it"
         why = "it may have been erased by order just before" if ordered else unordered
@@ -260,21 +260,18 @@ class Reporting:
             node.journal.note_gone(reference, BlobId(""), node.ports.clock.monotonic_ms())
 
     def _reconcile_differences(self) -> None:
-        """Once it is known that all bytes are there, what differs from the notes is all that has to be told."""
-        node = self._node
+        node = self._node  # once all sizes are checked, the differences from the notes are all there is to report
         if not node.measured or not self._how.looked_at(node.ports.clock.monotonic_ms()):
             return
         self.reconciled, self._stock.untold = f"differences={self._differences}", {}
         log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
 
     def _why_compare(self) -> str:
-        """Why to compare inventories now: there is a reason (`reconciling`), or it was not done for long; else "".
-
-        A start does not compare before it has looked at all: it would claim what it has not seen. Nor before its first
-        report is taken: what is believed of it may still be changed by what an earlier start did or told. Nor before
-        its second: until then an earlier start is believed where this disk is replaced by that one's.
-        """
+        """Reason to compare the whole inventory now: one of `reconciling`, or `compare_ms` have passed; else ""."""
         node = self._node
+        # Before all sizes are checked, a start would claim bytes that it has not seen. Before its first report is
+        # accepted, reports and erasures of an earlier start may still change what the namespace has of it. Before its
+        # second, an earlier start is believed where its disk replaces this one.
         if not node.measured or node.journal.accepted < 2 or not self._how.begun:
             return ""
         now_ms = node.ports.clock.monotonic_ms()
@@ -284,7 +281,7 @@ class Reporting:
         return why or ("it was not compared for long" if long else "")
 
     async def _keep_mark(self) -> None:
-        """Note durably how far the notes go, before what is sent next goes out; without it a start compares all."""
+        """Note the mark durably before the next report goes out; without it a start compares the whole inventory."""
         mark = self._mark()
         if mark is None or mark == self._stock.mark:
             return
@@ -295,9 +292,8 @@ class Reporting:
             log.info("the notes could not be marked, a start would compare the whole inventory error=%s", error)
 
     def _mark(self) -> NoteMark | None:
-        """None before this start knows by what it is reconciled: what it found stays, for nothing was told since."""
         if not self._how.begun:
-            return None
+            return None  # the mark that this start found stays good, for no report has named a replica since
         node = self._node
         generation, journal = node.state.generation, node.journal
         sent = ToldReport(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
@@ -368,12 +364,11 @@ class Reporting:
             self._ask_again(settled.done)
 
     async def _not_taken(self, later: int) -> None:
-        """Reports are answered and not taken, again and again. `later`: a boot that has reported; 0: not told.
-
-        This start is taken for the Shepherd by now, so that one has ended, and is followed. One that was taken once
-        ends instead: of two processes of one name, one gives in. Raises: BAD_CONFIG for such a one.
-        """
+        """Handle reports that are answered, again and again, and not accepted. `later`: a boot that has reported, 0
+        when the answer names none. Raises: BAD_CONFIG when two processes run as this Shepherd."""
         boot = self._node.journal.boot
+        # A start none of whose reports was accepted follows the later boot, which has ended. One whose reports were
+        # accepted before ends itself: of two processes of one name, one has to.
         if later > boot and self._how.begun:
             cause = (
                 f"a later start of it (boot {later}, this is boot {boot}) has reported: two processes ran as it, as "
@@ -391,7 +386,7 @@ class Reporting:
         log.warning("reports are answered but not taken boot=%d; if a second process runs as it, stop one", boot)
 
     async def _judge(self, report: Report, unknown: dict[ReferenceId, None]) -> None:
-        """Take in which of the reported replicas the namespace knows."""
+        """Note which of the reported replicas the namespace knows; set unknown ones aside when their time is over."""
         node = self._node
         now_ms = node.ports.clock.monotonic_ms()
         for replica in report.replicas:
@@ -408,8 +403,7 @@ class Reporting:
                 node.report(held.reference, lifecycle.ask_again_ms(held, now_ms, node.settings.unknown_retry_ms))
 
     def _metadata_lost(self, held: KeptReplica) -> bool:
-        """Whether so many committed replicas are unknown at once that an empty or old namespace is the likelier cause:
-        then they all stay where they are, readable as soon as the right metadata are back."""
+        """Whether so many replicas are unknown that lost metadata are the likelier cause: then committed ones stay."""
         index = self._node.index
         lost = len(index.strangers) > max(STRANGERS_MIN, len(index) // 2)
         if lost and not self._alarmed:
@@ -432,16 +426,15 @@ class Reporting:
         return True
 
     def _ask_again(self, report: Report) -> None:
-        """The answer to a repeat says nothing of `unknown`: all that is here is reported once more, committed or not (a
-        disk put back from an old image has committed replicas that nobody knows any more)."""
-        for replica in report.replicas:
+        """Report the replicas of a repeated report once more: the answer to a repeat does not name unknown ones."""
+        for replica in report.replicas:  # committed ones too: nobody may know those of an old disk image any more
             if replica.reference in self._node.index:
                 self._node.report(replica.reference)
 
     # --- inventory ------------------------------------------------------------------------------------------------
 
     async def _compare_inventory(self, why: str) -> None:
-        """Page through what the namespace believes to be here and report every difference."""
+        """Page through the replicas that the namespace has of this Shepherd, and report every difference."""
         node = self._node
         await node.disk.require()
         self._missing = 0
@@ -499,7 +492,7 @@ class Reporting:
                 node.report(reference)
 
     async def _reinstated(self, item: InventoryItem) -> bool:
-        """Bring back from quarantine what the namespace names after all: bytes committed late, or metadata restored."""
+        """Bring back from quarantine a replica that the namespace names: committed late, or by restored metadata."""
         node = self._node
         held = node.index.get(item.reference)
         if item.state in (None, ReplicaState.CREATING) or (held is not None and held.size >= 0):
@@ -520,7 +513,7 @@ class Reporting:
             return  # the blob is gone: its erasure is in the outbox
         node.known(item.reference, item.state)
         if held.alive and item.state is ReplicaState.INVALID and not held.checked_ms:
-            node.index.put(lifecycle.unproven(held))  # found damaged before: look before claiming anything
+            node.index.put(lifecycle.unproven(held))  # found damaged before: check it before reporting it alive
             node.suspect(held.reference)
         elif (held.state, item.state) not in _SAME:
             node.report(held.reference)

@@ -1,10 +1,10 @@
-"""What a start finds on the disk, without reading a record for each replica: the facts of a replica never change.
+"""The stocktaking of a start: it builds the index without reading the record of every replica.
 
-They are noted beside the replicas once the namespace lists them, and given back at the next start; the directory says
-what is there. So a start reads the records of what is not noted, and that is what it has to tell, beside what is noted
-and not there. It finds out afterwards, while it serves, whether bytes were cut off meanwhile. Until then nobody relies
-on what is believed of it. A replica whose record was damaged while noted is found by the scrub, which believes nothing
-but the disk. How far the notes go says the mark (`mark`): it is durable with all notes before it.
+The facts of a replica never change. Once the namespace lists it, they are noted beside the replicas. The next start
+reads the notes, and lists the directories to see which replicas are there. It reads only records that are not noted.
+It reports those replicas, and the noted ones that are missing. Sizes are checked later, while it serves; until then
+nobody relies on its inventory. Damage to a noted record is left to the scrub, which believes nothing but the disk.
+Invariant: the mark (`note_mark`), which says how far the notes go, is durable with all notes before it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 PAGE: Final = 1000
 """Replicas measured, or noted, at once: some milliseconds."""
 BEHIND_MIN: Final = 10_000
-"""So many notes behind those in order, or of what is gone, beside half as many as there are replicas, and all are
-written anew in order: then a start goes through its memory from end to end, in two thirds of the time. While a store
-grows, each note is written three times in all."""
+"""Notes out of order, or of replicas that are gone, beyond half the number of replicas, at which all are rewritten.
+
+In order, a start goes through its memory from end to end and takes two thirds of the time. While a store grows, each
+note is written three times in all."""
 
 
 class Stock:
@@ -39,11 +40,11 @@ class Stock:
     def __init__(self, node: ShepherdNode) -> None:
         self._node = node
         self.mark: NoteMark | None = None
-        """The last one that is durable."""
+        """The last mark that is durable."""
         self.untold: dict[ReferenceId, None] = {}
-        """What a start found and has to tell, as the notes have it otherwise or not at all."""
+        """Replicas that a start found and has to report, as the notes have them otherwise or not at all."""
         self.lost: dict[ReferenceId, bytes] = {}
-        """What a start did not find of what is noted as listed: its rows."""
+        """Rows of replicas that are noted as listed and that a start did not find."""
         self._behind = 0
         self._measured_to, self._absences = "", 0
         self._writing = asyncio.Lock()
@@ -51,7 +52,7 @@ class Stock:
         self._rewriting = False
 
     async def take(self) -> None:
-        """Build the index from what is on the disk."""
+        """Build the index from notes, directories, and the records of replicas that are not noted."""
         node = self._node
         settings, now_ms = node.settings, node.ports.clock.monotonic_ms()
         head = rows.at_rest(now_ms + settings.unknown_grace_ms)  # the namespace has listed it
@@ -108,8 +109,7 @@ class Stock:
         self.untold[held.reference] = None
 
     async def measure(self) -> None:
-        """Look, once after a start and after each absence of the disk, whether all bytes of every replica are there.
-        Raises: UNAVAILABLE."""
+        """Check all replicas' sizes, once after a start and after each absence of the disk. Raises: UNAVAILABLE."""
         if self._absences != self._node.disk.absences:
             self._measured_to, self._absences, self._node.measured = "", self._node.disk.absences, False
         while not self._node.measured:
@@ -134,13 +134,13 @@ class Stock:
             node.news.set()
 
     async def note(self, *, durably: bool = False) -> None:
-        """Note what has changed since the last time. `durably`: with what was noted before, unless there is no mark yet
-        and so nothing that a start would rely on. Raises: UNAVAILABLE, NO_SPACE."""
+        """Note changes since the last call. `durably`: sync all notes, unless there is no mark yet, without which no
+        start relies on them. Raises: UNAVAILABLE, NO_SPACE."""
         async with self._writing:
             await self._note(self.mark if durably else None)
 
     async def keep(self, mark: NoteMark) -> None:
-        """Note durably what has changed, and how far that goes. Raises: as `note`."""
+        """Note durably the changes and then the mark. Raises: as `note`."""
         async with self._writing:
             await self._note(mark)
             self.mark = mark
@@ -163,7 +163,7 @@ class Stock:
                 self._again |= dict.fromkeys(changes)
 
     async def put_in_order(self) -> None:
-        """Write all notes anew in order when too many are behind: what changes meanwhile is noted in the end.
+        """Write all notes anew in order when too many are behind (`BEHIND_MIN`); changes meanwhile come last.
 
         Raises: UNAVAILABLE, NO_SPACE; then it is not tried again before as many more are behind.
         """
@@ -178,7 +178,7 @@ class Stock:
                     self._writing.release()
 
     async def _everything(self) -> AsyncIterator[dict[ReferenceId, bytes]]:
-        """All notes, those last that have changed since; nothing else is noted from then on."""
+        """All notes, at last those changed meanwhile; before these it takes the lock on writing, and keeps it."""
         index = self._node.index
         await self._node.disk.require()
         after = ""
@@ -193,7 +193,7 @@ class Stock:
 
 
 def _unsure(notes: Notes, head_bytes: int) -> dict[ReferenceId, bytes]:
-    """Take out of the notes, each behind so many bytes, those that say that the namespace may believe anything."""
+    """Take the `OPEN` and `DAMAGED` notes out of the notes, each of which follows `head_bytes` bytes."""
     short = head_bytes + len(rows.OPEN)
     found = dict[ReferenceId, bytes]()
     for part in notes.parts.values():

@@ -1,8 +1,8 @@
 """Whether an order to erase may be obeyed. Pure.
 
-An order counts only with a position in the history of the cluster this Shepherd belongs to, at least as new as any it
-has obeyed, and of no older generation than any it has seen. Without that, metadata that was lost or restored from
-an old backup could erase bytes it has forgotten.
+An order counts only with a position in the history of the Shepherd's own cluster. That must be at least as new as any
+it has obeyed, and of no older generation than any it has seen. Otherwise metadata that were lost or restored from an
+old backup could erase bytes that they have forgotten.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from chelonia.core.values import replace
 
 
 def refusal(state: ShepherdState, authority: Authority | None) -> str:
-    """Why the order must be refused, or "" when it may be obeyed."""
+    """Return why the order must be refused, "" when it may be obeyed."""
     if authority is None or not authority.position.cluster:
         return "the order names no metadata position"
     position = authority.position
@@ -25,7 +25,7 @@ def refusal(state: ShepherdState, authority: Authority | None) -> str:
 
 
 def revoked(state: ShepherdState, position: Position) -> str:
-    """Why an order that was begun must not go on, or "" when it may: newer orders of its own metadata do not end it."""
+    """Return why a begun order must not go on, "" when it may: newer orders of its generation do not end it."""
     if not state.cluster:
         return ""  # the first order teaches the cluster, as a first heartbeat would
     if position.cluster != state.cluster:
@@ -36,7 +36,7 @@ def revoked(state: ShepherdState, position: Position) -> str:
 
 
 def obeyed(state: ShepherdState, position: Position) -> ShepherdState:
-    """The state after obeying an order of this position; as it is where that would be refused by now."""
+    """Return the state after obeying an order of this position; unchanged when the order is refused by now."""
     if refusal(state, Authority(position)):
         return state
     after = replace(state, cluster=position.cluster, generation=position.generation, sequence=position.sequence)
@@ -46,9 +46,9 @@ def obeyed(state: ShepherdState, position: Position) -> ShepherdState:
 
 
 def seen(state: ShepherdState, position: Position) -> ShepherdState | None:
-    """The state after a heartbeat answered with `position`; None when the answer is of another cluster.
+    """Return the state after a heartbeat answered with `position`; None when the answer is of another cluster.
 
-    A first answer teaches the cluster, a newer generation resets the sequence; both are to be saved durably.
+    A first answer sets the cluster, a newer generation resets the sequence; the caller saves both durably.
     """
     if not position.cluster:
         return state

@@ -1,16 +1,16 @@
-"""What must still be reported: a queue of changed replicas and the one report in flight. Pure; time is passed in.
+"""The journal: a queue of changed replicas to report, and the one report in flight. Pure; time is passed in.
 
 Reports are numbered from 1 within a boot. A report is repeated with the same number and content until the answer's
 `accepted` is exactly that number. Any other answer but the number before means that the two sides disagree about the
-past (metadata restored from a backup, a disk image put back): the content is renumbered after what was answered, and
-the whole inventory is compared again. So reports neither vanish nor overtake.
+past. Metadata were restored from a backup, or a disk image was put back. Then the content is renumbered after the
+answered number, and the whole inventory is compared again. So reports neither vanish nor overtake.
 
-Each boot sends a first report, an empty one: until it is taken, one of an earlier boot that was late could still be. A
-second one follows at once, for the first tells nothing, and no start is believed by it. Under metadata put back from a
-backup, whose numbers are older, they are numbered as of a later boot: no number comes twice.
+The first report of a boot is empty: until it is accepted, a late one of an earlier boot still could be. A second one
+follows at once, for the first names nothing and proves nothing about this start. Under metadata put back from a backup,
+whose numbers are older, reports are numbered as of a later boot: no number comes twice.
 
-A replica that a receipt is given for moves the numbers too, by an empty report if need be: so an image of the disk from
-before that shows when it is put back (docs/design/018-returning.md).
+A receipt for a replica advances the numbers too, if need be by an empty report. So a disk image from before the receipt
+is recognised when it is put back (docs/design/018-returning.md).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Describe = Callable[[ReferenceId], ReportedReplica | None]
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """What an answer settled. `done`: the report applied, None when it must be repeated. `first_try`: it was sent
-    once, so the answer's `unknown` speaks of all of it. `diverged`: compare the inventory."""
+    """The effect of an answer. `done`: the report applied, None when it must be repeated. `first_try`: it was sent
+    once, so the answer's `unknown` covers all of it. `diverged`: compare the inventory."""
 
     done: Report | None
     first_try: bool = False
@@ -55,13 +55,13 @@ class Journal:
         self._stale_ms: int | None = None
         self.accepted = 0
         self.rejected = 0
-        """How often in a row an answer came that did not take the report."""
+        """Answers in a row that did not accept the report."""
 
     def __len__(self) -> int:
         return len(self._due) + (len(self._flight.replicas) if self._flight else 0)
 
     def note(self, reference: ReferenceId, due_ms: int) -> None:
-        """Report this replica's state, as it will be then, at `due_ms` (monotonic) or earlier."""
+        """Report this replica, in its state by then, at `due_ms` (monotonic) or earlier."""
         old = self._due.get(reference)
         if old is None or due_ms < old:
             self._due[reference] = due_ms
@@ -73,32 +73,28 @@ class Journal:
         self.note(reference, due_ms)
 
     def may_be_told(self, reference: ReferenceId) -> bool:
-        """Whether something that was said of this replica may be believed later: by the report in flight, or while none
-        of this boot was taken by one of an earlier boot."""
+        """Whether a report that names this replica may still be applied: the one in flight, or one of an earlier boot.
+        The latter can be applied until one of this boot is accepted."""
         flying = self._flight.replicas if self._flight is not None else ()
         return not self.accepted or any(r.reference == reference for r in flying)
 
     def erased(self, reference: ReferenceId, blob: BlobId, due_ms: int) -> bool:
-        """Forget a replica erased by order.
-
-        A report in flight may still say that it is alive and be applied after the order was closed, and so may one of
-        an earlier boot while none of this was taken: that one is followed by the news that it is gone. Returns whether.
-        """
+        """Forget a replica erased by order; returns whether it will be reported as gone."""
         self.forget(reference)
+        # Else a report that says it is alive could be applied after the order was closed, and have the last word.
         followed = self.may_be_told(reference)
         if followed:
             self.note_gone(reference, blob, due_ms)
         return followed
 
     def tells_gone(self, reference: ReferenceId) -> bool:
-        """Whether it is still to be accepted that this replica is not here."""
+        """Whether a report that this replica is missing is still to be accepted."""
         assert reference not in self._gone or reference in self._due, "what is gone is told when it is due"
         flying = self._flight.replicas if self._flight is not None else ()
         return reference in self._gone or any(r.reference == reference for r in flying)
 
     def outdated(self, now_ms: int, apart_ms: int) -> None:
-        """The namespace may learn something in another way: send a report, if an empty one, now or so long after the
-        last."""
+        """Send a report, empty if nothing is due, now or `apart_ms` after the last new one: a receipt was given."""
         if self._stale_ms is None:
             self._stale_ms = max(now_ms, self._taken_ms + apart_ms)
 
@@ -108,12 +104,12 @@ class Journal:
         return self.accepted if self._flight is None else self._flight.number
 
     def forget(self, reference: ReferenceId) -> None:
-        """Report this replica no more: the namespace has learned of it in another way."""
+        """Drop this replica from the queue: the namespace has learned of it in another way."""
         self._due.pop(reference, None)
         self._gone.pop(reference, None)
 
     def next_due(self) -> int | None:
-        """When the next report should be sent (monotonic; in the past when one is in flight), None when never."""
+        """Return when the next report should be sent (monotonic ms; 0 when one is in flight), None when never."""
         if self._flight is not None:
             return 0
         due = [each for each in (self._earliest(), self._stale_ms) if each is not None]
@@ -125,16 +121,15 @@ class Journal:
         return self._heap[0][0] if self._heap else None
 
     def told(self, until_ms: int) -> bool:
-        """Whether all that was to be reported by `until_ms` (monotonic) has been accepted, the first report too. What
-        became due later, and may be on its way, does not matter."""
+        """Whether all that was due by `until_ms` (monotonic) has been accepted, the first report of the boot too."""
         if not self.accepted or (self._flight is not None and self._flight_due <= until_ms):
             return False
         due = self._earliest()
         return due is None or due > until_ms
 
     def take(self, now_ms: int, limit: int, describe: Describe) -> Report | None:
-        """The report to send now: the one in flight, else a new one of at most `limit` due replicas (the first of a
-        boot has none), else None."""
+        """Return the report to send now: the one in flight, else a new one of at most `limit` due replicas, else None.
+        The first of a boot names no replicas."""
         if self._flight is None:
             due = self._earliest()
             self._flight_due = now_ms if due is None else due
@@ -151,7 +146,7 @@ class Journal:
         return self._flight
 
     def answered(self, accepted: int) -> ReportOutcome:
-        """Note the answer to the report in flight."""
+        """Take in the answer to the report in flight."""
         flight = self._flight
         assert flight is not None, "an answer without a report in flight"
         assert flight.number == self.accepted + 1, "numbers have no gaps"
@@ -167,13 +162,13 @@ class Journal:
         return ReportOutcome(None, diverged=True)
 
     def begin_anew(self, boot: int) -> None:
-        """Number from 1 as of this later boot; what is in flight is told behind the first."""
+        """Number from 1 as of this later boot; the replicas in flight are reported after the first, empty report."""
         assert boot > self.boot, (boot, self.boot)
         self.boot, self.rejected = boot, 0
         self._go_on_after(0)
 
     def _go_on_after(self, accepted: int) -> None:
-        """What is in flight is told by the next report but the first."""
+        """Renumber the report in flight as the next one; where that is 1, an empty one, its replicas are due again."""
         flight, self._flight = self._flight, None
         self.accepted, self._tries = accepted, 0
         if flight is not None and accepted:

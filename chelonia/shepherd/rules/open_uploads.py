@@ -1,10 +1,10 @@
-"""Uploads of one Shepherd that are not stored yet: whose they are, and what has come of them.
+"""Uploads of one Shepherd that are not stored yet, by owner and state: reserved, begun or idle.
 
-Space is kept for an upload until it begins or its time is over; then it is idle. Most that never begin are places that
-another upload had in reserve and its sender did not need: one for each, so they are many, and each costs constant work.
-Decides who is refused, who waits without space, and which are forgotten, so that their owner asks for a new ticket.
-Invariants: what has begun is neither idle nor forgotten; an owner has room while one of his own has not begun; none is
-forgotten for an owner who has more.
+Space is reserved for an upload until it begins; one that does not begin in time is idle and keeps only its ticket. Most
+idle ones are spare places that a sender did not need. There is about one for each upload, so each costs constant work.
+Decides which upload is refused, which becomes idle, and which is forgotten, so that its owner needs a new ticket.
+Invariants: an upload that has begun is neither idle nor forgotten. An owner has room while one of his own has not
+begun. No upload is forgotten for the sake of an owner who has more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from chelonia.core import bounds
 from chelonia.core.ids import Dn, ReferenceId
 
 NOBODY = Dn("")
-"""The owner of copies that the metadata have claimed: they count for no user, and are waited for."""
+"""Owner of copies that the metadata have claimed: they count for no user, and are expected to come."""
 
 
 class Crowd(enum.Enum):
-    """Too many uploads that have begun, by the name of the limit."""
+    """A limit of begun uploads that is reached, by its name."""
 
     OF_OWNER = "uploads_open_per_owner"
     OF_ALL = "uploads_open"
@@ -36,7 +36,7 @@ class _State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TicketedUpload:
-    """`bytes`: announced, 0 when not; `reserved_until_ms`: monotonic."""
+    """An upload with a ticket. `bytes`: announced, 0 when not; `reserved_until_ms`: monotonic."""
 
     reference: ReferenceId
     owner: Dn
@@ -53,16 +53,17 @@ class OpenUploads:
         self._own: defaultdict[Dn, dict[_State, dict[ReferenceId, TicketedUpload]]]
         self._own = defaultdict(lambda: {state: {} for state in _State})
         self.bytes_max = 0
-        """Bytes announced by those that have begun or have space: what they have yet to use is no more."""
+        """Bytes announced by uploads that are reserved or begun: an upper bound of the space they still need."""
         self._forgotten: list[ReferenceId] = []
 
     def __iter__(self) -> Iterator[ReferenceId]:
-        """Those that have begun or have space."""
+        """Iterate over the uploads that are reserved or begun."""
         yield from self._all[_State.RESERVED]
         yield from self._all[_State.BEGUN]
 
     def crowded(self, owner: Dn, now_ms: int) -> Crowd | None:
-        """Find a place for one more: too many that have not begun lose their space, the earliest first."""
+        """Make a place for one more upload; the earliest reserved ones may become idle. Returns the limit that refuses
+        it, None when there is a place."""
         reserved, begun = self._all[_State.RESERVED], self._all[_State.BEGUN]
         while reserved and (first := next(iter(reserved.values()))).reserved_until_ms <= now_ms:
             self._set_idle(first)
@@ -79,28 +80,28 @@ class OpenUploads:
         return None
 
     def add(self, upload: TicketedUpload) -> None:
-        """One more has a ticket; later ones have their space for longer. A claimed copy counts as begun."""
+        """Add an upload with a new ticket, as reserved; a claimed copy counts as begun."""
         self.end(upload.reference)
         self._put(upload, _State.BEGUN if upload.owner == NOBODY else _State.RESERVED)
 
     def begin(self, reference: ReferenceId) -> None:
-        """Its bytes are coming."""
+        """Note that its bytes are coming."""
         self._put(self._take(reference), _State.BEGUN)
 
     def broke_off(self, reference: ReferenceId) -> None:
-        """Nothing that came is kept: it may begin anew. Without effect for what was withdrawn meanwhile, and for a
-        claimed copy."""
+        """Make an upload idle that broke off with nothing kept: it may begin anew. Without effect for a claimed copy,
+        and for one that was withdrawn meanwhile."""
         upload = self._all[self._states[reference]][reference] if reference in self._states else None
         if upload is not None and upload.owner != NOBODY:
             self._set_idle(upload)
 
     def end(self, reference: ReferenceId) -> None:
-        """It is stored, withdrawn, or its ticket is over. Without effect for what is not here."""
+        """Remove an upload that is stored, withdrawn, or whose ticket is over. Without effect for an unknown one."""
         if reference in self._states:
             self._take(reference)
 
     def forgotten(self) -> list[ReferenceId]:
-        """Those whose tickets are worth nothing any more, since this was last asked."""
+        """Return the uploads forgotten since the last call: their tickets are no longer good."""
         told, self._forgotten = self._forgotten, []
         return told
 
@@ -112,7 +113,7 @@ class OpenUploads:
             self._forgotten.append(earliest)
 
     def _most_idle(self, owner: Dn) -> Dn | None:
-        """Of whom one is to be forgotten."""
+        """The owner who has to lose an idle upload, None when there are not too many."""
         if len(self._own[owner][_State.IDLE]) > bounds.UPLOADS_OPEN_PER_OWNER_MAX:
             return owner
         if len(self._all[_State.IDLE]) > bounds.UPLOADS_OPEN_MAX:

@@ -1,11 +1,11 @@
-"""How many repair copies a Shepherd sends, or takes, at once: who comes while all places are taken waits a moment.
+"""Places for repair copies: how many a Shepherd sends, or receives, at once. A copy waits a moment for a free place.
 
-Librarians plan within the same limit, but each by itself, and a new leader knows nothing of what the one before it has
-ordered: so it is the Shepherd that keeps it. Short copies take turns here. Beside long ones who asks is told BUSY, and
-goes elsewhere: for as long as it waited no byte of its copy would arrive, and its claim would run out.
-Places to send and places to take are counted apart: a copy that has the one waits for the other at another Shepherd,
-and what that one takes ends without a place of this one. So none waits for itself in a circle.
-A copy whose bytes have stopped coming gives its place back, and has one again when they go on.
+The Shepherd keeps the limit. Librarians plan within it, but each by itself, and a new leader does not know its
+predecessor's orders. Short copies take turns here. Behind long ones a copy is refused with BUSY and goes elsewhere: its
+claim would run out while it waits.
+Places to send and to receive are counted apart. A copy with a place to send waits for one at another Shepherd, where
+copies need none of these places to end. So no circle of waiting arises.
+A copy whose bytes have stopped coming gives its place back, and takes one again when they go on.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from chelonia.core.timing.clock import Clock, done_within
 from chelonia.shepherd.waiting import settled
 
 MOMENT_MS: Final = 1000
-"""How long somebody waits for a place: some turns of small copies, and little beside how long a claim lasts."""
+"""How long a copy waits for a place: some turns of small copies, and little compared with a claim."""
 
 
 STALL_MS: Final = 5_000
-"""A copy of which no byte comes for so long gives its place back until one does. A sender all of whose copies share one
-rate pauses for less."""
+"""How long no byte of a copy may come before it gives its place back. Pauses of a sender whose copies share one rate
+are shorter."""
 
 
 def places_of(own: int, ordered: int) -> int:
-    """How many places there are: the least of what is configured, what the cluster orders (0: nothing) and the bound,
-    at least 1."""
+    """Return the number of places, at least 1: the least of the configuration, the cluster's order (0: none), and the
+    bound."""
     return max(1, min(own, ordered or own, bounds.COPIES_IN_FLIGHT_PER_NODE_MAX))
 
 
 class SlotPool:
-    """The places of one direction of one Shepherd; who has waited longest has the next one."""
+    """The places of one direction of one Shepherd, in order of arrival."""
 
     def __init__(self, clock: Clock, shepherd: ServiceId, most: int) -> None:
         self._clock = clock
@@ -47,14 +47,14 @@ class SlotPool:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def limit(self, most: int) -> None:
-        """So many there are from now on; who has one keeps it."""
+        """Set the number of places; copies that hold one keep it."""
         assert most > 0, "`places_of` leaves one: nobody waits for ever"
         self.most = most
         self._next()
 
     @asynccontextmanager
     async def one(self, operation: str) -> AsyncIterator[TransferSlot]:
-        """Hold a place. Raises: BUSY, about this Shepherd, when none comes free in a moment."""
+        """Hold a place within the context. Raises: BUSY, naming this Shepherd, when none is free in `MOMENT_MS`."""
         place = TransferSlot(self, operation)
         await place.take()
         try:
@@ -63,7 +63,7 @@ class SlotPool:
             place.leave()
 
     async def take(self, operation: str) -> None:
-        """Take a place, which is to be `left`. Raises: BUSY, as `one`."""
+        """Take a place; the caller gives it back by `left`. Raises: BUSY, as `one`."""
         assert not self._waiting or self.taken >= self.most, "nobody waits while a place is free"
         if self.taken < self.most and not self._waiting:
             self.taken += 1
@@ -83,7 +83,7 @@ class SlotPool:
             raise CheloniaError(Kind.BUSY, operation, self._shepherd, cause)
 
     def left(self) -> None:
-        """A place is free again."""
+        """Give a place back."""
         assert self.taken > 0, "a place is given back once"
         self.taken -= 1
         self._next()
@@ -97,7 +97,7 @@ class SlotPool:
 
 
 class TransferSlot:
-    """A place of `one`, which is given back while the other side stands still."""
+    """A place of `one`, given back while the other side sends nothing."""
 
     def __init__(self, places: SlotPool, operation: str) -> None:
         self._places = places
@@ -117,10 +117,10 @@ class TransferSlot:
             self._places.left()
 
     async def while_coming(self, clock: Clock, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """The same bytes; the place is given back when none comes for `STALL_MS`, and taken again for the next.
+        """Yield the bytes of `body`; give the place back when none come for `STALL_MS`, and take one for the next.
 
-        Raises: TIMEOUT when there is none by then: what has come is kept, and who sends goes on later; what `body`
-        raises.
+        Raises: TIMEOUT when there is no place by then (received bytes are kept, and the sender goes on later); errors
+            of `body`.
         """
         waits_since: Ms | None = clock.monotonic_ms()
 

@@ -1,9 +1,9 @@
-"""Who gets the space of a disk that more uploads want than fit.
+"""Space of a disk that more uploads want than fit.
 
-Decides from what was promised so far; never looks at the disk itself. Space is promised for the asking, without a byte:
-so what an owner has asked for and not begun to use gives way to another who has asked for less, the largest first. What
-is being received gives way only beyond `bounds.PROMISED_SHARE_PER_OWNER` of what is free: a trickle holds no disk.
-Invariants: copies that the metadata have claimed never give way; nothing gives way in vain, or to a larger claim.
+Decides from promises made so far; never looks at the disk itself. A promise costs its owner nothing, so one that has
+not begun gives way to an owner who was promised less, the largest first. An upload that has begun gives way only where
+its owner has more than `bounds.PROMISED_SHARE_PER_OWNER` of the free space: a trickle holds no disk.
+Invariants: copies that the metadata have claimed never give way; none gives way in vain, or to a larger claim.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from chelonia.core.ids import Dn, ReferenceId
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Space kept for one upload: `bytes` that have not come, whether they are coming now, and whether it is a claimed
-    copy, which is nobody's own."""
+    """Space promised to one upload. `bytes`: still to come. `begun`: they are coming now. `claimed`: a copy that the
+    metadata have claimed, which counts for no owner."""
 
     reference: ReferenceId
     owner: Dn
@@ -33,9 +33,9 @@ def make_room(wanted: Promise, free: int, promises: Sequence[Promise]) -> tuple[
     """Find space for one more upload.
 
     Args:
-        wanted: what is asked for; 0 bytes when its size is not known.
-        free: bytes of the disk that are not used.
-        promises: of all other uploads.
+        wanted: the new promise; 0 bytes when its size is not known.
+        free: unused bytes of the disk.
+        promises: those of all other uploads.
     Returns: the uploads whose promises end for it.
     Raises: NO_SPACE.
     """
@@ -55,7 +55,7 @@ def make_room(wanted: Promise, free: int, promises: Sequence[Promise]) -> tuple[
 
 
 def _giving_way(wanted: Promise, free: int, promises: Sequence[Promise]) -> list[Promise]:
-    """Promises that end for another, in this order."""
+    """Promises that may end for `wanted`, first to go first."""
     totals = Counter[Dn]()
     for promise in promises:
         totals[promise.owner] += 0 if promise.claimed else promise.bytes

@@ -1,7 +1,7 @@
-"""When to re-read which replica: suspicion first, otherwise round and round within a period, at a bounded rate.
+"""The order and pace of the scrub: suspicious replicas first, the others in rounds of one period, at a bounded rate.
 
-The round goes by order of reference with a cursor that survives restarts, so a Shepherd that restarts often still
-comes to its last replica. Time between two replicas is in proportion to their bytes. Pure; time is passed in.
+A round goes by order of reference. Its cursor survives restarts, so a Shepherd that restarts often still comes to its
+last replica. The time between two replicas is in proportion to their bytes. Pure; time is passed in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from chelonia.shepherd.store.index import Index
 from chelonia.shepherd.store.lifecycle import KeptReplica
 
 REPLICA_COST_BYTES: Final = 64 * 1024
-"""What opening a replica costs, as bytes read: keeps a million tiny replicas from being free."""
+"""Cost of opening a replica, in bytes read: a million tiny replicas are not free."""
 NAP_MS_MAX: Final = 60_000
-"""How long to wait at most before looking again what is here."""
+"""Longest wait before the scrub looks at the index again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class RoundPace:
 
 
 def nap_ms(pace: RoundPace) -> int:
-    """How long to wait at most before looking again what is here: short beside the period."""
+    """Return the longest wait before the scrub looks at the index again, short compared with the period."""
     return max(1, min(NAP_MS_MAX, pace.period_ms // 20))
 
 
 def read_ms(size: int, pace: RoundPace) -> int:
-    """How long reading `size` bytes takes at the highest rate, in ms."""
+    """Return how long reading `size` bytes takes at the highest rate, in ms."""
     return size * 1000 // pace.bytes_per_s_max
 
 
 def slot_ms(size: int, index: Index, pace: RoundPace) -> int:
-    """The share of the period that a replica of `size` bytes takes, at least what the highest rate demands."""
+    """Return the share of the period for a replica of `size` bytes, in ms: no less than the highest rate demands."""
     cost = size + REPLICA_COST_BYTES
     total = index.total_bytes + REPLICA_COST_BYTES * len(index)
     share = pace.period_ms * cost // max(total, cost)
@@ -58,7 +58,7 @@ class ScrubRound:
         self._suspects[reference] = None
 
     def is_suspect(self, reference: ReferenceId) -> bool:
-        """Whether something has been said against it that no check has settled."""
+        """Whether this replica is suspected and not yet checked."""
         return reference in self._suspects
 
     def next_suspect(self, index: Index) -> KeptReplica | None:

@@ -1,1 +1,1 @@
-"""What a Shepherd keeps: replicas on disk, their index, and the life of each."""
+"""The store of a Shepherd: replicas on disk, their index, and the life of each."""

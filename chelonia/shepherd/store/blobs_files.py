@@ -1,11 +1,12 @@
 """Replicas as files on a local disk: temporary, fsync, rename, fsync directory.
 
 Layout, record and crash rules: docs/formats/replica-store.md. `incoming/` holds uploads (`.writing` while they run,
-`.kept` when suspended), `replicas/<2 hex>/` the replicas with a record beside each, `quarantine/` what was set aside.
+`.kept` when suspended), `replicas/<2 hex>/` the replicas with a record beside each, `quarantine/` those set aside.
 The record's suffix says whether the replica is committed: `.record`, or `.uncommitted` before.
-Invariants: a replica is never visible before its bytes and record are on stable storage; a start throws uploads away
-(their tickets are of another boot, and bytes may have holes); every path is made of a checked UUID.
-All blocking calls run in threads of this adapter.
+All blocking calls run in threads of this adapter. Invariants:
+- A replica is never visible before its bytes and record are on stable storage.
+- A start discards uploads: their tickets are of another boot, and their bytes may have holes.
+- Every path is made of a checked UUID.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ log = logging.getLogger(__name__)
 COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
 ERASING: Final = ".erasing"
-"""What a record is called while its replica is erased: a start finishes what a crash interrupted."""
+"""Suffix of a record while its replica is erased: a start finishes an erasure that a crash interrupted."""
 UUID_CHARS: Final = 36
 RECORD_READ_BYTES: Final = 64 * 1024
-"""More than a record has."""
+"""More bytes than any record has."""
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
-"""Written bytes are sent to the disk in the background this often, so that the last fsync is short."""
+"""Written bytes between two syncs in the background, which keep the last fsync short."""
 DRAFTS_OPEN_MAX: Final = 64
-"""Files of small replicas written and synced together: as many descriptors are open."""
+"""Files of small replicas written and synced together, and so descriptors open at once."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGE = (errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-"""What says that the bytes are gone or rotten; anything else (no descriptors, no rights) says nothing about them."""
+"""Errors that mean bytes are gone or rotten; any other (no descriptors, no rights) says nothing about them."""
 FOREIGN: Final = ".foreign"
-"""What a directory in a file's place is called in quarantine: nobody has ordered what is in it to be erased."""
+"""Suffix in quarantine of a directory found in a file's place: nobody has ordered its content to be erased."""
 _IN_THE_WAY = (errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EXDEV)
-"""What says that a name cannot be removed, and nothing about the disk."""
+"""Errors that mean a name cannot be removed; they say nothing about the disk."""
 
 
 class FileBlobs:
@@ -74,7 +75,7 @@ class FileBlobs:
 
     Args:
         root: its directory, made if missing; one process at a time.
-        min_free_bytes: refused before the disk is really full.
+        min_free_bytes: reserve of free space that is never used.
         threads: concurrent blocking calls; still_ms: as of `DiskThreads`.
 
     Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
@@ -94,10 +95,10 @@ class FileBlobs:
             raise
         self.threads = DiskThreads(threads, still_ms)
         self.moving = threading.Lock()
-        """Held by whoever takes a replica from one folder to another or away: one of two comes first."""
+        """Lock of calls that move a replica between folders, or remove it."""
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
-        """Wait for running calls, do what is `last`, and let another process have the directory."""
+        """Wait for running calls, call `last`, and let another process have the directory."""
         self.threads.close()
         last()
         if self._lock >= 0:
@@ -122,7 +123,7 @@ class FileBlobs:
                 raise
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> FileWriter:
-        """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
+        """Open a writer; with `resume` continue a kept upload. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
         path = self.incoming(reference, ".writing")
         kept = self.incoming(reference, ".kept")
         try:
@@ -132,7 +133,7 @@ class FileBlobs:
         return FileWriter(self, reference, fd, offset)
 
     async def forget_kept(self, reference: ReferenceId) -> None:
-        """Remove what is kept of an upload: it begins anew."""
+        """Remove the kept bytes of an upload: it begins anew."""
         kept = self.incoming(reference, ".kept")
         await self.run(lambda: kept.unlink(missing_ok=True))
 
@@ -157,7 +158,7 @@ class FileBlobs:
         return self._read(self.replica(reference), span, check)
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """Nothing: a file is to be opened first."""
+        """Return None: a file has to be opened first."""
         return None
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
@@ -186,20 +187,20 @@ class FileBlobs:
         await self._move(lambda: _move_aside(source, target))
 
     def put_aside(self, reference: ReferenceId, record: bytes, data: bytes, *, committed: bool) -> None:
-        """Put bytes and record durably where what is set aside is. Blocks."""
+        """Put bytes and record durably into quarantine. Blocks."""
         place = self.aside(reference)
         _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
         _fsync_directory(place.parent)
 
     def committed_files(self, prefix: str, bytes_max: int) -> list[ReferenceId]:
-        """Committed replicas of a folder that have at most so many bytes. Blocks."""
+        """Return the committed replicas of a folder that have at most `bytes_max` bytes. Blocks."""
         with os.scandir(self._root / "replicas" / prefix) as listed:
             seen = {entry.name: entry for entry in listed}
         names = [name for name in seen if is_uuid(name) and name + COMMITTED in seen]
         return [ReferenceId(name) for name in names if 0 <= _size(seen[name].path) <= bytes_max]
 
     def whole(self, reference: ReferenceId) -> tuple[bytes, bytes] | None:
-        """(record, bytes) of a small replica; None when it is not committed, gone or unreadable. Blocks."""
+        """Return (record, bytes) of a small replica; None when it is not committed, gone or unreadable. Blocks."""
         path = f"{self.replica(reference)}"
         try:
             return _read_whole(path + COMMITTED), _read_whole(path)
@@ -209,7 +210,7 @@ class FileBlobs:
             return None
 
     def take_away(self, references: Sequence[ReferenceId]) -> None:
-        """Remove replicas that are elsewhere too, durably. What is in the way stays, and is logged. Blocks."""
+        """Remove replicas that are elsewhere too, durably; names that cannot be removed are logged. Blocks."""
         for reference in references:
             try:
                 _unname(self.replica(reference))
@@ -242,7 +243,7 @@ class FileBlobs:
         return await self.run(lambda: sum(map(is_uuid, {n[:UUID_CHARS] for n in os.listdir(folder)})), long=True)
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
-        """Every replica on disk, a folder a page. Erasures and moves that a crash interrupted are finished."""
+        """Yield every replica on disk, a page for each folder; finish erasures and moves that a crash interrupted."""
         for prefix in PREFIXES:
             folder = self._root / "replicas" / prefix
             noted = notes.parts.get(prefix, {})
@@ -272,7 +273,7 @@ class FileBlobs:
             await self.run(lambda: (self._root / draft).unlink(missing_ok=True))
 
     async def _in_root(self, work: Callable[[Path], None]) -> None:
-        """Do what makes files beside the folders of the store. Raises: as `run`; UNAVAILABLE when it is not there."""
+        """Make files beside the folders of the store. Raises: as `run`; UNAVAILABLE when the store is not there."""
 
         def held() -> None:
             with store_state.held(self._root) as root:
@@ -281,7 +282,7 @@ class FileBlobs:
         await self.run(held)
 
     async def _follows_aside(self, reference: ReferenceId) -> bool:
-        """Whether a record was alone because its bytes are in quarantine; it is moved there too."""
+        """Move a record without bytes to quarantine if its bytes are there; returns whether they were."""
         source, target = self.replica(reference), self.aside(reference)
         if not await self.run(target.exists):
             return False
@@ -289,7 +290,7 @@ class FileBlobs:
         return True
 
     async def space(self) -> tuple[int, int]:
-        """(free, total) bytes usable for replicas; the reserve is not free."""
+        """Return (free, total) bytes usable for replicas; the reserve is not free."""
         return await self.answered(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
 
     # --- for the writer -------------------------------------------------------------------------------------------
@@ -302,15 +303,13 @@ class FileBlobs:
             raise _disk_error(error) from error
 
     async def answered(self, fn: Callable[[], T]) -> T:
-        """The same of a call that is waited for while the disk answers others. Raises: UNAVAILABLE when it does not."""
+        """As `run`, but wait only while the disk answers. Raises: UNAVAILABLE when it does not."""
         try:
             return await self.threads.answered(fn)
         except OSError as error:
             raise _disk_error(error) from error
 
     async def _move(self, fn: Callable[[], T]) -> T:
-        """Run a blocking call while no other one moves replicas."""
-
         def alone() -> T:
             with self.moving:
                 return fn()
@@ -318,19 +317,19 @@ class FileBlobs:
         return await self.run(alone)
 
     def incoming(self, reference: ReferenceId, suffix: str) -> Path:
-        """Where an upload is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        """Return the path of an upload. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "incoming" / (parse_reference(reference) + suffix)
 
     def replica(self, reference: ReferenceId) -> Path:
-        """Where a replica is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        """Return the path of a replica. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "replicas" / parse_reference(reference)[:2] / reference
 
     def aside(self, reference: ReferenceId) -> Path:
-        """Where what is set aside is. Raises: BAD_REQUEST unless `reference` is a UUID."""
+        """Return the path of a replica in quarantine. Raises: BAD_REQUEST unless `reference` is a UUID."""
         return self._root / "quarantine" / parse_reference(reference)
 
     def free_bytes(self) -> int:
-        """Free bytes above the reserve; negative below it. Blocks."""
+        """Return the free bytes above the reserve; negative below it. Blocks."""
         stat = os.statvfs(self._root)
         return stat.f_bavail * stat.f_frsize - self._min_free_bytes
 
@@ -339,7 +338,7 @@ class FileBlobs:
         return stat.f_blocks * stat.f_frsize
 
     async def _read(self, path: Path, span: ByteRange, check: Check) -> AsyncIterator[bytes]:
-        """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the taker."""
+        """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the caller."""
         offset, end, fd = span.offset, span.offset + span.length, -1
         ahead: asyncio.Future[tuple[int, bytes]] | None = None
         try:
@@ -359,7 +358,7 @@ class FileBlobs:
                 raise _disk_error(error) from error
             raise CheloniaError(Kind.NOT_ALIVE, "read", path.name, f"unreadable: {error.strerror}") from error
         finally:
-            if ahead is not None:  # while the thread works on it, the descriptor is not ours to close
+            if ahead is not None:  # its thread may still use the descriptor, and closes it
                 ahead.add_done_callback(_close_unwanted)
             elif fd >= 0:
                 os.close(fd)
@@ -371,7 +370,7 @@ class FileBlobs:
         return self.threads.run(lambda: _read_at(path, fd, where, check))
 
     async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
-        """Run a blocking call that answers an open descriptor first; a cancelled caller leaks none."""
+        """Run a blocking call whose result begins with an open descriptor; a cancelled caller leaks none."""
         work = self.threads.run(fn)
         try:
             return await asyncio.shield(work)
@@ -420,7 +419,7 @@ class FileWriter:
             raise
 
     async def suspend(self) -> None:
-        """Keep what was written for a later resume. Raises: UNAVAILABLE, as the sync of a commit does."""
+        """Keep the written bytes for a later resume. Raises: UNAVAILABLE, as the sync of a commit does."""
         await self._synchronised()
         writing = self._store.incoming(self._reference, ".writing")
         await self._store.run(lambda: self._keep(writing))
@@ -450,22 +449,21 @@ class FileWriter:
                 raise _disk_error(error) from error
 
     def _publish(self, record: bytes) -> None:
-        """The order matters: a record without bytes is understood at the next start, bytes without a record are not."""
         os.fsync(self._fd)
         final = self._store.replica(self._reference)
         draft = self._store.incoming(self._reference, COMMITTED)
         _write_durably((draft, record))
-        try:
+        try:  # in this order: a start understands a record without bytes, but not bytes without a record
             os.replace(draft, _with(final, UNCOMMITTED))
             os.replace(self._store.incoming(self._reference, ".writing"), final)
             _fsync_directory(final.parent)
         except OSError:
-            _erase_at(final)  # nobody will be told of it
+            _erase_at(final)  # no report will name it
             raise
         self._close()
 
     def _keep(self, writing: Path) -> None:
-        os.fsync(self._fd)  # what went wrong with these bytes may not be told to who opens them again
+        os.fsync(self._fd)  # a write error of these bytes may not be reported to the next descriptor
         self._close()
         os.replace(writing, writing.with_suffix(".kept"))
 
@@ -479,7 +477,7 @@ class FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaWriting:
-    """Where a new replica is written, and where it goes."""
+    """Paths where a new replica is written, and its final one."""
 
     bytes: Path
     record: Path
@@ -487,7 +485,7 @@ class _ReplicaWriting:
 
 
 def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica]) -> None:
-    """Write whole replicas, in the order in which `FileWriter` makes one visible: bytes and records, their names."""
+    """Write whole replicas, in the order of `FileWriter`: first bytes and records, then their names."""
     drafts = [
         draft
         for where, each in zip(writing, replicas, strict=True)
@@ -502,7 +500,7 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
         for folder in dict.fromkeys(where.final.parent for where in writing):
             _fsync_directory(folder)
     except OSError:
-        for where in writing:  # nobody will be told of them
+        for where in writing:  # no report will name them
             for undo in (where.bytes.unlink, where.record.unlink, partial(_erase_at, where.final)):
                 with contextlib.suppress(OSError, CheloniaError):
                     undo()
@@ -514,7 +512,6 @@ def _with(path: Path, suffix: str) -> Path:
 
 
 def _prepare(root: Path) -> None:
-    """Make the folders and throw away uploads."""
     fresh = not _is_laid_out(root)
     if fresh and (root / store_state.IDENTITY).exists():
         raise CheloniaError(Kind.BAD_CONFIG, "open store", str(root), f"{_GONE}: {store_state.PUT_BACK}")
@@ -531,7 +528,7 @@ _GONE: Final = "its replicas/ is gone"
 
 
 def lay_out(root: Path) -> None:
-    """Make the folders of a store, those of replicas before anything says whose they are."""
+    """Make the folders of a store; those of replicas come before its identity."""
     for name in ("incoming", "quarantine", *(f"replicas/{prefix}" for prefix in PREFIXES)):
         (root / name).mkdir(parents=True, exist_ok=True)
 
@@ -574,7 +571,7 @@ def _read_at(path: Path, fd: int, where: tuple[int, int], check: Check) -> tuple
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunk = os.pread(fd, where[1], where[0])
-        if len(chunk) == where[1]:  # else it is told that bytes are missing
+        if len(chunk) == where[1]:  # else the reader reports that bytes are missing
             check(where[0], chunk)
         return fd, chunk
     except BaseException:
@@ -583,7 +580,7 @@ def _read_at(path: Path, fd: int, where: tuple[int, int], check: Check) -> tuple
 
 
 def _read_record(path: Path, decode: Callable[[bytes], T]) -> tuple[T | None, bool]:
-    """(what it tells or None, committed) of the record at `path`; one that cannot be read counts as committed."""
+    """(decoded content or None, committed) of the record at `path`; one that cannot be read counts as committed."""
     for suffix in (COMMITTED, UNCOMMITTED):
         try:
             raw = _read_whole(f"{path}{suffix}")
@@ -603,10 +600,9 @@ def _read_record(path: Path, decode: Callable[[bytes], T]) -> tuple[T | None, bo
 
 
 def _read_whole(path: str) -> bytes:
-    """A small file in as few calls as it takes: each hands the interpreter's lock to and fro."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = []
+        parts = []  # read in few calls: each releases and takes the interpreter's lock
         while part := os.read(fd, RECORD_READ_BYTES):
             parts.append(part)
             if len(part) < RECORD_READ_BYTES:
@@ -617,9 +613,8 @@ def _read_whole(path: str) -> bytes:
 
 
 def _scan_page(folder: Path, noted: dict[ReferenceId, bytes]) -> Scanned:
-    """Noted replicas of which there are bytes and a record, and all else as it is read. A million pass through here at
-    a start, so they are looked up as sets."""
-    listed = os.listdir(folder)
+    """A page of a folder: noted replicas that have bytes and a record, and all others as read from their records."""
+    listed = os.listdir(folder)  # looked up as sets: a start passes a million through here
     bare = {name for name in listed if len(name) == UUID_CHARS}
     committed = _with_suffix(listed, COMMITTED) & bare & noted.keys()
     if 2 * len(committed) == len(listed):  # nothing else is there
@@ -659,7 +654,7 @@ def _scan_names(folder: Path, listed: Iterable[str]) -> Iterator[StoredReplica]:
             continue
         path = folder / reference
         if reference + ERASING in names:
-            with contextlib.suppress(CheloniaError):  # what is in the way is told when the order comes again
+            with contextlib.suppress(CheloniaError):  # a name in the way is reported when the order comes again
                 _erase_at(path)
             continue
         facts, committed = _read_record(path, records.decode_facts)
@@ -704,8 +699,7 @@ def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
 
 
 def _erase_at(place: Path) -> bool:
-    """The record is renamed first: it is the intent, and whoever finds it after a crash goes on here. Without a record
-    there is nothing to be mistaken about. Raises: CONFLICT, naming what is in the way."""
+    """Erase a replica durably; returns whether there was anything. Raises: CONFLICT, naming a path in the way."""
     try:
         return _take_away(place)
     except OSError as error:
@@ -723,7 +717,7 @@ def _take_away(place: Path) -> bool:
 
 
 def _unname(place: Path) -> bool:
-    intent = _with(place, ERASING)
+    intent = _with(place, ERASING)  # the record is renamed first: after a crash a start finishes the erasure
     for record in (_with(place, UNCOMMITTED), _with(place, COMMITTED)):
         with contextlib.suppress(FileNotFoundError):  # in this order: it may be settled meanwhile
             os.replace(record, intent)
@@ -752,10 +746,9 @@ def _move_aside(source: Path, target: Path) -> None:
 
 
 def _bring_back(source: Path, target: Path) -> StoredReplica | None:
-    """The record goes first, as committed: a crash in between leaves one whose bytes are still aside and can follow."""
     if not source.exists():
         return None
-    for suffix in (UNCOMMITTED, COMMITTED):
+    for suffix in (UNCOMMITTED, COMMITTED):  # the record first: after a crash the bytes in quarantine can follow it
         if _with(source, suffix).exists():
             os.replace(_with(source, suffix), _with(target, COMMITTED))
             _fsync_directory(target.parent)
@@ -767,7 +760,7 @@ def _bring_back(source: Path, target: Path) -> StoredReplica | None:
 
 
 def _write_durably(*drafts: tuple[Path, bytes]) -> None:
-    """Write files; all are written when the first is synced, so that the syncs share their work."""
+    """Write and sync files; all are written before the first sync, so that the syncs share their work."""
     opened: list[int] = []
     try:
         for path, data in drafts:

@@ -1,8 +1,8 @@
-"""Replicas on a local disk: small ones in segments, all others as files. Nobody above can tell one from the other.
+"""Replicas on a local disk: small ones in segments, all others as files. Layers above cannot tell them apart.
 
-What comes whole and is small goes into a segment; so does an upload that ends while it is small, which is held in
-memory until then, and in the background what is a file though it is small. What is set aside, or kept to be resumed,
-is a file always: a person may have to look at it.
+A small replica that arrives whole goes into a segment. So does an upload that ends while it is small; it is held in
+memory until then. A job moves small replicas that are files into segments.
+Replicas in quarantine and suspended uploads are always files: a person may have to look at them.
 Layout: docs/formats/replica-store.md. Reasoning: docs/design/017-small-replicas.md.
 """
 
@@ -42,9 +42,9 @@ from chelonia.shepherd.store.blobs_segments import BlobSegments
 from chelonia.shepherd.store.small_files import SmallFiles
 
 MOVE_MS: Final = 100
-"""Between two moves out of a segment that is given up: at most 10 MiB a second."""
+"""Pause between two moves out of a segment that is given up: at most 10 MiB a second."""
 LOOK_MS: Final = 10_000
-"""Between two looks for such a segment."""
+"""Pause between two looks for such a segment."""
 _GONE: Final = "its segments/ is gone"
 
 
@@ -53,8 +53,8 @@ class LocalBlobs:
 
     Args:
         root, min_free_bytes, still_ms: as of `FileBlobs`.
-        small_bytes_max: replicas of at most so many bytes go into segments; 0: none do, those that are there stay.
-        segment_bytes: after so many bytes another segment is begun.
+        small_bytes_max: largest replica that goes into a segment; 0: none do, and those that are there stay.
+        segment_bytes: size at which another segment is begun.
 
     Raises: BAD_CONFIG when another process uses the directory, or its replicas are gone.
     """
@@ -74,7 +74,7 @@ class LocalBlobs:
         self._small_bytes_max = small_bytes_max
         self._begun = self._scanned = False
         self._saying = threading.Lock()
-        """Held by whoever says whose store it is, or that it has segments."""
+        """Lock of writes to the store's identity."""
         self._erasing = asyncio.Lock()
         self._to_erase: dict[ReferenceId, None] = {}
         self._erased = set[ReferenceId]()
@@ -85,18 +85,18 @@ class LocalBlobs:
         except BaseException:
             files.close()
             raise
-        # What has nothing to do with segments.
+        # These have nothing to do with segments.
         self.probe, self.space = files.probe, files.space
         self.notes, self.note, self.note_anew = files.notes, files.note, files.note_anew
         self.quarantined, self.count_quarantined = files.quarantined, files.count_quarantined
         self.discard, self.reinstate = files.discard, files.reinstate
 
     def close(self) -> None:
-        """Wait for running calls, note where everything is, and let another process have the directory."""
+        """Wait for running calls, note the places in segments, and let another process have the directory."""
         self._files.close(self._segments.close)
 
     def job(self) -> Job:
-        """Segments of which little is left are given up, and small files moved into segments, a little at a time."""
+        """Return the job that gives up mostly empty segments, and moves small files into segments, bit by bit."""
 
         def move() -> bool:
             return self._segments.compact() or (self._scanned and self._small_files.move())
@@ -116,21 +116,21 @@ class LocalBlobs:
 
     async def identify(self, identity: StoreIdentity) -> None:
         def say() -> None:
-            with self._saying:  # the first segment may be on its way, said and not known yet
+            with self._saying:  # the first segment may be noted in the identity before `in_use` is true
                 has_segments = self._segments.in_use or store_state.has_segments(self._root)
                 store_state.write_identity(self._root, identity, segments=has_segments)
 
         await self._files.run(say)
 
     def _check_segments(self) -> None:
-        """Raises: BAD_CONFIG when there should be segments."""
+        """Raises: BAD_CONFIG when the identity says that there are segments, and there are none."""
         if self._segments.in_use:
             self._say_segments()
         elif store_state.has_segments(self._root):
             raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), f"{_GONE}: {store_state.PUT_BACK}")
 
     def _say_segments(self) -> None:
-        """From now on the store is not complete without its segments."""
+        """Note in the identity that the store is not complete without its segments."""
         with self._saying:
             if not store_state.has_segments(self._root):
                 identity = store_state.read_identity(self._root)
@@ -140,14 +140,14 @@ class LocalBlobs:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> BlobWriter:
-        """Open a writer; with `resume` continue what was kept. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
-        if not self._small_bytes_max or resume:  # what is kept is a file
+        """Open a writer; with `resume` continue a kept upload. Raises: UNAVAILABLE, NO_SPACE on a failing disk."""
+        if not self._small_bytes_max or resume:  # a kept upload is a file
             return await self._files.create(reference, resume=resume)
         await self._files.forget_kept(reference)
         return SmallWriter(self, self._files, reference, self._small_bytes_max)
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
-        """Put whole new replicas on stable storage. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+        """Put whole new replicas on stable storage, all or none. Raises: NO_SPACE, UNAVAILABLE."""
         largest = max((len(each.data) for each in replicas), default=0)
         if not self._small_bytes_max or largest > self._small_bytes_max:
             await self._files.store_whole(replicas)
@@ -187,7 +187,7 @@ class LocalBlobs:
             yield data
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """What of a segment is in memory. Two hand-overs between threads cost more than most reads."""
+        """Return all `size` bytes when the page cache has them, else None: they have to be read."""
         return self._segments.at_hand(reference, size)
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
@@ -233,12 +233,12 @@ class LocalBlobs:
     async def erase(self, reference: ReferenceId) -> bool:
         """Remove bytes and record durably, wherever they are; False when there was nothing.
 
-        One thread erases at a time; what waits meanwhile and is small goes together."""
+        One thread erases at a time; small replicas whose erasures wait go together."""
         small = self._segments.holds(reference)
         try:
             if small:
                 self._to_erase[reference] = None
-                await asyncio.sleep(0)  # who is asked for at the same time goes with it
+                await asyncio.sleep(0)  # erasures requested at the same time join this batch
             async with self._erasing:
                 if reference in self._to_erase:
                     batch, self._to_erase, self._erased = tuple(self._to_erase), {}, set()
@@ -249,20 +249,20 @@ class LocalBlobs:
                     await self._files.run(lambda: self._segments.erase(reference))
                 found = await self._files.erase(reference) or small
             return await self.erase(reference) if not small and reference in self._segments else found
-        finally:  # who is waited for no longer is not erased later: its order may not hold then
+        finally:  # a cancelled erasure is not carried out later: its order may not hold then
             self._to_erase.pop(reference, None)
             self._erased.discard(reference)
 
     def _erase_small(self, references: Sequence[ReferenceId]) -> list[ReferenceId]:
-        """Those of which nothing is left: none where one cannot be erased, for nobody fails for another's bytes."""
+        """Erase from segments; returns those of which nothing is left."""
         try:
             self._segments.erase(*references)
         except OSError:
-            return []
+            return []  # each is then tried by itself: none fails for another's bytes
         return [reference for reference in references if not self._is_beside(reference)]
 
     def _is_beside(self, reference: ReferenceId) -> bool:
-        """Whether something of it is kept or set aside, or a file that was in the way when it moved."""
+        """Whether it also has a kept upload, a copy in quarantine, or a file left over when it moved."""
         files = self._files
         places = (files.incoming(reference, ".kept"), files.aside(reference), files.replica(reference))
         return any(map(os.path.lexists, places))
@@ -301,7 +301,7 @@ class LocalBlobs:
         self._scanned = True
 
     def _joined(self, page: Scanned, noted: dict[ReferenceId, bytes], lengths: dict[int, int]) -> Scanned:
-        """A page of files with what is in segments."""
+        """A page of files, joined with the replicas in segments."""
         segments, places = self._segments, self._segments.places[page.prefix]
         page = self._once(page, places)
         here = {each: note for each, note in noted.items() if each in places and segments.size(each, lengths) >= 0}
@@ -313,8 +313,8 @@ class LocalBlobs:
         return replace(page, known=known, uncommitted=page.uncommitted | open_, read=read)
 
     def _once(self, page: Scanned, places: Mapping[ReferenceId, int]) -> Scanned:
-        """A page of files without those that are in a segment too: a crash came while they moved. One of the two goes,
-        the file if the entry is whole."""
+        """A page of files without those that are in a segment too, after a crash while they moved. The file is removed
+        if the entry is whole, else the entry."""
         read = {stored.reference for stored in page.read}
         twice = (places.keys() & page.known.keys()) | (places.keys() & read)
         if not twice:
@@ -328,7 +328,7 @@ class LocalBlobs:
         return replace(page, known=known, uncommitted=page.uncommitted - moved, read=rest)
 
     async def _finish_setting_aside(self) -> None:
-        """Of what is in a segment and in quarantine too, keep what is whole: a crash came in between."""
+        """Remove one copy of replicas that are both in a segment and in quarantine, after a crash in between."""
         for stored in await self._files.quarantined():
             if stored.reference in self._segments:
                 if await self._files.run(lambda stored=stored: self._is_aside(stored.reference)):  # type: ignore[misc]
@@ -337,7 +337,7 @@ class LocalBlobs:
                     await self._files.discard(stored.reference)
 
     def _is_aside(self, reference: ReferenceId) -> bool:
-        """Whether all that is in a segment of a replica is in quarantine too: after a power cut that may be zeros."""
+        """Whether quarantine has the same bytes and record as the segment: after a power cut it may have zeros."""
         place = self._files.aside(reference)
         records = (Path(f"{place}{suffix}") for suffix in (COMMITTED, UNCOMMITTED))
         with contextlib.suppress(OSError, CheloniaError):
@@ -359,7 +359,7 @@ class SmallWriter:
         return len(self._held) if self._file is None else self._file.offset
 
     async def write(self, chunk: bytes) -> None:
-        """Append. Raises: NO_SPACE (nothing is kept), UNAVAILABLE."""
+        """Append. Raises: NO_SPACE (the upload is discarded), UNAVAILABLE."""
         if self._file is None and len(self._held) + len(chunk) <= self._bytes_max:
             self._held += chunk
         else:
@@ -374,7 +374,7 @@ class SmallWriter:
         await self._store.store_whole([SmallReplica(self._reference, facts, bytes(self._held))])
 
     async def suspend(self) -> None:
-        """Keep what was written for a later resume. Raises: NO_SPACE, UNAVAILABLE."""
+        """Keep the written bytes for a later resume. Raises: NO_SPACE, UNAVAILABLE."""
         await (self._file or await self._spilt()).suspend()
 
     async def abort(self) -> None:
@@ -382,7 +382,7 @@ class SmallWriter:
             await self._file.abort()
 
     async def _spilt(self) -> BlobWriter:
-        """Where it goes on: in a file. Raises: as `create` and `write`."""
+        """Move the held bytes to a file. Raises: as `create` and `write`."""
         file = self._file = await self._files.create(self._reference)
         held, self._held = bytes(self._held), bytearray()
         if held:

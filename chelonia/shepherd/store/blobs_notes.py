@@ -1,10 +1,11 @@
-"""Notes about replicas in one file, so that a start need not read a record for each: appended to, and written anew in
-order of reference when many are behind, for objects that lie in memory as they are gone through are gone through fast.
+"""Notes about replicas in one file, so that a start need not read a record for each.
 
-The file is a row of blocks: length (4 bytes, little endian), then `CHLN`, BLAKE2b-64 of the rest, version byte (2), a
-msgpack map of reference -> bytes (empty: forgotten). Later blocks go before earlier ones. What is appended is synced
-with the next note of `mark`, which speaks of all before it: a block that is torn or damaged is cut off with all behind
-it, and costs that start a record for each replica they spoke of.
+The file is appended to, and written anew in order of reference when many notes are behind. A start then goes through
+its memory from end to end. The file is a row of blocks, and later blocks override earlier ones. A block is: length (4
+bytes, little endian), `CHLN`, BLAKE2b-64 of the rest, version byte (2), a msgpack map of reference -> bytes (empty:
+forgotten).
+Appended notes are synced with the next note of `mark`, which vouches for all before it. A torn or damaged block is cut
+off with all behind it; the start then reads a record for each replica that they noted.
 Calls block. Layout: docs/formats/replica-store.md.
 """
 
@@ -23,25 +24,25 @@ from chelonia.wire import records
 
 NAME: Final = "notes"
 DRAFT: Final = "notes.new"
-"""What takes its place when it is whole."""
+"""Notes written anew, until they are complete and replace the others."""
 BLOCK_NOTES_MAX: Final = 10_000
-"""Notes of one block: what a torn one can cost."""
+"""Notes of one block, all of which a torn one can cost."""
 SYNC_EVERY_BYTES: Final = 16 * 1024 * 1024
-"""The disk gets what was written this often, so that a file written anew holds no other sync up."""
+"""Bytes between two syncs, so that a file written anew holds up no other sync."""
 _MAGIC: Final = b"CHLN"
 _NOTES: Final = records.Format("notes of replicas", dict[str, bytes], 2, {1: dict})
-"""Version 1 had no marks, and notes also of what nobody had committed or been told of: before a comparison has settled
-a mark, nothing follows from them but what the record says that they speak of."""
+"""Version 1 had no marks, and also notes of uncommitted and unreported replicas. Until a comparison has settled a mark,
+such a note proves no more than a record does."""
 _LENGTH_BYTES: Final = 4
 
 
 def read(root: Path, head: bytes = b"") -> Notes:
-    """What was noted last of each replica, each behind `head`; nothing when there is no file. Raises: OSError."""
+    """Read the last note of each replica, each behind `head`; empty when there is no file. Raises: OSError."""
     return gather(_blocks(root / NAME), head)
 
 
 def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
-    """The last note of each replica in these blocks, each behind `head`. A million pass through here at a start."""
+    """Return the last note of each replica in these blocks, each behind `head`. A start passes a million through it."""
     parts: defaultdict[str, dict[ReferenceId, bytes]] = defaultdict(dict)
     behind, last, mark = 0, "", b""
     for whole in blocks:
@@ -60,14 +61,14 @@ def gather(blocks: Iterable[Mapping[ReferenceId, bytes]], head: bytes) -> Notes:
 
 
 def append(path: Path, notes: Mapping[ReferenceId, bytes]) -> None:
-    """Add notes behind the others, all or none; many go to the disk in pieces, and with a mark all. Raises: OSError."""
+    """Append notes, all or none; synced with a mark, else every `SYNC_EVERY_BYTES`. Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     try:
         before = os.fstat(fd).st_size
         try:
             written = sum([write_all(fd, block) for block in _encoded(list(notes.items()))])
         except OSError:
-            os.ftruncate(fd, before)  # what is appended from now on must be found
+            os.ftruncate(fd, before)  # notes behind a torn block would not be found
             raise
         if MARK in notes or (before + written) // SYNC_EVERY_BYTES > before // SYNC_EVERY_BYTES:
             os.fdatasync(fd)
@@ -82,7 +83,7 @@ def _encoded(items: Sequence[tuple[ReferenceId, bytes]]) -> Iterator[bytes]:
 
 
 def write_all(fd: int, data: bytes) -> int:
-    """Write all of it; returns how many bytes. Raises: OSError, when some may have been written."""
+    """Write all of `data`; returns its length. Raises: OSError, when some may have been written."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -101,8 +102,8 @@ def _blocks(path: Path) -> Iterator[dict[ReferenceId, bytes]]:
             raw = file.read(min(length, size - at))
             try:
                 block = _NOTES.decode(records.check_out(_MAGIC, raw, _NOTES.name))
-            except CheloniaError:  # torn or damaged, or by newer software: what it said is read from the records
-                os.truncate(path, at)  # what is appended from now on must be found
+            except CheloniaError:  # torn or damaged, or by newer software: the records are read instead
+                os.truncate(path, at)  # notes behind it would not be found
                 return
             yield cast(dict[ReferenceId, bytes], block)
             at += _LENGTH_BYTES + length

@@ -1,7 +1,7 @@
-"""One segment as an open file: what is added and wiped in it, and syncs that its writers share. Calls block.
+"""One segment as an open file: entries added and wiped, and syncs that its writers share. Calls block.
 
-A sync that fails loses what it was to save, though a later one may succeed: nothing that was added is vouched for by a
-file of which one has failed. Wiped blocks are given back to the file system, or zeros where it takes none back.
+A sync that fails may lose data, even if a later one succeeds. So after a failed sync a file vouches for no addition.
+Wiped blocks are given back to the file system, or filled with zeros where it takes none back.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ _KEEP_SIZE_PUNCH_HOLE: Final = 1 | 2
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 UNREADABLE: Final = (errno.EIO, errno.EUCLEAN, errno.ENODATA)
-"""What says that some bytes of a file are rotten."""
+"""Errors that mean some bytes of a file are rotten."""
 
 
 class SegmentFile:
-    """An open segment; closed when nobody holds it any more: `fd` alone is not to be kept. Raises: OSError from all
-    calls."""
+    """An open segment, closed when the last reference goes: do not keep `fd` alone. All calls raise OSError."""
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
@@ -35,9 +34,9 @@ class SegmentFile:
         self.fd = os.open(path, flags, 0o600)
         self.path = path
         self.broken = False
-        """A sync of it has failed."""
+        """Whether a sync of it has failed."""
         self.unreadable = False
-        """Some of what was looked at cannot be read."""
+        """Whether `look` has met bytes that cannot be read."""
         self._counting, self._syncing = threading.Lock(), threading.Lock()
         self._changes = self._safe = 0
 
@@ -46,8 +45,8 @@ class SegmentFile:
             os.close(self.fd)
 
     def key(self) -> bytes | None:
-        """The segment's key; that of most headers when its first block is damaged, None when there are none. Raises:
-        NOT_SUPPORTED for a newer version."""
+        """Return the segment's key, that of most headers when its first block is damaged, None when there are none.
+        Raises: NOT_SUPPORTED for a newer version."""
         key = layout.decode_segment(self.look(BLOCK_BYTES, 0))
         if key is None:
             blocks = [block for block, header in self.walk(None) if header is not None]
@@ -60,14 +59,14 @@ class SegmentFile:
         return layout.decode_segment(self.look(BLOCK_BYTES, 0)) is not None
 
     def read(self, length: int, at: int) -> bytes:
-        """Bytes as they are there, fewer at the end."""
+        """Read `length` bytes at `at`, fewer at the end of the file."""
         data = os.pread(self.fd, length, at)
         while len(data) < length and (more := os.pread(self.fd, length - len(data), at + len(data))):
             data += more
         return data
 
     def in_memory(self, length: int, at: int) -> bytes | None:
-        """The same, if all of them are in the page cache; None: they are not, or the file system does not tell."""
+        """As `read`, if all bytes are in the page cache; None when they are not, or the file system cannot say."""
         data = bytearray(length)
         try:
             there = os.preadv(self.fd, [data], at, os.RWF_NOWAIT)
@@ -76,7 +75,7 @@ class SegmentFile:
         return bytes(data) if there == length else None
 
     def look(self, length: int, at: int) -> bytes:
-        """The same, none where some cannot be read."""
+        """As `read`, but b"" where some bytes cannot be read."""
         try:
             return self.read(length, at)
         except OSError as error:
@@ -86,11 +85,11 @@ class SegmentFile:
             return b""
 
     def size(self) -> int:
-        """Its length, bytes."""
+        """Return its length, bytes."""
         return os.fstat(self.fd).st_size
 
     def is_named(self) -> bool:
-        """Whether it is still what stands under its name."""
+        """Whether its name still leads to this file."""
         try:
             named = os.stat(self.path)
         except FileNotFoundError:
@@ -99,7 +98,7 @@ class SegmentFile:
         return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
 
     def add(self, data: bytes, at: int) -> int:
-        """Write behind the end; returns what to wait for with `sync`. When it fails nothing is there."""
+        """Write at the end; returns the change to `sync`. When it fails nothing is added."""
         try:
             _write_at(self.fd, data, at)
         except OSError:
@@ -108,17 +107,17 @@ class SegmentFile:
         return self._changed()
 
     def wipe(self, at: int, end: int) -> int:
-        """Leave nothing of these blocks; returns what to wait for with `sync`."""
+        """Leave nothing of the bytes from `at` to `end`; returns the change to `sync`."""
         end = min(end, self.size())
         if at < end and not _punch_hole(self.fd, at, end - at):
             _write_at(self.fd, bytes(end - at), at)
         return self._changed()
 
     def sync(self, change: int = 0, *, added: bool) -> None:
-        """Wait until a change (0: all until now) is on stable storage: whoever waits for another finds it done.
+        """Wait until a change (0: all until now) is on stable storage; concurrent callers share a sync.
 
         Args:
-            added: it is a replica that somebody will rely on; else a sync may be tried again.
+            added: the change is an addition, which fails once any sync of the file has failed; others may try again.
         """
         with self._syncing:
             if added and self.broken:
@@ -134,7 +133,7 @@ class SegmentFile:
             self._safe = covers
 
     def walk(self, key: bytes | None) -> Iterator[tuple[int, EntryHeader | None]]:
-        """(block, header) of every entry in order, None for a block that is neither an entry's nor empty."""
+        """Yield (block, header) of every entry in order; the header is None of a block that is damaged."""
         at, size = BLOCK_BYTES, self.size()
         while at < size:
             front = self.look(layout.HEADER_BYTES, at)
@@ -146,7 +145,6 @@ class SegmentFile:
             at = header.place(0, at // BLOCK_BYTES).end if header else at + BLOCK_BYTES
 
     def _next_data(self, at: int) -> int:
-        """Where the next block that may not be empty begins."""
         try:
             found = os.lseek(self.fd, at, os.SEEK_DATA) // BLOCK_BYTES * BLOCK_BYTES
         except OSError as error:
@@ -160,7 +158,7 @@ class SegmentFile:
 
 
 def make_segment(path: Path, key: bytes) -> SegmentFile:
-    """A new segment, durable with its name. Raises: OSError."""
+    """Make a new segment, durable with its name. Raises: OSError."""
     file = SegmentFile(path, make=True)
     try:
         _write_at(file.fd, layout.encode_segment(key), 0)
@@ -189,7 +187,7 @@ def _write_at(fd: int, data: bytes, at: int) -> None:
 
 
 def _punch_hole(fd: int, at: int, length: int) -> bool:
-    """Whether the file system took the blocks back. Raises: OSError."""
+    """Give blocks back to the file system; returns whether it took them. Raises: OSError."""
     fallocate = getattr(_LIBC, "fallocate64", None)
     if fallocate is None:
         return False

@@ -1,8 +1,8 @@
-"""What a start finds in the segments: where each replica is, from what was noted at an orderly end or from the headers.
+"""The segments at a start: it takes the place of each replica from the notes of an orderly end, or from the headers.
 
-After any other end the headers say it. What was being written then is cut off or wiped, in the newest segment alone:
-all others were synced. A damaged entry costs only itself: the next one is found behind it. What cannot be read is
-passed over and kept, and nothing is noted at the next end. Calls block. Layout: docs/formats/replica-store.md.
+After a crash, half-written entries are cut off or wiped, in the newest segment alone: all others were synced.
+A damaged entry costs only itself: the next one is found behind it. Blocks that cannot be read are passed over and kept,
+and nothing is noted at the next end. Calls block. Layout: docs/formats/replica-store.md.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Known:
     """A segment.
 
     Args:
-        key: what its headers carry, b"" when nothing in it can be read.
-        end: where the next entry goes, bytes.
+        key: the key in its headers, b"" when nothing in it can be read.
+        end: offset of the next entry, bytes.
         live: blocks in use.
-        pending: additions of which nobody knows yet whether they are durable.
+        pending: additions that are not known to be durable yet.
         appendable: whether more is added to it.
-        unreadable: some of its blocks could not be read at the start: it is kept, for they may be at the next one.
+        unreadable: some blocks could not be read at the start. It is kept: the next start may be able to.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Known:
 
 @dataclass(slots=True)
 class Found:
-    """What is there: places by what references begin with; `unclean`: nothing was noted at the last end."""
+    """Segments and the places in them, by prefix of reference; `unclean`: the last end left no notes that hold."""
 
     places: Places = field(default_factory=lambda: {prefix: {} for prefix in PREFIXES})
     known: dict[int, Known] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Found:
 
 
 def name_of(number: int) -> str:
-    """What a segment's file is called."""
+    """Return the name of a segment's file."""
     return f"{number:08d}{_SUFFIX}"
 
 
 def numbers(root: Path) -> list[int]:
-    """The segments in a store's directory, in order. Raises: OSError."""
+    """Return the numbers of the segments in a store's directory, in order. Raises: OSError."""
     try:
         names = os.listdir(root / FOLDER)
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def numbers(root: Path) -> list[int]:
 
 
 def find(root: Path) -> Found:
-    """Where everything is; what a crash interrupted is finished. Raises: OSError, NOT_SUPPORTED for newer segments."""
+    """Find the place of every replica; finish changes that a crash interrupted. Raises: OSError, NOT_SUPPORTED."""
     folder, found = root / FOLDER, Found()
     for number in numbers(root):
         file = SegmentFile(folder / name_of(number))
@@ -100,7 +100,7 @@ def find(root: Path) -> Found:
 
 
 def note(folder: Path, known: Mapping[int, Known], places: Mapping[str, Mapping[ReferenceId, int]]) -> None:
-    """Note durably where everything is. Raises: OSError."""
+    """Note all places durably. Raises: OSError."""
     path = folder / blobs_notes.NAME
     path.unlink(missing_ok=True)
     for part in places.values():
@@ -113,7 +113,7 @@ def note(folder: Path, known: Mapping[int, Known], places: Mapping[str, Mapping[
 
 
 def count_committed(root: Path) -> int:
-    """Committed replicas in the segments of a store that nobody uses; nothing is changed. Raises: OSError."""
+    """Count the committed replicas in the segments of a store that is not in use; changes nothing. Raises: OSError."""
     count = 0
     for number in numbers(root):
         file = SegmentFile(root / FOLDER / name_of(number))
@@ -122,7 +122,7 @@ def count_committed(root: Path) -> int:
 
 
 def _take_notes(folder: Path, found: Found) -> bool:
-    """Whether what was noted is of these segments; it holds until something is changed, so it is removed."""
+    """Take places from the notes, and remove these; returns whether they were of these segments."""
     notes = NO_NOTES
     with contextlib.suppress(OSError):  # else the headers say it
         notes = blobs_notes.read(folder)
@@ -138,7 +138,7 @@ def _take_notes(folder: Path, found: Found) -> bool:
 
 def _take_headers(folder: Path, known: Known, found: Found) -> None:
     file, damaged, torn = SegmentFile(folder / name_of(known.number)), 0, 0
-    file.sync(added=False)  # what is read may be in memory alone, and from now on is relied on
+    file.sync(added=False)  # entries read here may be in memory alone, and are relied on from now on
     for block, header in file.walk(known.key or None):
         if header is None:
             damaged += 1
@@ -160,13 +160,13 @@ def _take_headers(folder: Path, known: Known, found: Found) -> None:
 
 
 def _is_torn(file: SegmentFile, header: EntryHeader, place: Place) -> bool:
-    """Whether an entry of the newest segment was being written: all others were synced before it was begun."""
+    """Whether an entry of the newest segment was being written at the crash."""
     raw = b"" if header.committed else file.look(place.size, place.at)
     return bool(raw) and not layout.is_whole(header, raw[layout.HEADER_BYTES :])
 
 
 def _keep_one(folder: Path, reference: ReferenceId, place: Place, places: Places) -> None:
-    """Of two entries of a replica, which was being moved, keep the later one if it is whole."""
+    """Keep one entry of a replica that was being moved: the later one if it is whole."""
     part = places[reference[:PREFIX_CHARS]]
     if reference not in part:
         part[reference] = layout.pack(place)
@@ -191,7 +191,7 @@ def _is_whole(folder: Path, place: Place) -> bool:
 
 
 def _cut_tail(folder: Path, newest: Known, places: Places) -> None:
-    """Cut off what stands behind the last entry of the newest segment, if more is added to it: it was being written."""
+    """Cut off the bytes behind the last entry of the newest segment, which were being written, if it is appendable."""
     if not newest.appendable:
         return
     own = (layout.unpack(packed) for part in places.values() for packed in part.values())

@@ -1,7 +1,7 @@
 """Small replicas in segments: appended together, one sync for all writers that wait, wiped in their place.
 
-Each is where `places` says; that is noted at an orderly end, and read from the headers after any other. Calls block,
-come from several threads, and raise OSError when the disk fails. Layout: docs/formats/replica-store.md. Invariants:
+`places` has the place of each; an orderly end notes them, and after a crash the headers are read. Calls block, come
+from several threads, and raise OSError when the disk fails. Layout: docs/formats/replica-store.md. Invariants:
 - A replica is in `places` only when its entry is on stable storage; it leaves `places` before it is wiped.
 - A crash during a move can leave two entries of one replica: one is wiped before anything else is done to it.
 """
@@ -38,12 +38,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 DAMAGE: Final = (*UNREADABLE, errno.ENOENT, errno.ESTALE)
-"""What says that the bytes are gone or rotten."""
+"""Errors that mean the bytes are gone or rotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is added: a header and the bytes that it is of."""
+    """An entry to add: a header, and the record and bytes that it describes."""
 
     header: EntryHeader
     body: bytes
@@ -54,7 +54,7 @@ class BlobSegments:
 
     Args:
         on_first: called when the first segment has been made, before anything is in it.
-        segment_bytes: after so many the next one is begun.
+        segment_bytes: size at which the next one is begun.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class BlobSegments:
         self._current: SegmentFile | None = None
         self._closed = False
         self._stale: defaultdict[ReferenceId, list[Place]] = defaultdict(list)
-        """Entries that have to be wiped, by what they are of."""
+        """Entries that have to be wiped, by replica."""
         self._given_up: set[int] = set()
-        """Segments of which something cannot be moved: the scrub will tell."""
+        """Segments with entries that cannot be moved: the scrub will report those."""
         self._loading = threading.Lock()
         self._found: Found | None = None
         self._was_in_use = bool(start.numbers(root))
 
     def load(self) -> bool:
-        """Find out where everything is, which takes long when there was no orderly end; whether there was none. Done
-        by whatever is called first."""
+        """Find the place of every replica, if no call has done so yet; slow after a crash. Returns whether there was no
+        orderly end."""
         return self._loaded().unclean
 
     def _loaded(self) -> Found:
@@ -96,7 +96,7 @@ class BlobSegments:
 
     @property
     def places(self) -> start.Places:
-        """Where each replica is, by what their references begin with."""
+        """Packed place of each replica, by prefix of reference."""
         return self._loaded().places
 
     @property
@@ -104,7 +104,7 @@ class BlobSegments:
         return self._loaded().known
 
     def close(self) -> None:
-        """Note where everything is, for the next start; nothing can be changed from now on."""
+        """Note all places for the next start; nothing can be changed from now on."""
         with self._moving, self._adding:
             unsure = any(known.pending or known.unreadable for known in self._known.values()) if self._found else True
             if not (unsure or self._closed or self._stale) and self._known and self.is_here():
@@ -130,13 +130,13 @@ class BlobSegments:
         return self._packed(reference) is not None
 
     def holds(self, reference: ReferenceId) -> bool:
-        """Whether anything of it is here, or has still to be wiped."""
+        """Whether any entry of it is here, or has still to be wiped."""
         return reference in self or reference in self._stale
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, reference: ReferenceId, span: ByteRange) -> bytes:
-        """The bytes of `span`. Raises: NOT_ALIVE when fewer are there, or they cannot be read."""
+        """Read the bytes of `span`. Raises: NOT_ALIVE when fewer are there, or they cannot be read."""
         while (packed := self._packed(reference)) is not None:
             place = layout.unpack(packed)
             want = max(min(span.length, place.data_bytes - span.offset), 0)
@@ -154,7 +154,7 @@ class BlobSegments:
         raise CheloniaError(Kind.NOT_ALIVE, "read", reference, "unreadable: it is not here")
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """All `size` bytes if they are in memory, of a segment that is open. Never blocks."""
+        """Return all `size` bytes if they are in memory, of a segment that is open; else None. Never blocks."""
         packed = self._packed(reference) if self._found is not None else None
         if packed is None:
             return None
@@ -168,7 +168,7 @@ class BlobSegments:
         return self._decoded(reference, records.decode_facts)
 
     def blocks(self, reference: ReferenceId) -> bytes:
-        """The CRC of each block, out of the record."""
+        """Return the CRC of each block, out of the record."""
         return self._decoded(reference, records.decode_blocks) or b""
 
     def _decoded(self, reference: ReferenceId, decode: Callable[[bytes], T]) -> T | None:
@@ -188,17 +188,17 @@ class BlobSegments:
         return None
 
     def stored(self, reference: ReferenceId, lengths: dict[int, int]) -> StoredReplica:
-        """What a start is told of a replica. `lengths`: as for `size`."""
+        """Return a replica as a scan reports it. `lengths`: as for `size`."""
         facts = self.facts(reference)
         packed = self._packed(reference)
         committed = facts is None or packed is None or layout.unpack(packed).committed
         return StoredReplica(reference, facts, self.size(reference, lengths), committed)
 
     def size(self, reference: ReferenceId, lengths: dict[int, int]) -> int:
-        """How many bytes of a replica are there, -1 where none are.
+        """Return how many bytes of a replica are there, -1 where none are.
 
         Args:
-            lengths: of segments that were looked at, bytes; what is looked at now is added.
+            lengths: known lengths of segments, bytes; those looked up here are added.
         """
         packed = self._packed(reference)
         if packed is None:
@@ -213,13 +213,13 @@ class BlobSegments:
         return place.data_bytes if there >= place.data_bytes else there if there > 0 else -1
 
     def raw(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
-        """(record, data, committed) as they are, whole or not. Raises: as `place`, NOT_ALIVE."""
+        """Read (record, data, committed) as they are, whole or not. Raises: as `place`, NOT_ALIVE."""
         place = self.place(reference)
         body = self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes + place.data_bytes)
         return body[: place.record_bytes], body[place.record_bytes :], place.committed
 
     def is_whole(self, reference: ReferenceId) -> bool:
-        """Whether record and bytes are those that were written. Raises: OSError when it is not here."""
+        """Whether record and bytes are as they were written. Raises: OSError when it is not here."""
         header, _ = self._front(self.place(reference))
         with contextlib.suppress(CheloniaError):
             record, data, _ = self.raw(reference)
@@ -227,7 +227,7 @@ class BlobSegments:
         return False
 
     def salvaged(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
-        """The same, with zeros for blocks that cannot be read."""
+        """As `raw`, with zeros for blocks that cannot be read."""
         try:
             return self.raw(reference)
         except CheloniaError as damage:
@@ -242,14 +242,14 @@ class BlobSegments:
         return body[: place.record_bytes], body[place.record_bytes :], place.committed
 
     def name_alike(self, prefix: str, noted: Iterable[ReferenceId]) -> None:
-        """Use these very strings for the names of replicas: they are in memory once."""
+        """Use these string objects as references of replicas, so that each is in memory once."""
         part = self.places[prefix]
         self.places[prefix] = {reference: part[reference] for reference in noted} | part
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def store(self, replicas: Sequence[SmallReplica]) -> None:
-        """Put new replicas on stable storage, together; when it fails none of them is there."""
+        """Put new replicas on stable storage, all or none."""
         entries = list[Entry]()
         for each in replicas:
             record = records.record_of(each.facts, each.data)
@@ -257,7 +257,7 @@ class BlobSegments:
         self.add(entries)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Put entries on stable storage, in the place of others of the same replicas."""
+        """Put entries on stable storage; they replace earlier ones of the same replicas."""
         with self._adding:
             known, file = self._writable(sum(len(each.body) + BLOCK_BYTES for each in entries))
             at, places, written = known.end, list[Place](), list[bytes]()
@@ -279,10 +279,10 @@ class BlobSegments:
             self._wipe_stale([each.header.reference for each in entries])
 
     def _make_durable(self, file: SegmentFile, change: int, places: Sequence[Place]) -> None:
-        """Raises: OSError; then none of what was added is there."""
+        """Raises: OSError; then none of the added entries is there."""
         try:
             file.sync(change, added=True)
-            if not file.is_named():  # nothing is promised of a file that nobody can find
+            if not file.is_named():  # a start would not find the entries
                 raise OSError(errno.ENOENT, "a segment is gone", str(file.path))
         except OSError:
             self._known[places[0].segment].appendable &= not file.broken
@@ -314,12 +314,12 @@ class BlobSegments:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """While this is held no replica is moved, settled or erased."""
+        """Keep replicas from being moved, settled or erased within the context."""
         with self._moving:
             yield
 
     def spoil(self, reference: ReferenceId) -> bool:
-        """Change one byte in the middle of a replica, durably; False when it has none."""
+        """Change one byte in the middle of a replica, durably; False when it has no bytes."""
         with self._moving:
             place = self.place(reference)
             middle = place.data_at + place.data_bytes // 2
@@ -331,7 +331,7 @@ class BlobSegments:
             return bool(found)
 
     def trim(self, reference: ReferenceId, size: int) -> None:
-        """Cut off durably what lies behind the first `size` bytes of a replica: it is written again without them."""
+        """Cut a replica off durably after its first `size` bytes: it is written again without the others."""
         with self._moving:
             record, data, committed = self.raw(reference)
             assert len(data) >= size, "a replica is cut off behind its end, never made longer"
@@ -340,7 +340,7 @@ class BlobSegments:
             )
 
     def compact(self) -> bool:
-        """Move some of what lives in a mostly dead segment, or give an empty one back; whether there was one."""
+        """Move some live entries out of a mostly dead segment, or remove an empty one; whether there was one."""
         with self._moving:
             known = self._dying()
             if known is None or self._closed:
@@ -364,7 +364,7 @@ class BlobSegments:
     # --- pieces -----------------------------------------------------------------------------------------------------
 
     def place(self, reference: ReferenceId) -> Place:
-        """Where a replica is. Raises: OSError when it is not here, as where it would be a file."""
+        """Return the place of a replica. Raises: FileNotFoundError when it is not here, as a file would."""
         packed = self._packed(reference)
         if packed is None:
             raise FileNotFoundError(errno.ENOENT, "it is not here", reference)
@@ -378,7 +378,7 @@ class BlobSegments:
         return None if part is None else part.get(reference)
 
     def _put(self, reference: ReferenceId, place: Place) -> bool:
-        """Say where a replica is now; whether it was elsewhere before."""
+        """Set the place of a replica; returns whether it had another before."""
         with self._counting:
             self._known[place.segment].live += place.blocks
         part = self._part(reference)
@@ -389,7 +389,6 @@ class BlobSegments:
         return old is not None
 
     def _take(self, reference: ReferenceId) -> None:
-        """Forget where a replica is: that is to be wiped."""
         packed = self.places.get(reference[:PREFIX_CHARS], {}).pop(reference, None)
         if packed is not None:
             self._outdate(reference, packed)
@@ -402,7 +401,7 @@ class BlobSegments:
             self._stale[reference].append(place)
 
     def _wipe_stale(self, references: Iterable[ReferenceId]) -> None:
-        """Leave nothing of entries that are not in use any more, durably. What fails is tried again by `erase`."""
+        """Wipe durably the unused entries of these replicas; after a failure `erase` tries again."""
         with self._moving:
             self._check_open()
             wiped = {reference: tuple(self._stale.get(reference, ())) for reference in references}
@@ -419,7 +418,7 @@ class BlobSegments:
                     self._stale[reference] = left
 
     def _wiped(self, segment: int, at: int, end: int) -> dict[SegmentFile, int]:
-        """What to wait for; nothing when the segment is gone."""
+        """Wipe bytes of a segment; returns the change to sync, nothing when the segment is gone."""
         try:
             file = self._file(segment)
         except FileNotFoundError:
@@ -441,7 +440,6 @@ class BlobSegments:
             raise CheloniaError(Kind.NOT_ALIVE, "read", name_of(place.segment), cause) from error
 
     def _front(self, place: Place) -> tuple[EntryHeader | None, bytes]:
-        """Header and record at a place."""
         try:
             front = self._read_at(place, place.at, layout.HEADER_BYTES + place.record_bytes)
             key = self._known[place.segment].key
@@ -450,7 +448,7 @@ class BlobSegments:
         return layout.decode_header(front, key), front[layout.HEADER_BYTES :]
 
     def _file(self, number: int) -> SegmentFile:
-        """A segment, opened if it is not. Raises: OSError, ESTALE when another one stands in its place."""
+        """A segment, opened if need be. Raises: OSError, ESTALE when another one stands in its place."""
         with self._opening:
             file = self._opened.pop(number, None)
             if file is None:
@@ -466,10 +464,9 @@ class BlobSegments:
 
     @contextlib.contextmanager
     def _reopening(self, number: int) -> Iterator[None]:
-        """After a failure a segment is opened anew: it may have been open since before the disk was away."""
         try:
             yield
-        except OSError:
+        except OSError:  # it may have been open since before the disk was away
             self._current = None
             with self._opening:
                 self._opened.pop(number, None)
@@ -480,7 +477,7 @@ class BlobSegments:
             raise OSError(errno.ESHUTDOWN, "this store is closed", str(self._folder))
 
     def _writable(self, length: int) -> tuple[Known, SegmentFile]:
-        """The segment that takes so many bytes more: the newest, or a new one."""
+        """The segment for `length` more bytes: the newest, or a new one."""
         self._check_open()
         newest = max(self._known, default=0)
         known, file = self._known.get(newest), self._current
@@ -491,8 +488,8 @@ class BlobSegments:
                     return known, file
             if not self.is_here():
                 raise OSError(errno.ENOENT, "the segments are gone", str(self._folder))
-        if known is not None:  # whatever of it is not synced yet: a start takes only the newest for half written
-            with contextlib.suppress(OSError):  # who waits for it is told
+        if known is not None:  # sync it whole: a start takes only the newest segment for half written
+            with contextlib.suppress(OSError):  # the writers that wait for it get their own error
                 (file or self._file(newest)).sync(added=True)
         return self._begin(newest + 1)
 
@@ -512,7 +509,7 @@ class BlobSegments:
         return known, file
 
     def _dying(self) -> Known | None:
-        """The segment that is given up next: not the newest, nothing on its way into it, little left."""
+        """The segment to give up next: not the newest, no entry on its way into it, little left in it."""
         with self._adding:
             newest = max(self._known, default=0)
             stale = {place.segment for places in self._stale.values() for place in places}
@@ -528,7 +525,6 @@ class BlobSegments:
         return min(found, key=lambda known: known.live, default=None)
 
     def _living(self, known: Known) -> list[Entry]:
-        """Some of what lives in a segment, as it is."""
         file, moved, size = self._file(known.number), list[Entry](), 0
         for block, header in file.walk(known.key):
             if size >= bounds.SEGMENT_MOVED_BYTES:
@@ -541,7 +537,7 @@ class BlobSegments:
                     record, data, committed = self.raw(header.reference)
                 except CheloniaError:
                     continue  # it cannot be read: it stays
-                if layout.is_whole(header, record + data):  # what is rotten stays, too
+                if layout.is_whole(header, record + data):  # a rotten one stays, too
                     moved.append(Entry(replace(header, committed=committed), record + data))
                     size += len(data) + BLOCK_BYTES
         return moved
@@ -557,12 +553,12 @@ class BlobSegments:
 
 
 def _same(one: int | None, other: int) -> bool:
-    """Whether two packed places are one, whatever the state there."""
+    """Whether two packed places are the same, committed or not."""
     return one is not None and one >> 1 == other >> 1
 
 
 def _holes(places: Iterable[Place]) -> list[tuple[int, int, int]]:
-    """(segment, first byte, end) of what is to be wiped: what lies side by side is one hole."""
+    """(segment, first byte, end) of the holes to punch: adjacent places are one hole."""
     holes = list[tuple[int, int, int]]()
     for place in sorted(places):
         begin = place.at

@@ -1,8 +1,8 @@
-"""The threads that call a Shepherd's disk, and for how long the disk has let them wait.
+"""The threads that call a Shepherd's disk, and how long the disk has let them wait.
 
-A disk that hangs answers no call, for minutes or for good, and its threads with it. So each call is timed from where
-its thread takes it; who only asks whether the disk is there waits no longer than `still_ms`, and not at all while
-another call has waited for so long. All other callers wait: what they asked for may be done yet.
+A disk that hangs answers no call, for minutes or for good, and blocks its threads. So each call is timed from where its
+thread takes it. A caller that only checks whether the disk is there waits at most `still_ms`, and not at all while
+another call has waited that long. All other callers wait: their work may still be done.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from chelonia.core.errors import CheloniaError, Kind
 T = TypeVar("T")
 
 LOOK_S: Final = 0.25
-"""Between two looks whether the disk answers."""
+"""Pause between two looks whether the disk answers."""
 
 
 class DiskThreads:
-    """A pool of threads. `still_ms`: a disk that lets a call wait for longer does not answer."""
+    """A pool of threads. `still_ms`: how long a call may wait before the disk counts as not answering."""
 
     def __init__(self, threads: int, still_ms: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
         self._still_s = still_ms / 1000
         self._since: dict[int, float] = {}
-        """When each thread that is at work has begun."""
+        """Start of the call that each busy thread makes, by thread (monotonic s)."""
 
     def close(self) -> None:
         """Wait for running calls."""
         self._pool.shutdown(wait=True)
 
     def run(self, fn: Callable[[], T], *, long: bool = False) -> asyncio.Future[T]:
-        """Make a call. `long`: it makes very many of the disk, and is not timed."""
+        """Run `fn` in a thread. `long`: it makes very many calls to the disk, and is not timed."""
         return asyncio.get_running_loop().run_in_executor(self._pool, fn if long else lambda: self._timed(fn))
 
     async def answered(self, fn: Callable[[], T]) -> T:
-        """What a call comes to, while the disk answers. Raises: UNAVAILABLE when it does not, what the call raises."""
+        """Return `fn()`, waiting only while the disk answers. Raises: UNAVAILABLE when it does not; errors of `fn`."""
         self._require_answers()
         call = self.run(fn)
         try:
@@ -66,6 +66,5 @@ class DiskThreads:
 
 
 def _forget(call: asyncio.Future[T]) -> None:
-    """Nobody waits for it any more, however it ends."""
     if not call.cancelled():
-        call.exception()
+        call.exception()  # retrieved, so that asyncio does not log it: nobody waits for the call any more

@@ -1,10 +1,11 @@
 """The checksums of a stream in one pass, large pieces off the event loop.
 
-SHA-256 always, being the one of record, and of what comes in Adler-32, CRC32C and CRC64NVME, which cost little and
-combine over the extents of a file. MD5 costs more than all of them and is measured where a door owes it: uploads the
-original's way, parts of S3, and bytes that were announced by it.
+- SHA-256 is always computed: it is the checksum of record.
+- Adler-32, CRC32C and CRC64NVME are computed of arriving bytes: they cost little, and combine over a file's extents.
+- MD5 costs more than all of them. It is computed where a door needs it: uploads the original's way, parts of S3, and
+  bytes announced with an MD5.
 
-`Worker` is the port through which heavy, pure computation leaves the loop: hosting binds it to threads (hashlib and
+`Worker` is the port through which heavy, pure computation leaves the loop. Hosting binds it to threads (hashlib and
 zlib-ng release the interpreter lock), the simulator runs it inline.
 """
 
@@ -21,14 +22,14 @@ from chelonia.wire.crcs import BlockCrcs, Crc
 T = TypeVar("T")
 
 OFF_LOOP_BYTES_MIN: Final = 256 * 1024
-"""Smaller pieces are hashed at once: a thread hop costs more than they do."""
+"""Smaller pieces are hashed in the event loop: a thread hop costs more."""
 
 
 class Worker(Protocol):
     """Runs a blocking or heavy function without holding up the event loop."""
 
     async def run(self, fn: Callable[[], T]) -> T:
-        """Return `fn()`; what it raises is raised here."""
+        """Return `fn()`, or raise its error."""
 
 
 class Hasher:
@@ -67,10 +68,10 @@ class Hasher:
             each.update(chunk)
 
     def checksums(self) -> Checksums:
-        """The checksums of what was added so far."""
+        """Return the checksums of the bytes added so far."""
         md5 = self._md5.hexdigest() if self.md5 else ""
         return Checksums(self._sha256.hexdigest(), md5, *(each.digest().hex() for each in self._combining))
 
     def blocks(self) -> bytes:
-        """With `combining`, the CRC of each block of what was added so far; else b""."""
+        """Return, with `combining`, the CRC of each block of the bytes added so far; else b""."""
         return self._blocks.blocks()

@@ -1,12 +1,12 @@
-"""A replica as one short row of bytes: what the index keeps of each, and what a start is spared reading again.
+"""A replica as one short row of bytes, as the index keeps it; notes save a start from reading its facts again.
 
-A row is a condition, which changes, and facts, which never do. A million objects with their strings take a gigabyte
-and seconds to make; a million rows take a fifth of it, and are read from a file as they are. Pure.
+A row is a condition, which changes, and facts, which never do. A million objects with their strings take a gigabyte,
+and seconds to make. A million rows take a fifth of it, and are read from a file as they are. Pure.
 
-Condition, little endian: flags (1: bit 0 alive, 1 committed, 2 listed), keep_until_ms, unknown_since_ms,
-checked_ms (8 each).
-Facts: size, created_ms (8 each), then blob, guid, SHA-256, MD5, Adler-32, each a length (2) and a short form: `u` and
-the 16 bytes of a UUID, `x` and the bytes of even lower-case hex digits, `t` and UTF-8.
+- Condition, little endian: flags (1: bit 0 alive, 1 committed, 2 listed), keep_until_ms, unknown_since_ms,
+  checked_ms (8 each).
+- Facts: size, created_ms (8 each), then blob, guid, SHA-256, MD5, Adler-32, each a length (2) and a short form.
+- Short form: `u` and the 16 bytes of a UUID, `x` and the bytes of even lower-case hex digits, or `t` and UTF-8.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LENGTH: Final = struct.Struct("<H")
 _FRONT: Final = struct.Struct(f"<{_CONDITION.size}xq")
 _ALIVE, _COMMITTED, _LISTED = 1, 2, 4
 OPEN: Final = b"+"
-"""The note of a replica of which the namespace may believe anything: it is told again after a start."""
+"""Note of a replica whose state in the namespace is not known: a start reports it again."""
 DAMAGED: Final = b"?"
-"""The note of one that was found damaged: as `OPEN`, and not alive before it is checked."""
+"""Note of a replica that was found damaged: as `OPEN`, and not alive before it is checked."""
 _BLOB_AT: Final = _CONDITION.size + _NUMBERS.size + _LENGTH.size
 _UUID_SHORT: Final = _LENGTH.pack(17)
 _SHORT_SPAN: Final = slice(_BLOB_AT - _LENGTH.size, _BLOB_AT)
@@ -38,7 +38,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 
 
 def pack(held: KeptReplica) -> bytes:
-    """The row of a replica."""
+    """Encode a replica as a row."""
     flags = _ALIVE * held.alive | _COMMITTED * held.committed | _LISTED * held.listed
     texts = (held.blob, held.guid, held.checksums.sha256, held.checksums.md5, held.checksums.adler32)
     parts = [
@@ -51,7 +51,7 @@ def pack(held: KeptReplica) -> bytes:
 
 
 def unpack(reference: ReferenceId, row: bytes) -> KeptReplica:
-    """The replica of a row. Raises: ValueError, struct.error, IndexError when it is none."""
+    """Decode the replica of a row. Raises: ValueError, struct.error, IndexError when it is none."""
     flags, keep_until_ms, unknown_since_ms, checked_ms = _CONDITION.unpack_from(row)
     size, created_ms = _NUMBERS.unpack_from(row, _CONDITION.size)
     blob, guid, sha256, md5, adler32 = map(_lengthen, _shorts(row))
@@ -63,56 +63,56 @@ def unpack(reference: ReferenceId, row: bytes) -> KeptReplica:
 
 
 def size_of(row: bytes) -> int:
-    """The size in a row, bytes."""
+    """Return the size in a row, bytes."""
     (size,) = _FRONT.unpack_from(row)
     return int(size)
 
 
 def blob_of(row: bytes) -> bytes:
-    """The blob in a row, in its short form."""
+    """Return the blob in a row, in its short form."""
     return row[_BLOB_AT : _BLOB_AT + row[_BLOB_AT - 2] + (row[_BLOB_AT - 1] << 8)]
 
 
 def blob_id_of(row: bytes) -> BlobId:
-    """The blob in a row."""
+    """Return the blob in a row."""
     return BlobId(_lengthen(blob_of(row)))
 
 
 def sizes_together(several: Iterable[bytes]) -> int:
-    """The sizes in all these rows, bytes."""
+    """Return the sum of the sizes in these rows, bytes."""
     return sum(chain.from_iterable(map(_FRONT.unpack_from, several)))
 
 
 def blobs_of(several: Iterable[bytes]) -> list[bytes]:
-    """The blob in each of these rows, in its short form: a million at a start, nearly all of one length."""
+    """Return the blob in each of these rows, in its short form and their order."""
+    # A start does this for a million rows, and nearly all blobs are UUIDs of one length.
     return [row[_UUID_SPAN] if row[_SHORT_SPAN] == _UUID_SHORT else blob_of(row) for row in several]
 
 
 def facts_of(row: bytes) -> bytes:
-    """The part of a row that never changes; b"" when the record was unreadable, or there is no row."""
+    """Return the part of a row that never changes; b"" when the record was unreadable, or there is no row."""
     return row[_CONDITION.size :] if row and len(blob_of(row)) > 1 else b""
 
 
 def note_of(row: bytes) -> bytes:
-    """What is noted of a replica with this row: its facts while the namespace lists it as it is, alive; else `OPEN` or
-    `DAMAGED`."""
+    """Return the note of a replica with this row: its facts while it is alive and listed, else `OPEN` or `DAMAGED`."""
     if not row[0] & _ALIVE:
         return DAMAGED
     return (facts_of(row) if row[0] & _LISTED else b"") or OPEN
 
 
 def at_rest(keep_until_ms: int) -> bytes:
-    """What noted facts become a row behind: the condition of a whole, committed replica that a start finds."""
+    """Return the condition of a whole, committed, listed replica at a start; noted facts behind it make its row."""
     return _CONDITION.pack(_ALIVE | _COMMITTED | _LISTED, keep_until_ms, -1, 0)
 
 
 def uncommitted(row: bytes) -> bytes:
-    """The row of a replica that is not known to be committed."""
+    """Return the row without its committed flag."""
     return bytes((row[0] & ~_COMMITTED,)) + row[1:]
 
 
 def shorten(text: str) -> bytes:
-    """The short form of an id or a checksum."""
+    """Return the short form of an id or a checksum."""
     if is_uuid(text):
         return b"u" + bytes.fromhex(text.replace("-", ""))
     return b"x" + bytes.fromhex(text) if _HEX.fullmatch(text) else b"t" + text.encode()

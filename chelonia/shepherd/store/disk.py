@@ -1,9 +1,9 @@
-"""Whose store the disk under a Shepherd is, and whether it is still there.
+"""The store on the disk under a Shepherd: its identity, and whether it is still there.
 
-A store has an id, made once and kept with the replicas; the cluster records which one each Shepherd has. Until a
-cluster has taken a store in, no bytes are put on it: the directory may be the empty one under a disk that is not
-mounted. A disk that goes away while the Shepherd runs is told by its identity, by a write that fails, or by a call that
-does not return: then nothing is concluded of any replica, nothing is erased or reported, and heartbeats say why.
+A store has an id, made once and kept with the replicas; the cluster records which one each Shepherd has. No bytes are
+put on a store before a cluster has admitted it. The directory may be the empty one under a disk that is not mounted.
+A disk that goes away is noticed by its identity, by a write that fails, or by a call that does not return. From then on
+the Shepherd concludes nothing about its replicas, erases and reports nothing, and its heartbeats say why.
 Runbook: docs/operate/when-a-disk-dies.md.
 """
 
@@ -24,16 +24,16 @@ CURE: Final = (
     "mount or put back the right disk; if this one is really to be its store from now on, stop it and run "
     "`cheloniad accept-store`"
 )
-"""What to do when a directory is not the store that was expected."""
+"""Advice for a directory that is not the expected store."""
 FAILS: Final = "its disk fails: "
-"""How trouble with a disk that is there begins."""
+"""First words of the trouble of a disk that is there."""
 MENDS: Final = "mend the disk or what it hangs on (see the kernel's log); it goes on by itself"
 
 
 class Disk:
     """The store of one Shepherd.
 
-    `trouble`: why nothing can be said of the replicas now. `refused`: why the cluster does not hear this Shepherd.
+    `trouble`: why nothing can be concluded about the replicas. `refused`: why the cluster refuses this Shepherd.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -42,16 +42,16 @@ class Disk:
         self.trouble = ""
         self.refused = ""
         self.absences = 0
-        """How often it was found to be away: when it is back, what is there may not be what was there."""
+        """Times it was found to be away: after each, its content may have changed."""
 
     @property
     def unready(self) -> str:
-        """Why no bytes are taken, "" when they are."""
+        """Reason why no bytes are accepted, "" when they are."""
         unknown = "this store is not known to a cluster: no Librarian has answered, or none has it approved"
         return self.trouble or self.refused or ("" if self.identity.cluster else unknown)
 
     async def open(self, service: ServiceId, ids: Ids) -> None:
-        """Read whose store it is, or make a fresh one this Shepherd's. Raises: BAD_CONFIG when it is another's."""
+        """Read the identity, or give a fresh store one. Raises: BAD_CONFIG when it is another Shepherd's."""
         found = await self._blobs.identity()
         if found is None:
             found = StoreIdentity(ids.uuid(), service)
@@ -63,13 +63,13 @@ class Disk:
         self.identity = found
 
     async def admit(self, cluster: str) -> None:
-        """A Librarian of this cluster knows the store: from now on it belongs there."""
+        """Record that the store belongs to this cluster: one of its Librarians knows it."""
         if cluster and (self.identity.cluster != cluster or self.identity.replaces):
             await self._blobs.identify(replace(self.identity, cluster=cluster, replaces=False))
             self.identity = replace(self.identity, cluster=cluster, replaces=False)
 
     async def look(self, *, hard: bool = False) -> bool:
-        """Whether the disk is there. `hard`: write to it too, for what is read may come from a cache."""
+        """Check whether the disk is there. `hard`: write to it too, for reads may come from a cache."""
         trouble = await self._found_trouble(hard)
         if trouble and not self.trouble:
             cure = MENDS if trouble.startswith(FAILS) else CURE
@@ -81,7 +81,7 @@ class Disk:
         return not trouble
 
     async def require(self, *, hard: bool = False) -> None:
-        """`hard`: as for `look`. Raises: UNAVAILABLE when the disk is not there."""
+        """Require that the disk is there; `hard` as for `look`. Raises: UNAVAILABLE."""
         if not await self.look(hard=hard):
             raise CheloniaError(Kind.UNAVAILABLE, "disk", self.identity.store, self.trouble)
 

@@ -1,9 +1,9 @@
-"""What this Shepherd holds, in memory: reference -> `KeptReplica`, and blob -> references. Built at start.
+"""The index of this Shepherd's replicas, in memory: reference -> `KeptReplica`, and blob -> references. Built at start.
 
-Replicas are kept as rows of bytes (`compact_rows`), for there may be a million; those asked for lately also as they
-are. They are kept in parts, by what their references begin with, as a start finds them. A part is put in order when it
-is first gone through, so that a scrub can go round by cursor and a start can compare page by page. Lookups are exact:
-no prefix of an id ever matches. Pure, not thread-safe.
+Replicas are kept as rows of bytes (`compact_rows`), for there may be a million; recently used ones also as objects.
+They are kept in parts, by prefix of reference, as a start finds them. A part is sorted when it is first gone through in
+order, as a scrub by its cursor or a comparison by pages does. Lookups are exact: no prefix of an id ever matches.
+Pure, not thread-safe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store.lifecycle import KeptReplica
 
 WARM_MAX: Final = 4096
-"""Replicas kept as objects because they were asked for lately."""
+"""Recently used replicas kept as objects."""
 
 
 class Index:
@@ -32,11 +32,11 @@ class Index:
         self._warm: dict[ReferenceId, KeptReplica] = {}
         self._changed: dict[ReferenceId, None] = {}
         self.missing: dict[ReferenceId, None] = {}
-        """What is not here, though the namespace may list it: noted until it has been told."""
+        """Replicas that are not here, though the namespace may list them: noted until that is reported."""
         self.uncommitted: dict[ReferenceId, None] = {}
-        """What no transact is known to have named."""
+        """Replicas that no transact is known to have named."""
         self.strangers: dict[ReferenceId, None] = {}
-        """What is committed, and the namespace did not know when it was asked last."""
+        """Committed replicas that the namespace did not know by its last answer."""
         self._count = 0
         self.total_bytes = 0
 
@@ -47,14 +47,14 @@ class Index:
         return self._row(reference) is not None
 
     def get(self, reference: ReferenceId) -> KeptReplica | None:
-        """The replica called `reference`, or None."""
+        """Return the replica called `reference`, or None."""
         held = self._warm.get(reference)
         if held is None and (row := self._row(reference)) is not None:
             held = self._keep_warm(rows.unpack(reference, row))
         return held
 
     def put(self, held: KeptReplica) -> None:
-        """Add a replica, or replace what is known of it."""
+        """Add a replica, or replace the one of its reference."""
         part = self._part(held.reference[:PREFIX_CHARS])
         row, old = rows.pack(held), part.rows.get(held.reference)
         if old is None or rows.note_of(old) != rows.note_of(row):
@@ -72,11 +72,11 @@ class Index:
             self.uncommitted[held.reference] = None
 
     def load(self, page: Scanned) -> None:
-        """Add the known replicas of a page: whole ones, whose facts were learned by an earlier start. What is here
-        already stays as it is.
+        """Add the known replicas of a page: whole ones, whose facts an earlier start has read. Replicas that are in the
+        index already stay as they are.
 
         Args:
-            page: what was noted of each is `compact_rows.at_rest` and its facts.
+            page: the note of each known one is `compact_rows.at_rest` and its facts.
         """
         part = self._part(page.prefix)
         for reference in part.rows:
@@ -101,7 +101,7 @@ class Index:
                 self._blobs[blob] = (*self._of_blob(blob), reference)
 
     def remove(self, reference: ReferenceId) -> KeptReplica | None:
-        """Forget a replica; returns what was known of it."""
+        """Remove a replica; returns it, None when it was not here."""
         held = self.get(reference)
         if held is None:
             return None
@@ -116,33 +116,33 @@ class Index:
         return held
 
     def miss(self, reference: ReferenceId) -> None:
-        """This is not here, and the namespace may list it."""
+        """Note that this replica is not here, and that the namespace may list it."""
         if reference not in self:
             self.missing[reference] = self._changed[reference] = None
 
     def told_missing(self, reference: ReferenceId) -> None:
-        """The namespace knows that this is not here."""
+        """Note that the namespace knows that this replica is not here."""
         if reference in self.missing:
             del self.missing[reference]
             self._changed[reference] = None
 
     def changes(self, limit: int) -> dict[ReferenceId, bytes]:
-        """What is to be noted of some that came, went or changed since this was last asked, b"" of what is gone."""
+        """Return notes of up to `limit` replicas that came, went or changed since the last call, b"" of those gone."""
         chosen = [reference for reference, _ in zip(self._changed, range(limit), strict=False)]
         for reference in chosen:
             del self._changed[reference]
         return self.notes_of(chosen)
 
     def unnoted(self, references: Iterable[ReferenceId]) -> None:
-        """What `changes` gave of these could not be noted."""
+        """Take back replicas that `changes` returned and that could not be noted."""
         self._changed = {**dict.fromkeys(references), **self._changed}
 
     def notes_of(self, references: Iterable[ReferenceId]) -> dict[ReferenceId, bytes]:
-        """What is to be noted of these, b"" of what is gone."""
+        """Return the notes of these replicas, b"" of those gone."""
         return {reference: self._note(reference) for reference in references}
 
     def notes_after(self, after: str, limit: int) -> dict[ReferenceId, bytes]:
-        """What is to be noted of the next `limit` replicas in order."""
+        """Return the notes of the next `limit` replicas in order."""
         return {reference: rows.note_of(row) for reference, row in self._following(after, limit)}
 
     def _note(self, reference: ReferenceId) -> bytes:
@@ -152,23 +152,23 @@ class Index:
         return rows.OPEN if reference in self.missing else b""
 
     def sizes_after(self, after: str, limit: int) -> dict[ReferenceId, int]:
-        """The sizes of the next `limit` replicas in order, as their records have them."""
+        """Return the sizes of the next `limit` replicas in order, as their records have them."""
         return {reference: rows.size_of(row) for reference, row in self._following(after, limit)}
 
     def live_copy(self, blob: BlobId) -> KeptReplica | None:
-        """A live replica of exactly this blob, or None."""
+        """Return a live replica of exactly this blob, or None."""
         copies = map(self.get, self._of_blob(rows.shorten(blob)))
         return next((held for held in copies if held is not None and held.alive), None)
 
     def after(self, reference: str) -> KeptReplica | None:
-        """The next replica in order of reference, going round at the end; None when there is none at all."""
+        """Return the next replica in order of reference, after the last the first; None when there is none at all."""
         for part, span in chain(self._spans(reference, ""), self._spans("", "")):
             if span.start < span.stop:
                 return self.get(part.in_order()[span.start])
         return None
 
     def count_after(self, after: str) -> int:
-        """How many references are greater than `after`."""
+        """Return how many references are greater than `after`."""
         prefix = after[:PREFIX_CHARS]
         later = self._prefixes[bisect.bisect_right(self._prefixes, prefix) :]
         order = self._parts[prefix].in_order() if prefix in self._parts else []
@@ -178,14 +178,14 @@ class Index:
         return found
 
     def references(self, after: str, upto: str) -> list[ReferenceId]:
-        """References with `after` < reference <= `upto` in order; `upto` "" means to the end."""
+        """Return the references with `after` < reference <= `upto` in order; `upto` "" means to the end."""
         found = list[ReferenceId]()
         for part, span in self._spans(after, upto):
             found += part.in_order()[span]
         return found
 
     def following(self, after: str, limit: int) -> list[KeptReplica]:
-        """The next `limit` replicas in order."""
+        """Return the next `limit` replicas in order."""
         return [rows.unpack(reference, row) for reference, row in self._following(after, limit)]
 
     def _following(self, after: str, limit: int) -> list[tuple[ReferenceId, bytes]]:
@@ -199,7 +199,7 @@ class Index:
         return found
 
     def _spans(self, after: str, upto: str) -> Iterator[tuple[_IndexPart, slice]]:
-        """Where in which parts the references with `after` < reference <= `upto` are."""
+        """The parts, and slices of their order, of references with `after` < reference <= `upto`."""
         for at in range(bisect.bisect_left(self._prefixes, after[:PREFIX_CHARS]), len(self._prefixes)):
             if upto and self._prefixes[at] > upto:
                 break
@@ -250,7 +250,7 @@ class Index:
 
 
 class _IndexPart:
-    """The replicas whose references begin alike. `order`: their references in order, once somebody asks for it."""
+    """The replicas whose references begin alike. `order`: their references in order, from the first use on."""
 
     def __init__(self) -> None:
         self.rows: dict[ReferenceId, bytes] = {}

@@ -1,10 +1,10 @@
-"""The local life of a replica on one Shepherd: what it is now, what an event makes of it, and what is to be told.
+"""The local life of a replica on one Shepherd: its state, the changes that events make, and its reports.
 
-An upload is *open* (a ticket is out), *receiving*, *kept* (interrupted, may be resumed), *stored* (bytes durable,
-purpose not yet fulfilled) or *done*. Stored bytes are a `KeptReplica`: `alive` or `invalid`, committed (a transact has
-named its blob) or not. States change only by `core.cluster.replicas.TRANSITIONS`.
-Invariants: bytes a transact has named are never erased by the Shepherd's own decision, only set aside; bytes nobody
-acknowledged are set aside after ticket and grace, and only when a Librarian, asked after that, does not know them.
+An upload is *open* (a ticket is out), *receiving*, *kept* (interrupted, may be resumed), *finishing*, *stored* (bytes
+durable, purpose not yet fulfilled) or *done*. Stored bytes are a `KeptReplica`: `alive` or `invalid`, committed (a
+transact has named its blob) or not. States change only by `core.cluster.replicas.TRANSITIONS`.
+Invariants: a Shepherd never erases bytes that a transact has named by its own decision; it only sets them aside. It
+sets unacknowledged bytes aside after ticket and grace, once a Librarian has answered that it does not know them.
 Pure. Reasoning: docs/design/002-protocols.md, "Uncommitted replicas".
 """
 
@@ -22,7 +22,7 @@ from chelonia.core.values import replace
 from chelonia.shepherd.settings import ShepherdSettings
 
 ASK_AGAIN_TIMES_MAX: Final = 64
-"""Bytes that nobody commits are asked for at most so many `unknown_retry_ms` apart: half an hour by default."""
+"""Longest pause between two reports of uncommitted bytes, in `unknown_retry_ms`: half an hour by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class KeptReplica:
         blob, guid, size, checksums, created_ms: from its record; empty, -1 and 0 when the record is unreadable.
         state: `ALIVE` or `INVALID`.
         committed: a transact is known to have named the blob.
-        keep_until_ms: monotonic; an uncommitted replica is expected to be unknown until then.
-        unknown_since_ms: monotonic; since when Librarians have called it unknown, -1 when they have not.
+        keep_until_ms: monotonic; an uncommitted replica may be unknown until then.
+        unknown_since_ms: monotonic; when a Librarian first answered that it is unknown, -1 when none has.
         checked_ms: wall clock of the last full check in this boot, 0 for none.
         listed: the namespace is known to list it as alive, as it is.
     """
@@ -59,7 +59,7 @@ class KeptReplica:
 
 
 class Phase(enum.Enum):
-    """Where an upload stands."""
+    """The phase of an upload."""
 
     OPEN = "open"
     RECEIVING = "receiving"
@@ -70,14 +70,14 @@ class Phase(enum.Enum):
 
 
 class Fate(enum.Enum):
-    """What becomes of a replica that the namespace does not know."""
+    """The decision about a replica that the namespace does not know."""
 
     ASK_AGAIN = "ask again"
     SET_ASIDE = "set aside"
 
 
 def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now_ms: Ms) -> KeptReplica:
-    """The replica that a verified upload leaves: alive, uncommitted, just checked."""
+    """Return the replica of a verified upload: alive, uncommitted, just checked."""
     state = next_state(ReplicaState.CREATING, Cause.VERIFIED)
     assert state is ReplicaState.ALIVE
     return KeptReplica(
@@ -87,7 +87,7 @@ def arrived(reference: ReferenceId, facts: ReplicaFacts, keep_until_ms: int, now
 
 
 def found(stored: StoredReplica, keep_until_ms: int) -> KeptReplica:
-    """The replica that a start finds on disk: invalid when its record or some of its bytes are missing."""
+    """Return a replica as a start finds it on disk: invalid when its record or some of its bytes are missing."""
     facts = stored.facts
     if facts is None:
         return KeptReplica(
@@ -101,7 +101,7 @@ def found(stored: StoredReplica, keep_until_ms: int) -> KeptReplica:
 
 
 def left_ms(facts: ReplicaFacts, now_ms: Ms, settings: ShepherdSettings) -> int:
-    """For how much longer an uncommitted replica that a start finds is expected to be unknown: no start prolongs it.
+    """Return for how many more ms a found uncommitted replica may be unknown; starts do not prolong that.
 
     Args:
         now_ms: wall clock. One that was set back keeps a replica no longer than a ticket of now would.
@@ -112,24 +112,25 @@ def left_ms(facts: ReplicaFacts, now_ms: Ms, settings: ShepherdSettings) -> int:
 
 
 def unproven(held: KeptReplica) -> KeptReplica:
-    """A replica that nobody may have before it is checked."""
+    """Return the replica as invalid, until it is checked."""
     return replace(held, state=ReplicaState.INVALID, listed=False)
 
 
 def checked(held: KeptReplica, intact: bool, now_ms: Ms) -> KeptReplica:
-    """The replica after a full check of bytes and record."""
+    """Return the replica after a full check of bytes and record."""
     state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED) or held.state
     return replace(held, state=state, checked_ms=now_ms, listed=held.listed and state is held.state)
 
 
 def acknowledged(held: KeptReplica, believed: ReplicaState | None) -> KeptReplica:
-    """The replica once a Librarian knows its blob, and believes this of it (None: not known)."""
+    """Return the replica once a Librarian knows its blob. `believed`: its state in the namespace, None: not known."""
     return replace(held, committed=True, unknown_since_ms=-1, listed=held.alive and believed in PROVEN)
 
 
 def is_named(held: KeptReplica) -> bool:
-    """Whether a replica is committed by the word of whoever stored it. That comes late, perhaps after the erasure of
-    bytes that an old image has brought back: of what a start found, or a Librarian called unknown, it says nothing."""
+    """Whether a Bartender's word that the replica it stored is committed counts."""
+    # That word may come late, after the erasure of bytes that an old disk image has brought back. So it does not count
+    # for replicas that a start found, or that a Librarian called unknown.
     return held.alive and not held.committed and held.checked_ms > 0 and held.unknown_since_ms < 0
 
 
@@ -148,10 +149,10 @@ def unknown(held: KeptReplica, now_ms: int, grace_ms: int) -> tuple[KeptReplica,
 
 
 def ask_again_ms(held: KeptReplica, now_ms: int, retry_ms: int) -> int:
-    """How long until a replica that was called unknown (`unknown`) is reported again.
+    """Return how many ms later a replica that is unknown (`unknown`) is reported again.
 
-    Bytes that nobody has committed yet wait for that as long as their ticket is good, and mostly it never comes. They
-    are asked for ever more rarely, at moments that all share (so that many cost one report), and when their time ends.
+    Uncommitted bytes are reported ever more rarely, and once more when their time ends. The moments are the same for
+    all, so that many share one report.
     """
     if held.committed:
         return retry_ms
@@ -163,12 +164,12 @@ def ask_again_ms(held: KeptReplica, now_ms: int, retry_ms: int) -> int:
 
 
 def reported(held: KeptReplica) -> ReportedReplica:
-    """What a report says of a replica: size and checksums only while they are vouched for."""
+    """Return a replica as a report describes it: with size and checksums only while it is alive."""
     if not held.alive:
         return ReportedReplica(held.guid, held.reference, held.state, held.blob)
     return ReportedReplica(held.guid, held.reference, held.state, held.blob, held.size, held.checksums)
 
 
 def gone(reference: ReferenceId, blob: BlobId) -> ReportedReplica:
-    """What a report says of a replica that the namespace expects here and that is not."""
+    """Return the report's entry for a replica that the namespace expects here and that is missing."""
     return ReportedReplica("", reference, ReplicaState.DELETED, blob)

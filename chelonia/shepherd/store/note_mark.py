@@ -1,10 +1,10 @@
-"""How far the notes of this store go: which report was the last to be sent when they were written.
+"""The mark of a store's notes: the last report that was sent when they were written.
 
 A mark is durable before the report that it names goes out, and so is every note before it. After a start the namespace
-says which report has told it something last: if that is the one of the mark, or the one before it, the notes tell all
-that it believes of this store, and differences are enough. Whatever else it says means that this is not the disk, or
-those are not the metadata, that the notes were written for: then the whole inventory is compared. The first report of a
-boot tells nothing, and no mark names it: a start that dies before it has decided changes nothing of this. Pure.
+names the last report with content that it accepted. If that is the mark's report or the one before, the notes hold all
+that the namespace has of this store: differences are enough. Any other answer means that the notes belong to
+another disk or other metadata; then the whole inventory is compared. The first report of a boot has no content, and no
+mark names it: a start that dies before it has decided changes nothing. Pure.
 Reasoning: docs/design/018-returning.md.
 """
 
@@ -20,7 +20,7 @@ from chelonia.wire import records
 
 @dataclass(frozen=True, slots=True)
 class ToldReport:
-    """A report that told the namespace something: any but the first of its boot. Boot 0: none, or nobody knows."""
+    """A report with content: any but the first of its boot. Boot 0: none, or not known."""
 
     boot: int = 0
     number: int = 0
@@ -31,14 +31,14 @@ class ToldReport:
 
 @dataclass(frozen=True, slots=True)
 class NoteMark:
-    """What is known when notes are written.
+    """State of the reports when notes are written.
 
     Args:
-        store: whose notes these are.
-        generation: of the metadata that they speak of.
+        store: the store that the notes belong to.
+        generation: of the metadata that they describe.
         sent: the last report that was sent.
         earlier: the last one of earlier boots that was accepted.
-        settled: inventories were compared, and what differed is in the notes.
+        settled: inventories were compared, and the notes hold the differences.
         compared_ms: wall clock of the last comparison of the whole inventory, 0 for none.
     """
 
@@ -51,7 +51,7 @@ class NoteMark:
 
     @property
     def before(self) -> ToldReport:
-        """The last report that was accepted when the last one was sent."""
+        """The report accepted last when `sent` went out."""
         return ToldReport(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
 
 
@@ -59,12 +59,12 @@ _FORMAT: Final = records.Format("mark", NoteMark, 1)
 
 
 def encode(mark: NoteMark) -> bytes:
-    """The note of a mark."""
+    """Encode a mark as a note."""
     return _FORMAT.encode(mark)
 
 
 def decode(note: bytes) -> NoteMark | None:
-    """Read the note of a mark; None when there is none that can be read."""
+    """Decode the note of a mark; None when it cannot be read."""
     try:
         return _FORMAT.decode(note)
     except CheloniaError:
@@ -73,8 +73,9 @@ def decode(note: bytes) -> NoteMark | None:
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """How far the namespace has believed a Shepherd before this start: the last report that told something, and the
-    sequence of the newest order to erase that was confirmed, by metadata of this generation."""
+    """State of the namespace about a Shepherd before this start, by metadata of this `generation`.
+
+    `told`: the last report with content that it accepted; `obeyed`: the sequence of the newest confirmed erasure."""
 
     told: ToldReport
     obeyed: int
@@ -82,12 +83,12 @@ class Believed:
 
 
 def why_whole(mark: NoteMark | None, believed: Believed, store: str, state: ShepherdState) -> str:
-    """Why a start has to compare the whole inventory, "" when the differences from the notes are enough.
+    """Return why a start has to compare the whole inventory, "" when the differences from the notes are enough.
 
     Args:
         mark: as this start found it.
-        store: what is there now.
-        state: as this start found it, before it has obeyed anything.
+        store: the id of the store that is there now.
+        state: as this start found it, before it has obeyed any order.
     """
     if mark is None:
         return "there is no mark in its notes"
@@ -105,7 +106,7 @@ def why_whole(mark: NoteMark | None, believed: Believed, store: str, state: Shep
 
 
 def may_have_erased(believed: Believed, state: ShepherdState) -> bool:
-    """Whether the state that this start found has obeyed an order to erase that is not known to be confirmed."""
+    """Whether the state found by this start has obeyed an erasure that is not known to be confirmed."""
     return _obeyed(state, believed) > believed.obeyed
 
 
@@ -114,7 +115,7 @@ def _obeyed(state: ShepherdState, believed: Believed) -> int:
 
 
 def age_ms(mark: NoteMark | None, now_ms: int) -> int:
-    """How long ago the whole inventory was compared, -1 when nobody knows: never, or the clock was set back."""
+    """Return how many ms ago the whole inventory was compared, -1 when never, or when the clock was set back."""
     if mark is None or not mark.compared_ms or now_ms < mark.compared_ms:
         return -1
     return now_ms - mark.compared_ms

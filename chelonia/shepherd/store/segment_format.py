@@ -1,12 +1,13 @@
-"""How small replicas lie in a segment. Pure. Layout: docs/formats/replica-store.md.
+"""The layout of small replicas in a segment. Pure. Document: docs/formats/replica-store.md.
 
-A segment begins with a block of its own, then come entries, each in blocks of its own: header, record, bytes, zeros up
-to the next block. So an entry is found again behind a damaged one, none is written over when another is added, and one
-that is erased gives its blocks back. Headers carry the segment's key: bytes that a user makes are never taken for one.
+A segment begins with a block of its own. Entries follow, each in blocks of its own: header, record, bytes, zeros up to
+the next block. So an entry is found behind a damaged one, adding one overwrites no other, and erasing one gives its
+blocks back. Headers carry the segment's key: bytes that a user makes are never taken for a header.
 
-Segment: `CHLS`, version (1), 3 zeros, key (8), BLAKE2b-64 of what is before.
-Header: `CHLE`, version (1), 3 zeros, key (8), reference (16), bytes of the record, of the data, CRC-32 of both (4
-each, little endian), BLAKE2b-128 of what is before (16), state (1), 3 zeros. The state alone changes, in its place.
+- Segment: `CHLS`, version (1), 3 zeros, key (8), BLAKE2b-64 of the preceding bytes.
+- Header, first part: `CHLE`, version (1), 3 zeros, key (8), reference (16).
+- Header, lengths: bytes of the record, bytes of the data, CRC-32 of both (4 each, little endian).
+- Header, end: BLAKE2b-128 of the preceding bytes (16), state (1), 3 zeros. The state alone changes, in place.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 
 BLOCK_BYTES: Final = 4096
-"""What file systems give back, and what a disk writes whole or not at all."""
+"""Unit in which file systems take space back, and which a disk writes whole or not at all."""
 KEY_BYTES: Final = 8
 VERSION: Final = 1
 UNCOMMITTED: Final = 0x0F
 COMMITTED: Final = 0x33
-"""Far from each other: a flipped bit makes neither of them the other. What is neither counts as committed."""
+"""States, far apart: a flipped bit makes neither of them the other. Any other value counts as committed."""
 _SEGMENT: Final = struct.Struct(f"<4sB3x{KEY_BYTES}s")
 _HEADER: Final = struct.Struct(f"<4sB3x{KEY_BYTES}s16sIII")
 _SEGMENT_DIGEST: Final = 8
@@ -39,7 +40,7 @@ DATA_BYTES_MAX: Final = (1 << _DATA_BITS) - 1
 
 
 class Place(NamedTuple):
-    """Where an entry is: in which segment, from which block, with how many bytes of record and data."""
+    """The place of an entry: its segment, its first block, and the bytes of its record and data."""
 
     segment: int
     block: int
@@ -49,12 +50,12 @@ class Place(NamedTuple):
 
     @property
     def at(self) -> int:
-        """Where it begins in the segment, bytes."""
+        """Offset of the entry in the segment, bytes."""
         return self.block * BLOCK_BYTES
 
     @property
     def data_at(self) -> int:
-        """Where its data begin in the segment, bytes."""
+        """Offset of its data in the segment, bytes."""
         return self.at + HEADER_BYTES + self.record_bytes
 
     @property
@@ -69,13 +70,13 @@ class Place(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next entry may begin, bytes."""
+        """Offset at which the next entry may begin, bytes."""
         return (self.block + self.blocks) * BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What a header says."""
+    """The content of a header."""
 
     reference: ReferenceId
     record_bytes: int
@@ -84,18 +85,18 @@ class EntryHeader:
     committed: bool
 
     def place(self, segment: int, block: int) -> Place:
-        """Where its entry is, when the header is there."""
+        """Return the place of its entry, given the header's."""
         return Place(segment, block, self.record_bytes, self.data_bytes, self.committed)
 
 
 def pack(place: Place) -> int:
-    """A place as one number: there may be a million of them."""
+    """Pack a place into one number: there may be a million of them."""
     front = place.segment << _BLOCK_BITS | place.block
     return ((front << _RECORD_BITS | place.record_bytes) << _DATA_BITS | place.data_bytes) << 1 | place.committed
 
 
 def unpack(packed: int) -> Place:
-    """The place of `pack`."""
+    """Return the place that `pack` packed."""
     rest, committed = packed >> 1, bool(packed & 1)
     rest, data_bytes = rest >> _DATA_BITS, rest & DATA_BYTES_MAX
     rest, record_bytes = rest >> _RECORD_BITS, rest & RECORD_BYTES_MAX
@@ -103,13 +104,13 @@ def unpack(packed: int) -> Place:
 
 
 def encode_segment(key: bytes) -> bytes:
-    """The first block of a segment."""
+    """Return the first block of a segment."""
     head = _SEGMENT.pack(b"CHLS", VERSION, key)
     return (head + _digest(head, _SEGMENT_DIGEST)).ljust(BLOCK_BYTES, b"\0")
 
 
 def decode_segment(block: bytes) -> bytes | None:
-    """The key of a segment, None when its first block is damaged. Raises: NOT_SUPPORTED for a newer version."""
+    """Return the key of a segment, None when its first block is damaged. Raises: NOT_SUPPORTED for a newer version."""
     head = block[: _SEGMENT.size]
     if len(head) < _SEGMENT.size or block[_SEGMENT.size :][:_SEGMENT_DIGEST] != _digest(head, _SEGMENT_DIGEST):
         return None
@@ -121,31 +122,31 @@ def decode_segment(block: bytes) -> bytes | None:
 
 
 def header_of(reference: ReferenceId, record: bytes, data: bytes, *, committed: bool = False) -> EntryHeader:
-    """The header of an entry of these bytes."""
+    """Return the header of an entry of these bytes."""
     assert len(record) <= RECORD_BYTES_MAX, "a record has some hundreds of bytes"
     assert len(data) <= DATA_BYTES_MAX, "what is larger is a file"
     return EntryHeader(reference, len(record), len(data), zlib.crc32(data, zlib.crc32(record)), committed)
 
 
 def encode(key: bytes, header: EntryHeader, body: bytes) -> bytes:
-    """An entry of record and data, up to the next block."""
+    """Return an entry of record and data, padded to the next block."""
     assert len(body) == header.record_bytes + header.data_bytes, "the header is of these bytes"
     entry = encode_header(key, header) + body
     return entry + bytes(-len(entry) % BLOCK_BYTES)
 
 
 def encode_header(key: bytes, header: EntryHeader) -> bytes:
-    """The front of an entry."""
+    """Return the header of an entry as bytes."""
     lengths = (header.record_bytes, header.data_bytes, header.crc)
     head = _HEADER.pack(b"CHLE", VERSION, key, bytes.fromhex(header.reference.replace("-", "")), *lengths)
     return head + _digest(head, _DIGEST) + bytes((COMMITTED if header.committed else UNCOMMITTED, 0, 0, 0))
 
 
 def decode_header(block: bytes, key: bytes | None) -> EntryHeader | None:
-    """What stands at the front of a block, None when it is no header of this segment.
+    """Decode the header at the front of a block, None when it is no header of this segment.
 
     Args:
-        key: the segment's, None when that is not known: then any header is one.
+        key: the segment's; None when it is not known: then a header with any key counts.
 
     Raises: NOT_SUPPORTED for a newer version.
     """
@@ -166,12 +167,12 @@ def decode_header(block: bytes, key: bytes | None) -> EntryHeader | None:
 
 
 def key_of(block: bytes) -> bytes:
-    """The key that a header carries."""
+    """Return the key that a header carries."""
     return block[8 : 8 + KEY_BYTES]
 
 
 def is_whole(header: EntryHeader, body: bytes) -> bool:
-    """Whether record and data are those that the header was written for."""
+    """Whether `body`, record and data, is what the header was written for."""
     return len(body) == header.record_bytes + header.data_bytes and zlib.crc32(body) == header.crc
 
 

@@ -1,8 +1,9 @@
-"""Replicas that are files though they are small, as they were before there were segments: moved into segments.
+"""Small replicas that are files, as all were before there were segments, move into segments.
 
-A folder after another, once after each start, some at a time. Invariants: of a replica that moves there is always one
-on stable storage, for its file goes after its entry was synced; no replica is changed, erased or set aside while it
-moves. What is not committed yet, rotten or unreadable stays where it is: the next start or the scrub has to do with it.
+They move folder by folder, once after each start, some at a time. An uncommitted, rotten or unreadable one stays a
+file: a later start or the scrub deals with it. Invariants:
+- A moving replica is always on stable storage: its file goes after its entry was synced.
+- No replica is changed, erased or set aside while it moves.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from chelonia.wire import records
 log = logging.getLogger(__name__)
 
 TOGETHER_MAX: Final = 32
-"""Files that move at a time, at most 2 MiB: they share two syncs, and for so long nothing else is erased."""
+"""Files that move together, at most 2 MiB: they share two syncs, and erasures wait for them."""
 
 
 class SmallFiles:
-    """Moves what is small out of files.
+    """Moves small replicas out of files.
 
     Args:
-        bytes_max: what has more bytes stays a file; with 0 everything does.
+        bytes_max: the largest replica that moves; with 0 none does.
     """
 
     def __init__(self, files: FileBlobs, segments: BlobSegments, bytes_max: int) -> None:
@@ -65,7 +66,6 @@ class SmallFiles:
         return True
 
     def _entry(self, reference: ReferenceId) -> Entry | None:
-        """A replica as it is in its file, if it is whole."""
         found = None if reference in self._segments else self._files.whole(reference)
         if found is None:
             return None

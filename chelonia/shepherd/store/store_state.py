@@ -1,4 +1,4 @@
-"""A Shepherd's small durable facts: its state (boot number, ticket secret, newest authority), and whose store it is.
+"""A Shepherd's small durable facts: its state (boot number, ticket secret, newest authority), and its store's identity.
 
 Two files, and a memory twin of the first. Each is JSON of one object with `format` 1 (the second also 2), mode 0600,
 replaced as a whole: temporary, fsync, rename, fsync directory. The state may be lost; the identity goes with the
@@ -22,16 +22,16 @@ from chelonia.shepherd.store.blobs_segment_file import sync_directory
 
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
-"""The file that says whose store a directory is."""
+"""The file with a store's identity."""
 LOCK: Final = "lock"
-"""The file that the process which uses it holds."""
+"""The file that a process locks to use the store."""
 WITH_SEGMENTS: Final = 2
-"""Its format once some replicas are in segments: software that does not know them is to refuse the store."""
+"""Format of the identity once some replicas are in segments: older software has to refuse the store."""
 PUT_BACK: Final = (
     "mount or put back what was there; if the replicas are lost for good, "
     "`cheloniad accept-store` says so to the cluster"
 )
-"""What to do about a store that is not there as a whole."""
+"""Advice for a store that is not complete."""
 
 
 class StateFile:
@@ -41,7 +41,7 @@ class StateFile:
         self._path = path
 
     def load(self) -> ShepherdState | None:
-        """The state as last saved, None on a fresh disk. Raises: BAD_CONFIG when it is damaged or of a newer format."""
+        """Read the state as last saved, None on a fresh disk. Raises: BAD_CONFIG when damaged or of a newer format."""
         try:
             raw = self._path.read_bytes()
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class StateFile:
 
 
 def read_identity(root: Path) -> StoreIdentity | None:
-    """Whose store the directory `root` is, None when nothing says so. Raises: BAD_CONFIG when damaged; OSError."""
+    """Read the identity of the store in `root`, None when it has none. Raises: BAD_CONFIG when damaged; OSError."""
     path = root / IDENTITY
     try:
         raw = path.read_bytes()
@@ -79,15 +79,15 @@ def read_identity(root: Path) -> StoreIdentity | None:
 
 
 def has_segments(root: Path) -> bool:
-    """Whether the store in `root` says that it has segments. Raises: OSError."""
+    """Whether the identity of the store in `root` says that it has segments. Raises: OSError."""
     try:
         return bool(json.loads((root / IDENTITY).read_bytes())["format"] == WITH_SEGMENTS)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return False  # what is wrong with it says `read_identity`
+        return False  # `read_identity` reports what is wrong with it
 
 
 def write_identity(root: Path, identity: StoreIdentity, *, segments: bool = False) -> None:
-    """Say durably whose store the directory `root` is, and whether it has segments. Raises: OSError."""
+    """Write durably the identity of the store in `root`, and whether it has segments. Raises: OSError."""
     content = {
         "format": WITH_SEGMENTS if segments else FORMAT,
         "store": identity.store,
@@ -149,8 +149,8 @@ def _decode(content: dict[str, Any]) -> ShepherdState:
 
 @contextlib.contextmanager
 def held(root: Path) -> Iterator[Path]:
-    """A path of the store's directory that leads nowhere else while it is used: what is made there is never left in the
-    directory below a disk that has just gone. Raises: OSError where no process has locked a store."""
+    """Yield a path of the store's directory that stays on its disk. A file made there never lands in the directory
+    below a disk that has just gone. Raises: OSError where no process has locked a store."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.stat(LOCK, dir_fd=fd)
@@ -161,7 +161,7 @@ def held(root: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Hold the directory as the engine would. Raises: BAD_CONFIG when a process uses it."""
+    """Lock the directory as the engine does. Raises: BAD_CONFIG when another process uses it."""
     fd = lock_directory(root)
     try:
         yield
@@ -170,7 +170,7 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def lock_directory(root: Path) -> int:
-    """Keep other processes out of a store. Returns: a descriptor, until it is closed. Raises: as `locked`."""
+    """Lock a store until the returned descriptor is closed. Raises: as `locked`."""
     fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

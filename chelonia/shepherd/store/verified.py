@@ -1,4 +1,4 @@
-"""Bytes of a replica that are those which were stored: no other leaves the store."""
+"""Verified reads: no byte leaves the store that differs from the stored one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def verified(
         size: of the replica.
         crcs: of its blocks (`BlobStore.blocks`); b"": nothing is verified.
 
-    Raises: NOT_ALIVE before a block that is not whole or not what it was.
+    Raises: NOT_ALIVE before a block that is missing bytes or has changed.
     """
     asked = whole_blocks(span, size) if crcs and span.length else span
     at, end = asked.offset, span.offset + span.length

@@ -1,1 +1,1 @@
-"""Bytes in and out of a Shepherd."""
+"""Transfers of bytes in and out of a Shepherd."""

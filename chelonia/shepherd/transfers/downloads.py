@@ -1,7 +1,7 @@
-"""Downloads: read tickets issued, replicas opened, single-use tickets accounted for.
+"""Downloads: it issues read tickets, opens replicas, and accounts for single-use tickets.
 
-A part of a replica is verified before it leaves, block by block. One that is found truncated, unreadable or wrong while
-it is read is checked at once.
+Bytes are verified block by block before they leave. A replica that a read finds truncated, unreadable or wrong is
+checked at once.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ class _SingleUses:
     def __init__(self) -> None:
         self._presented: set[str] = set()
         self._used_up: list[tuple[Ms, str]] = []
-        """Those that were read, as a heap by their expiry: a busy hour leaves very many, and few end at a time."""
+        """Used-up tickets as a heap by expiry: a busy hour leaves very many, and few expire at a time."""
 
     def begin(self, ticket: Ticket) -> None:
-        """It is being read. Raises: ALREADY_DONE when it is or was before."""
+        """Begin a read with this ticket. Raises: ALREADY_DONE when one is under way, or was complete."""
         if ticket.nonce in self._presented:
             cause = "this TURL is for one download and was used; ask for a new TURL"
             raise CheloniaError(Kind.ALREADY_DONE, gate.GET, ticket.reference, cause)
         self._presented.add(ticket.nonce)
 
     def end(self, ticket: Ticket, *, complete: bool) -> None:
-        """It is not read any more; `complete` False gives it back."""
+        """End a read with this ticket; `complete` False makes it usable again."""
         if complete:
             heapq.heappush(self._used_up, (ticket.expires_ms, ticket.nonce))
         else:
             self._presented.discard(ticket.nonce)
 
     def expire(self, now_ms: Ms) -> None:
-        """Forget those used up that are worth nothing any more."""
+        """Forget used-up tickets that have expired."""
         while self._used_up and self._used_up[0][0] <= now_ms:
             self._presented.discard(heapq.heappop(self._used_up)[1])
 
 
 class _KnownBlocks:
-    """The CRCs of the blocks of replicas, as their records tell them: those that were read last are kept."""
+    """A cache of the block CRCs in the records of recently read replicas."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -61,12 +61,12 @@ class _KnownBlocks:
         self._bytes = 0
 
     async def of(self, reference: ReferenceId) -> bytes:
-        """Those of a replica, b"" where its record tells none."""
+        """Return the block CRCs of a replica, b"" where its record has none."""
         crcs = self._kept.pop(reference, None)
         if crcs is None:
             crcs = await self._blobs.blocks(reference)
-            self._forget(reference)  # somebody else has read them meanwhile
-            if not crcs:  # it may be that its record cannot be read just now
+            self._forget(reference)  # another call may have read them meanwhile
+            if not crcs:  # perhaps its record cannot be read just now
                 return crcs
             self._bytes += len(crcs) + len(reference)
         self._kept[reference] = crcs
@@ -88,7 +88,7 @@ class Downloads:
         self._blocks = _KnownBlocks(node.ports.blobs)
 
     def offer(self, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
-        """Issue a TURL per request, or say in the original's words why not."""
+        """Issue a TURL per request, or answer in the original's words why not."""
         return tuple(self._offer_one(request) for request in requests)
 
     async def open(self, call: Call, turl: Turl) -> Download:
@@ -125,7 +125,7 @@ class Downloads:
 
 
 class ReplicaReader:
-    """Reads ranges of one open replica, as far as the ticket goes."""
+    """Reads ranges of one open replica, within its ticket."""
 
     def __init__(
         self, node: ShepherdNode, held: KeptReplica, blocks: _KnownBlocks, uses: _SingleUses, ticket: Ticket
@@ -138,8 +138,8 @@ class ReplicaReader:
         self.spans = tuple(ByteRange(*each) for each in ticket.spans)
 
     async def read(self, span: ByteRange) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE before a block that is not whole or not what it was, BAD_RANGE
-        beyond the end, BAD_TICKET beyond what the ticket is for."""
+        """Yield the bytes of `span`. Raises: NOT_ALIVE before a block that is not whole or has changed, BAD_RANGE
+        beyond the end, BAD_TICKET beyond the spans of the ticket."""
         reference: ReferenceId = self._held.reference
         if span.offset < 0 or span.length < 0 or span.offset + span.length > self._held.size:
             raise CheloniaError(Kind.BAD_RANGE, gate.GET, reference, f"the replica has {self._held.size} bytes")
@@ -167,7 +167,7 @@ class ReplicaReader:
 
 
 def checksum_of(held: KeptReplica) -> tuple[str, str]:
-    """(type, value) of the one checksum the original's messages have room for."""
+    """Return (type, value) of the one checksum that the original's messages have room for."""
     if held.checksums.md5:
         return "md5", held.checksums.md5
     return ("sha256", held.checksums.sha256) if held.checksums.sha256 else ("", "")

@@ -1,9 +1,8 @@
 """Copies to other Shepherds: written along with an upload (`Fanout`), or pushed from the stored replica (`push_copy`).
 
-A copy that takes no byte for `forward_stall_ms` is dropped; whoever asked for it is served by a spare. One that owes
-its receipt is asked, on another connection, whether it lives: a busy disk is waited for, a frozen process is not.
-Nobody vouches for another's copy: a copy counts when the other Shepherd's own receipt names the same blob, size and
-checksums.
+A copy that takes no byte for `forward_stall_ms` is dropped, and a spare replaces it. While the receipt of a copy is
+due, the sender probes the other side on another connection. It waits for a busy disk, but not for a frozen process.
+Nobody vouches for another's copy: it counts when the other Shepherd's own receipt names the same blob, size, checksums.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from chelonia.shepherd.waiting import settled
 log = logging.getLogger(__name__)
 
 PART_MS: Final = 250
-"""A copy that is slowed down sends some bytes so often: the other side sees that it lives."""
+"""Longest pause between bytes of a paced copy, so that the other side sees that it lives."""
 ASK_MS: Final = 15_000
-"""So often the other side of a repair copy is asked whether it lives, and so long it may take to answer."""
+"""Interval between two probes of the other side of a repair copy, and the time limit of each."""
 _PASSING: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNAVAILABLE, Kind.CONFLICT, Kind.BAD_RANGE)
 """Failures of a push after which it is resumed where it left off."""
 _SILENT: Final = (Kind.TIMEOUT, Kind.UNAVAILABLE)
-"""What says that the other side does not live, being frozen, or that its disk does not answer."""
+"""Failures of a probe that mean the other side is frozen, or its disk does not answer."""
 _LOST: Final = (*_SILENT, Kind.NETWORK, Kind.BAD_TICKET)
-"""The same for a repair copy: its machine may be off, or back without the upload, and nothing need break the connection
-over which the bytes went."""
+"""Failures of a probe that end a repair copy. Its machine may be off, or back without the upload, and the connection
+that carried the bytes need not break for that."""
 
 
 def receipt_of(answer: Uploaded, blob: BlobId, size: int, checksums: Checksums) -> Receipt:
-    """The receipt in `answer` for these bytes. Raises: CHECKSUM when there is none."""
+    """Return the receipt in `answer` for these bytes. Raises: CHECKSUM when there is none."""
     for receipt in answer.receipts:
         if receipt.blob == blob and receipt.size == size and receipt.checksums.agrees(checksums):
             return receipt
@@ -52,8 +51,10 @@ async def push_copy(
 ) -> Receipt:
     """Push a stored replica to `turl`, resuming after interruptions; returns the other side's receipt.
 
-    Args: resume: something may be there already, ask first; paced: nobody waits for it, so it keeps within the rate.
-    Raises: NOT_ALIVE when our own copy cannot be read, what the other side answered, NETWORK, TIMEOUT, CHECKSUM.
+    Args:
+        resume: query first how many bytes the other side has already.
+        paced: it is a repair copy, and keeps within the rate of these.
+    Raises: NOT_ALIVE when our own copy cannot be read, the other side's error, NETWORK, TIMEOUT, CHECKSUM.
     """
     for left in range(node.settings.copy_tries - 1, -1, -1):
         try:
@@ -63,7 +64,7 @@ async def push_copy(
         except CheloniaError as error:
             if error.kind in (Kind.NOT_ALIVE, Kind.CHECKSUM):
                 node.suspect(held.reference)
-            busy = error.kind is Kind.BUSY and resume  # else nothing is there yet that would be lost
+            busy = error.kind is Kind.BUSY and resume  # else the other side has no bytes yet that would be lost
             if not (error.kind in _PASSING or busy) or left == 0:
                 raise
             log.info("push interrupted reference=%s tries_left=%d error=%s", held.reference, left, error)
@@ -73,7 +74,7 @@ async def push_copy(
 
 
 async def _push_from(node: ShepherdNode, turl: str, held: KeptReplica, offset: int, *, paced: bool) -> Uploaded:
-    if offset < 0:  # complete on the other side: an empty body at the end asks for its answer again
+    if offset < 0:  # complete on the other side: an empty body at the end gets its answer again
         offset = held.size
     if offset > held.size:
         raise CheloniaError(Kind.CHECKSUM, "copy", held.reference, "the other side holds more bytes than there are")
@@ -90,7 +91,7 @@ async def _push_from(node: ShepherdNode, turl: str, held: KeptReplica, offset: i
 
 
 async def at_pace(body: AsyncIterator[bytes], pace: Pace, clock: Clock) -> AsyncGenerator[bytes, None]:
-    """The same bytes, all bodies at one pace together no faster than it says at each moment; at 0 at once."""
+    """Yield the bytes of `body`; all bodies of one pace together keep within its rate of the moment, 0: no limit."""
     async for chunk in body:
         rest = chunk
         while rest and (rate := pace.per_s_max):
@@ -103,13 +104,12 @@ async def at_pace(body: AsyncIterator[bytes], pace: Pace, clock: Clock) -> Async
 
 
 def _part_bytes(bytes_per_s_max: float) -> int:
-    """How much goes at once: no more than `PART_MS` of it."""
     return max(1, int(bytes_per_s_max) * PART_MS // 1000)
 
 
 async def _while_alive(node: ShepherdNode, turl: str, push: Coroutine[Any, Any, Uploaded]) -> Uploaded:
-    """The answer to a push that may be taken as slowly as the other side likes. Raises: TIMEOUT when that one answers
-    nobody any more, or knows nothing of it, and what the push raises."""
+    """The answer to a push, however slowly the other side takes it. Raises: TIMEOUT when that side is found dead, or
+    does not know the upload; errors of the push."""
     task = asyncio.ensure_future(push)
     try:
         if why := await not_awaited(node, turl, task, paced=True):
@@ -122,13 +122,14 @@ async def _while_alive(node: ShepherdNode, turl: str, push: Coroutine[Any, Any, 
 async def not_awaited(
     node: ShepherdNode, turl: str, task: asyncio.Task[Any], give_up_ms: int = -1, *, paced: bool = False
 ) -> str:
-    """Wait for `task`, which sends to `turl`, while the other side answers questions, and who it is can be believed;
-    returns why it is waited for no longer, "" when it has ended.
+    """Wait for `task`, which sends to `turl`, while the other side answers probes with a trusted certificate.
 
     Args:
         give_up_ms: monotonic; -1: never, while the other side lives.
-        paced: it is a repair copy, which is asked for every `ASK_MS`, not twice in `forward_stall_ms`, and which ends
-            also when nothing listens there or the upload is not known there.
+        paced: it is a repair copy, probed every `ASK_MS`, not twice in `forward_stall_ms`. It ends also when nothing
+            listens there, or the upload is not known there.
+
+    Returns: why the wait ended before the task, "" when the task has ended.
     """
     clock, half_ms = node.ports.clock, ASK_MS if paced else node.settings.forward_stall_ms // 2
     dead = _LOST if paced else _SILENT
@@ -147,12 +148,12 @@ async def not_awaited(
 
 
 def _dead(question: asyncio.Future[int], dead: Collection[Kind]) -> str:
-    """Why what came of a question says that the other side does not live, "" when it does. One whose certificate is
-    refused serves no user, though bytes may go on over a connection that stands. Not when it is being connected to but
-    in its answer `EXPIRED` is said of the ticket: a copy may take longer than that is good for a question."""
+    """Why a probe shows that the other side is dead, "" when it lives."""
     error = question.exception()
     if not isinstance(error, CheloniaError):
         return ""
+    # A side whose certificate is refused serves no user, though bytes may still flow over a standing connection.
+    # EXPIRED in its answer, not while connecting, is about the ticket: a copy may outlast it.
     refused = error.kind is Kind.UNTRUSTED or (error.kind is Kind.EXPIRED and error.op == "connect")
     return str(error) if refused or error.kind in dead else ""
 
@@ -167,7 +168,7 @@ class Leg:
         self.task = node.background.start(node.ports.transfers.push(turl, self._body(), length))
 
     async def offer(self, chunk: bytes | None) -> None:
-        """Queue a chunk (None: the end); a leg that takes nothing in time is dropped."""
+        """Queue a chunk (None: the end); a leg that takes none for `forward_stall_ms` is dropped."""
         if self.task.done():
             return
         if not self._queue.full():
@@ -198,7 +199,6 @@ class Leg:
             return None
 
     async def _not_awaited(self) -> str:
-        """Why it has not ended in the time it has, and while the other side answers; "" when it has."""
         give_up_ms = self._node.ports.clock.monotonic_ms() + self._node.settings.forward_finish_ms
         return await not_awaited(self._node, self.turl, self.task, give_up_ms)
 
@@ -208,8 +208,9 @@ class Leg:
 
 
 class Fanout:
-    """The copies written along with one upload. The last chunk is to be offered only when the bytes are verified, so
-    that an upload that breaks off or has the wrong checksum never becomes a complete copy elsewhere."""
+    """The copies written along with one upload.
+
+    Offer the last chunk only when the bytes are verified: a broken or wrong upload then never completes a copy."""
 
     def __init__(self, node: ShepherdNode, turls: tuple[str, ...], length: int) -> None:
         self._legs = [Leg(node, turl, length) for turl in turls]
@@ -226,6 +227,6 @@ class Fanout:
         return tuple(receipt for receipt in answers if receipt is not None), failed
 
     async def cancel(self) -> None:
-        """End all copies; what they have written is never complete."""
+        """Cancel all copies; none of them becomes complete."""
         for leg in self._legs:
             await settled(leg.task)

@@ -1,7 +1,7 @@
-"""One body on its way in: gathered to chunks, hashed, written and forwarded at once.
+"""One arriving body: gathered to chunks, which are hashed and written at once, then forwarded.
 
-While one chunk is hashed and written the next is received. The last chunk is held back from the forwards until
-`release`, which the caller does after the checksum is verified.
+While one chunk is hashed and written the next is received. The last chunk is held back from the forwards until the
+caller has verified the checksum and calls `release`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Intake:
         self.write_failed = False
 
     async def take(self, body: AsyncIterator[bytes]) -> None:
-        """Consume `body` to its end. Raises: TOO_LARGE beyond the limit, what the disk and the body raise."""
+        """Consume `body` to its end. Raises: TOO_LARGE beyond the limit; errors of the disk and of the body."""
         async for piece in body:
             self.arrived += len(piece)
             if 0 <= self._limit < self.arrived:
@@ -53,7 +53,7 @@ class Intake:
         await self.drain()
 
     async def drain(self) -> None:
-        """Write what has arrived."""
+        """Write all bytes that have arrived."""
         await self._flush()
         await self._staged()
 
@@ -65,13 +65,13 @@ class Intake:
         await self.fanout.offer(None)
 
     async def give_up(self) -> None:
-        """Throw away what was written, here and at the forwards."""
+        """Discard the written bytes, here and at the forwards."""
         await self._quiet()
         await self.fanout.cancel()
         await self.writer.abort()
 
     async def keep(self) -> int:
-        """Keep what has arrived for a resume; returns how many bytes there are."""
+        """Keep the arrived bytes for a resume; returns how many."""
         await self.fanout.cancel()
         try:
             await self.drain()
@@ -79,7 +79,7 @@ class Intake:
                 await self.writer.suspend()
                 return self.writer.offset
         except CheloniaError:
-            pass  # a disk that fails keeps nothing; the cause was told by whoever met it first
+            pass  # a disk that fails keeps nothing; the first call to meet that has raised its cause
         await self._quiet()
         await self.writer.abort()
         return 0
@@ -88,7 +88,7 @@ class Intake:
         data = b"".join(self._pieces) if len(self._pieces) != 1 else self._pieces[0]
         self._pieces.clear()
         self._gathered = 0
-        # A short rest would be handed over for itself, and hashed on the event loop: it goes with what is before it.
+        # A short rest would be a chunk of its own, hashed on the event loop: it goes with the bytes before it.
         step = len(data) if len(data) < 2 * bounds.CHUNK_BYTES else bounds.CHUNK_BYTES
         for start in range(0, len(data), step or 1):
             chunk = data if step == len(data) else data[start : start + step]
@@ -103,7 +103,6 @@ class Intake:
             stage.result()
 
     async def _quiet(self) -> None:
-        """Let the running stage end, however it ends."""
         if self._stage is not None:
             await asyncio.wait((self._stage,))
             stage, self._stage = self._stage, None

@@ -1,9 +1,9 @@
 """Small blobs that travel in messages: stored whole, and read whole, without a ticket.
 
-The rules are those of an upload: nobody's space beyond what is promised, checksums measured here, bytes and record on
-stable storage before the receipt, one copy of a blob. What no transact names goes as other uncommitted bytes do.
-What comes while the disk is busy with others is written together: one hop to a thread, and syncs that share their work.
-Invariant: what is stored is in the index even if the caller has gone away meanwhile.
+The rules of an upload hold: space as promised, checksums measured here, one copy of a blob, no receipt before bytes
+and record are durable. Blobs that no transact names go as other uncommitted bytes do.
+Blobs that come while the disk is busy are written together: one hop to a thread, and syncs that share their work.
+Invariant: a stored blob is in the index even if the caller has gone away meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from chelonia.shepherd.transfers.uploads import ShepherdUploads, wrong_checksum
 log = logging.getLogger(__name__)
 
 SPACE_MS: Final = 1000
-"""How old the count of free bytes may be; what was stored since is taken off, and the disk counts again itself."""
+"""Age limit of the count of free bytes; bytes stored since are subtracted, and the disk checks again itself."""
 STORE: Final = "store"
 WRITERS: Final = 2
 """Batches on their way to the disk at once: while one is synced the other is written."""
@@ -61,7 +61,7 @@ class SmallBlobs:
         self._hashed = 0
 
     async def store(self, blobs: Sequence[SmallBlob]) -> tuple[StoreOutcome, ...]:
-        """Put blobs on stable storage, together. Raises: TOO_LARGE."""
+        """Put blobs on stable storage, together; one outcome each, in order. Raises: TOO_LARGE."""
         _check_size(STORE, sum(len(each.data) for each in blobs))
         node = self._node
         if node.disk.unready:
@@ -82,7 +82,7 @@ class SmallBlobs:
         return tuple(each if isinstance(each, StoreOutcome) else next(told) for each in checked)
 
     async def fetch(self, references: Sequence[ReferenceId]) -> tuple[FetchOutcome, ...]:
-        """Read whole replicas, checked. Raises: TOO_LARGE."""
+        """Read whole replicas, checked; one outcome each, in order. Raises: TOO_LARGE."""
         found = [self._node.index.get(reference) for reference in references]
         _check_size("fetch", sum([held.size for held in found if held is not None]))
         told = list[FetchOutcome | None]()
@@ -94,7 +94,7 @@ class SmallBlobs:
         return tuple([next(read) if outcome is None else outcome for outcome in told])
 
     async def sums(self, reference: ReferenceId) -> MeasuredOutcome:
-        """What the record of a replica says of its bytes, while they are held for whole."""
+        """Return size and checksums from the record of a replica that is alive; else empty."""
         held = self._node.index.get(reference)
         facts = await self._node.ports.blobs.facts(reference) if held is not None and held.alive else None
         return MeasuredOutcome(facts.size, facts.checksums) if facts is not None else MeasuredOutcome()
@@ -107,7 +107,7 @@ class SmallBlobs:
             await self._node.ports.clock.sleep(0)
 
     def _note_named(self, references: Sequence[ReferenceId]) -> None:
-        """These have become files: they need not be reported, unless something else is to be told of them."""
+        """Note that a transact has named these replicas: they need no report for that."""
         for reference in references:
             held = self._node.index.get(reference)
             if held is not None and lifecycle.is_named(held):
@@ -118,11 +118,10 @@ class SmallBlobs:
     async def _count(self) -> None:
         now_ms = self._node.ports.clock.monotonic_ms()
         if self._counted_ms < 0 or now_ms - self._counted_ms >= SPACE_MS:
-            self._free, _ = await self._node.ports.blobs.space()  # whoever comes meanwhile counts too
+            self._free, _ = await self._node.ports.blobs.space()  # calls meanwhile count too
             self._counted_ms = now_ms
 
     def _checked(self, blob: SmallBlob) -> SmallReplica | StoreOutcome:
-        """The replica to be written, or why it is refused."""
         expected, size = blob.facts, len(blob.data)
         if size > bounds.INLINE_BYTES_MAX or expected.size != size:
             cause = f"{size} bytes; {expected.size} were announced, at most {bounds.INLINE_BYTES_MAX} come in a message"
@@ -144,7 +143,7 @@ class SmallBlobs:
         await self._node.background.start(self._write(batch))
 
     async def _write(self, batch: list[Pending[SmallReplica, Receipt]]) -> None:
-        """Write a batch at once; where that fails, each by itself, so that nobody fails for another's bytes."""
+        """Write a batch at once; if that fails, each by itself, so that none fails for another's bytes."""
         replicas = [each.asked for each in batch]
         try:
             await self._node.ports.blobs.store_whole(replicas)
@@ -174,7 +173,7 @@ class SmallBlobs:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _at_once(self, reference: ReferenceId, held: KeptReplica | None) -> FetchOutcome | None:
-        """What can be said of a replica without waiting for the disk; None: it is to be read."""
+        """The outcome for a replica that does not have to be read from the disk; None: it has to be."""
         if held is None or not held.alive:
             self._node.doubt(reference)
             return FetchOutcome(error="file is not alive", kind=Kind.NOT_ALIVE.value)
@@ -193,7 +192,7 @@ class SmallBlobs:
             return FetchOutcome(error=error.cause, kind=error.kind.value)
 
     def _proven(self, held: KeptReplica, data: bytes) -> FetchOutcome:
-        """Bytes that were read, if they are what was stored."""
+        """The outcome for bytes that were read, once their checksum agrees."""
         if hashlib.sha256(data).hexdigest() != held.checksums.sha256:
             self._node.suspect(held.reference)
             return FetchOutcome(error="its bytes have another checksum", kind=Kind.NOT_ALIVE.value)

@@ -1,7 +1,7 @@
-"""Tickets at this Shepherd's door: issuing them in TURLs, and judging those that come back.
+"""Tickets at this Shepherd's door: issued in TURLs, and verified when they come back.
 
-A PUT ticket is of this boot, because the table of open uploads is in memory. A GET ticket bound to a user, or one for
-ranges, outlives a restart. Any other GET ticket is good for one full body, so it is of this boot too.
+A PUT ticket ends with this boot, because the table of open uploads is in memory. A GET ticket bound to a user, or one
+for ranges, outlives a restart. Any other GET ticket is good for one full body, so it ends with this boot too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from chelonia.wire.tickets import Ticket, Use
 GET: Final = "GET"
 PUT: Final = "PUT"
 COPY_TICKET_MS: Final = 365 * 24 * 3_600_000
-"""A ticket to write a claimed copy, which lasts as long as its upload: that ends soon after its last byte."""
+"""Lifetime of a ticket to write a claimed copy: in effect that of its upload, which ends soon after its last byte."""
 
 
 def lifetime_ms(node: ShepherdNode, wish_ms: int) -> int:
-    """How long a ticket is good: the wish within the bounds of the settings."""
+    """Return the lifetime of a ticket: the requested one within the settings, their default when none is (0)."""
     return min(wish_ms if wish_ms > 0 else node.settings.ticket_lifetime_ms, node.settings.ticket_lifetime_max_ms)
 
 
 def turl(node: ShepherdNode, ticket: Ticket) -> str:
-    """The TURL of a ticket, signed."""
+    """Sign a ticket and return its TURL."""
     return tickets.turl(node.settings.base_url, ticket.reference, tickets.issue(node.state.ticket_secret, ticket))
 
 
 def admit(node: ShepherdNode, call: Call, shown: Turl, method: str) -> Ticket:
-    """Judge a ticket that came with a request.
+    """Verify the ticket of a request.
 
     Raises: BAD_TICKET (altered, another Shepherd's, another replica's, another method's, another user's, of an earlier
     start), EXPIRED.
@@ -44,7 +44,7 @@ def admit(node: ShepherdNode, call: Call, shown: Turl, method: str) -> Ticket:
 
 
 def read_ticket(node: ShepherdNode, request: GetRequest, expires_ms: Ms) -> Ticket:
-    """A ticket to read a replica; without a DN for one full body, unless ranges are asked for, or it is for some."""
+    """Return a ticket to read a replica: for one full body, unless the request has a DN, `ranges`, or partial spans."""
     held = node.index.get(request.reference)
     assert held is not None
     spans = () if within(ByteRange(0, held.size), request.spans) else request.spans
@@ -68,5 +68,5 @@ def read_ticket(node: ShepherdNode, request: GetRequest, expires_ms: Ms) -> Tick
 
 
 def closed(reference: ReferenceId, blob: BlobId) -> CheloniaError:
-    """The refusal of a PUT whose upload is not open (any more)."""
+    """Return the refusal of a PUT whose upload is not open (any more)."""
     return CheloniaError(Kind.BAD_TICKET, PUT, reference, f"no upload of {blob} is open here; ask for a new TURL")

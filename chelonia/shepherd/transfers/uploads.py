@@ -1,8 +1,8 @@
-"""Uploads: space reserved and tickets issued (`offer`), bytes received (`receive`), purposes fulfilled.
+"""Uploads: it reserves space and issues tickets (`offer`), receives bytes (`receive`), and fulfils their purpose.
 
-The table of open uploads is in memory: after a restart their tickets are refused, and the cause says to ask for a new
-TURL. One ticket completes once; what it completed is remembered until the ticket expires, or very many others are
-complete, so the same client's repeat with the same bytes gets the same answer.
+The table of open uploads is in memory: a restart ends their tickets, and clients need new TURLs. One ticket completes
+once. Its answer is kept until the ticket expires, or very many others are complete; the same client's repeat with the
+same bytes gets it again.
 An upload lasts while its bytes arrive, and for its ticket's time after the last of them.
 Story: docs/design/002-protocols.md, "Write". Invariants:
 - An upload has at most one body at a time.
@@ -55,10 +55,10 @@ class ShepherdUpload:
     `ends_ms`: monotonic; a wall clock that steps neither ends uploads nor keeps their space for ever.
 
     - `written`: bytes received
-    - `hasher`: what was measured of those that are kept
-    - `sender`, `announced`: who sent the last body, and the checksums he sent with it
+    - `hasher`: checksums so far of the kept bytes
+    - `sender`, `announced`: sender of the last body, and the checksums he sent with it
     - `receipts`: one per durable copy
-    - `untried`: (TURL, something may be there already) of copies still to be made
+    - `untried`: (TURL, whether bytes may be there already) of copies still to be made
     """
 
     request: PutRequest
@@ -73,7 +73,7 @@ class ShepherdUpload:
     announced: Checksums = Checksums()
     withdrawn: bool = False
     gave_way: bool = False
-    """Whether its space is kept no longer, for another that asked for less."""
+    """Whether its space went to another upload, whose owner was promised less."""
     receipts: dict[ServiceId, Receipt] = field(default_factory=dict)
     untried: tuple[tuple[str, bool], ...] = ()
     answer: Uploaded | None = None
@@ -84,14 +84,14 @@ class ShepherdUpload:
         return self.request.facts.size
 
     def reserved_bytes(self, now_ms: int) -> int:
-        """Space promised and not yet used. An upload that does not begin loses its claim, not its ticket: names that
-        are asked for again and again without a byte cannot fill a disk."""
+        """Return the space promised and not yet used. An upload that does not begin in time loses its claim, not its
+        ticket: repeated requests without a byte cannot fill a disk."""
         begun = self.phase in (Phase.RECEIVING, Phase.KEPT)
         waiting = self.phase is Phase.OPEN and now_ms < self.reserved_until_ms
         return max(self.size - self.written, 0) if (begun or waiting) and not self.gave_way else 0
 
     def promise(self, now_ms: int) -> Promise:
-        """The space that is kept for it."""
+        """Return the promise of its space."""
         return _promise(self.request, self.reference, self.reserved_bytes(now_ms), self.phase is Phase.RECEIVING)
 
 
@@ -103,16 +103,16 @@ class ShepherdUploads:
         self._pending: dict[ReferenceId, ShepherdUpload] = {}
         self._open = OpenUploads()
         self._stored: dict[ReferenceId, None] = {}
-        """Those whose bytes are stored, the earliest first; some may be forgotten already."""
+        """Uploads whose bytes are stored, the earliest first; some may be forgotten already."""
         self._taking: dict[ReferenceId, tuple[ShepherdUpload, Intake]] = {}
-        """Those whose bytes are coming in now."""
+        """Uploads whose bytes are coming in now."""
         self._withdrawn: dict[ReferenceId, None] = {}
-        """What was ordered to be erased, the earliest first: a request for it that comes after that is late."""
+        """References ordered to be erased, the earliest first: a later request for one comes too late."""
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
     async def offer(self, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
-        """Reserve space and issue a TURL per request, or say in the original's words why not.
+        """Reserve space and issue a TURL per request, or answer in the original's words why not.
 
         Raises: BAD_REQUEST for a reference that is no UUID; BUSY when no repair copy would find a place here now.
         """
@@ -137,21 +137,21 @@ class ShepherdUploads:
         return tuple(outcomes)
 
     def pending(self, reference: ReferenceId) -> ShepherdUpload | None:
-        """The upload called `reference` while its bytes are not a replica yet."""
+        """Return the upload called `reference` while its bytes are not a replica yet, else None."""
         pending = self._pending.get(reference)
         if pending is None or pending.phase in (Phase.STORED, Phase.DONE):
             return None
         return pending
 
     def arriving(self) -> tuple[Arriving, ...]:
-        """The claimed copies whose bytes are coming in now, the earliest first, no more than one heartbeat tells of."""
+        """Return the claimed copies whose bytes are coming in, the earliest first, as many as a heartbeat carries."""
         claimed = ((p, intake) for p, intake in self._taking.values() if p.request.reference)
         some = islice(claimed, bounds.ARRIVING_MAX)
         return tuple(Arriving(p.reference, p.request.facts.blob, intake.arrived) for p, intake in some)
 
     def withdraw(self, reference: ReferenceId) -> None:
-        """Take back an upload: its ticket ends here, a body on its way is refused from its next bytes on, and so is a
-        request for it that comes only now."""
+        """Withdraw an upload. Its ticket ends, a body on its way is refused from its next bytes on, and later requests
+        for its reference are refused."""
         self._withdrawn[reference] = None
         if len(self._withdrawn) > bounds.UPLOADS_REMEMBERED_MAX:
             del self._withdrawn[next(iter(self._withdrawn))]
@@ -161,7 +161,7 @@ class ShepherdUploads:
             pending.withdrawn = True
 
     def expire(self) -> tuple[ReferenceId, ...]:
-        """Forget uploads whose ticket has expired; returns those whose kept bytes are to be erased."""
+        """Forget uploads whose time is over; returns those whose kept bytes are to be erased."""
         now_ms = self._node.ports.clock.monotonic_ms()
         busy = (Phase.RECEIVING, Phase.FINISHING)
         late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
@@ -172,7 +172,7 @@ class ShepherdUploads:
         return tuple(p.reference for p in late if p.phase is Phase.KEPT)
 
     def refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
-        """Why bytes are not taken, None when they are. `free`: bytes of the disk."""
+        """Make room for an upload; returns why it is refused, None when it is not. `free`: bytes of the disk."""
         if PROTOCOL_HTTP not in request.protocols:
             return NO_SUPPORTED_PROTOCOL, Kind.NO_PROTOCOL
         if request.reference in self._withdrawn:
@@ -189,7 +189,7 @@ class ShepherdUploads:
         if not self._node.settings.accepting or max(size, 1) > free:
             return "not enough space", Kind.NO_SPACE
         if max(size, 1) <= free - self._open.bytes_max:
-            return None  # enough, were all to use what they have asked for
+            return None  # enough even if all use what they have announced
         try:
             wanted = _promise(request, request.reference, size, False)
             ended = make_room(wanted, free, self._promises(old, request.facts.blob))
@@ -212,9 +212,8 @@ class ShepherdUploads:
             del self._pending[reference]
 
     def _promises(self, but: ShepherdUpload | None, blob: BlobId) -> list[Promise]:
-        """What is promised to uploads other than `but`, and other than those of `blob` that have not begun: of one blob
-        one copy is kept here."""
-        now_ms = self._node.ports.clock.monotonic_ms()
+        """Promises to uploads other than `but`, and other than those of `blob` that have not begun."""
+        now_ms = self._node.ports.clock.monotonic_ms()  # of one blob one copy is kept here
         return [
             pending.promise(now_ms)
             for pending in map(self._pending.__getitem__, self._open)
@@ -258,8 +257,8 @@ class ShepherdUploads:
     # --- bytes ----------------------------------------------------------------------------------------------------
 
     async def offset(self, call: Call, turl: Turl) -> int:
-        """How many bytes of an upload are kept; -1 when they are complete. Raises: BAD_TICKET, EXPIRED; UNAVAILABLE
-        while the disk is not there: who waits for this Shepherd waits in vain."""
+        """Return how many bytes of an upload are kept; -1 when it is complete. Raises: BAD_TICKET, EXPIRED;
+        UNAVAILABLE while the disk is not there, so that no sender waits in vain."""
         pending = self._admitted(call, turl)
         if pending.phase in (Phase.STORED, Phase.DONE):
             return -1
@@ -268,7 +267,7 @@ class ShepherdUploads:
         return pending.written if pending.phase is Phase.KEPT else 0
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
-        """Take one body; of a repair copy when there is a place. Raises: see `ShepherdData.receive`."""
+        """Receive one body, that of a repair copy once there is a place. Raises: see `ShepherdData.receive`."""
         pending = self._admitted(call, upload.turl)
         if not pending.request.reference or pending.phase not in (Phase.OPEN, Phase.KEPT):
             return await self._receive(call, pending, upload)
@@ -276,7 +275,7 @@ class ShepherdUploads:
             self._node.taking.one(gate.PUT) as place,
             aclosing(place.while_coming(self._node.ports.clock, upload.body)) as coming,
             aclosing(at_pace(coming, self._node.taking_pace, self._node.ports.clock)) as body,
-        ):  # until it came free the ticket may have run out
+        ):  # the ticket may have expired while it waited for the place
             return await self._receive(call, self._admitted(call, upload.turl), replace(upload, body=body))
 
     async def _receive(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
@@ -335,13 +334,12 @@ class ShepherdUploads:
             raise CheloniaError(Kind.BAD_RANGE, gate.PUT, pending.reference, "nothing is kept; start at byte 0")
         straight = request.forward if not resumed else ()
         pending.untried = tuple((turl, False) for turl in request.spare)
-        if resumed:  # the forwards have at most what came before the interruption
+        if resumed:  # the forwards have at most the bytes from before the interruption
             pending.untried = tuple((turl, True) for turl in request.forward) + pending.untried
         fanout = Fanout(node, straight, _expected(pending, upload))
         return Intake(node.ports.worker, writer, hasher, fanout, _expected(pending, upload))
 
     def _prolong(self, pending: ShepherdUpload) -> None:
-        """It has as long after its last byte as it had before its first."""
         lifetime_ms = gate.lifetime_ms(self._node, pending.request.lifetime_ms)
         pending.ends_ms = max(pending.ends_ms, self._node.ports.clock.monotonic_ms() + lifetime_ms)
 
@@ -359,7 +357,7 @@ class ShepherdUploads:
         raise CheloniaError(Kind.INCOMPLETE, gate.PUT, pending.reference, cause)
 
     async def _interrupted(self, pending: ShepherdUpload, intake: Intake, error: BaseException | None) -> None:
-        """Keep what arrived, or throw it away when it can never become the replica."""
+        """Keep the arrived bytes, or discard them when they can never become the replica."""
         hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
         if hopeless or intake.write_failed or pending.withdrawn:
             await intake.give_up()
@@ -368,7 +366,7 @@ class ShepherdUploads:
             pending.written = await intake.keep()
             pending.hasher = intake.hasher
         self._broke_off(pending)
-        if pending.withdrawn:  # perhaps while it was kept, and what erased it came before
+        if pending.withdrawn:  # perhaps while `keep` ran, after the erasure
             await self._node.ports.blobs.erase(pending.reference)
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
@@ -413,7 +411,7 @@ class ShepherdUploads:
         if pending.withdrawn:
             await node.ports.blobs.erase(pending.reference)
             _check_open(pending)
-        # A claimed copy is waited for; any other is about to be named by a transact, so its report can wait for that.
+        # A claimed copy is expected; a transact is about to name any other, so its report can wait for that.
         node.took((held,), 0 if pending.request.reference else node.settings.uncommitted_report_ms)
         (pending.receipts[node.id],) = node.receipts((held,))
         return held
@@ -421,7 +419,7 @@ class ShepherdUploads:
     async def _fulfil(
         self, call: Call, pending: ShepherdUpload, held: KeptReplica, fanout: Fanout | None = None
     ) -> Uploaded:
-        """Do what the upload was for. On failure the bytes stay, uncommitted, and the client may repeat."""
+        """Fulfil the purpose of the upload. On failure the bytes stay, uncommitted, and the client may repeat."""
         try:
             if fanout is not None:
                 await _gather_receipts(pending, held, fanout)
@@ -441,7 +439,7 @@ class ShepherdUploads:
         return pending.answer
 
     def _remember(self, pending: ShepherdUpload) -> None:
-        """Forget the earliest of those whose bytes are stored, if they are too many."""
+        """Remember a stored upload; the earliest ones are forgotten when there are too many."""
         self._open.end(pending.reference)
         self._stored.pop(pending.reference, None)
         self._stored[pending.reference] = None
@@ -463,7 +461,7 @@ class ShepherdUploads:
             try:
                 if why := await not_awaited(self._node, turl, push):
                     log.info("spare copy not waited for reference=%s: %s", held.reference, why)
-                    again.append((turl, True))  # whoever sends can do better elsewhere
+                    again.append((turl, True))  # another spare may be faster
                 else:
                     receipt = push.result()
                     pending.receipts[receipt.location.shepherd] = receipt
@@ -479,7 +477,7 @@ class ShepherdUploads:
             raise CheloniaError(Kind.UNAVAILABLE, gate.PUT, held.reference, cause)
 
     async def _commit(self, call: Call, held: KeptReplica, receipts: tuple[Receipt, ...]) -> None:
-        """Turn the pending name into the file. A lost answer is asked for again under the same request key."""
+        """Turn the pending name into the file; repeat it under the same request key when the answer was lost."""
         node = self._node
         own = node.own_call(call.request_id, f"commit/{held.reference}")
         deadline_ms = node.ports.clock.monotonic_ms() + node.settings.commit_deadline_ms
@@ -497,7 +495,7 @@ class ShepherdUploads:
     # --- repeats --------------------------------------------------------------------------------------------------
 
     async def _repeated(self, call: Call, pending: ShepherdUpload, upload: Upload) -> Uploaded:
-        """Answer the sender's repeat of a complete upload as the first time. Raises: ALREADY_DONE for anything else."""
+        """Answer the sender's repeat of a complete upload as before. Raises: ALREADY_DONE for others; CONFLICT."""
         held = self._node.index.get(pending.reference)
         if held is None or call.dn != pending.sender or not await self._same_bytes(held, upload):
             cause = "this upload is complete and its ticket used; to write again ask for a new TURL"
@@ -527,7 +525,7 @@ def _owner(request: PutRequest) -> Dn:
 
 
 def _promise(request: PutRequest, reference: ReferenceId, size: int, begun: bool) -> Promise:
-    """The space of one upload; a copy that the metadata have claimed is called by its reference before it is asked."""
+    # Only a copy that the metadata have claimed has its reference in the request.
     return Promise(reference, request.facts.owner, size, begun, claimed=bool(request.reference))
 
 
@@ -539,7 +537,7 @@ async def _gather_receipts(pending: ShepherdUpload, held: KeptReplica, fanout: F
 
 
 def _expected(pending: ShepherdUpload, upload: Upload) -> int:
-    """Bytes of the whole replica, as far as anybody has announced them; -1 when nobody has."""
+    """Bytes of the whole replica as announced, -1 when they are not."""
     if pending.size >= 0:
         return pending.size
     if upload.total >= 0:
@@ -548,15 +546,15 @@ def _expected(pending: ShepherdUpload, upload: Upload) -> int:
 
 
 def _owes_md5(request: PutRequest, announced: Checksums) -> bool:
-    """Whether the MD5 is to be measured too: the original's door tells it, or the bytes are announced so. Not of a copy
-    that the metadata have claimed by its SHA-256: it costs more than all others."""
+    """Whether the MD5 is to be measured: the request or the body announces one, or the purpose is `PENDING`. Not for
+    the request of a copy that is claimed by its SHA-256: it costs more than all others."""
     known = request.facts.checksums
     told = known.md5 and not (request.reference and known.sha256)
     return bool(told or announced.md5) or request.purpose is Purpose.PENDING
 
 
 def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:
-    """Refuse what cannot fit before reading it. Raises: TOO_LARGE, INCOMPLETE, BAD_RANGE."""
+    """Refuse a body of the wrong length or offset before reading it. Raises: TOO_LARGE, INCOMPLETE, BAD_RANGE."""
     size, reference = pending.size, pending.reference
     announced = max(upload.total, upload.offset + max(upload.length, 0))
     if 0 <= size < announced:
@@ -571,7 +569,7 @@ def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:
 
 
 async def _while_open(pending: ShepherdUpload, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The body until the upload is withdrawn. Raises: EXPIRED then, and what the body raises."""
+    """Yield the body until the upload is withdrawn. Raises: EXPIRED then; errors of the body."""
     async for piece in body:
         _check_open(pending)
         yield piece
@@ -584,7 +582,7 @@ def _check_open(pending: ShepherdUpload) -> None:
 
 
 def wrong_checksum(reference: ReferenceId, expected: Checksums, measured: Checksums) -> CheloniaError:
-    """The refusal of bytes that are others than announced."""
+    """Return the refusal of bytes that differ from the announced ones."""
     for name in Checksums.__struct_fields__:
         want, got = getattr(expected, name), getattr(measured, name)
         if want and want != got:
