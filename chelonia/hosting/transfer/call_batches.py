@@ -1,7 +1,7 @@
-"""Small files on their way up or down, and other changes, in as few calls as they come together (`Gathering`).
+"""Batches of small uploads, looks and other changes: elements that come together share a call (`Gathering`).
 
-Each has an answer of its own. A call of which some answers are of a passing trouble is made again under its key, so
-that what has applied is not done twice.
+Each element has an answer of its own. A call with some answers of a passing trouble is made again under its key, so
+that no change applies twice.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from chelonia.core.timing.pacing import Backoff
 from chelonia.hosting.net.rpc_client import AGAIN
 
 CALLS_AT_ONCE: Final = 3
-"""Calls on their way, at most: so that there is always one at work."""
+"""Calls under way at most, so that one is always at work."""
 WAIT_MS: Final = 50
-"""How long what could be sent waits for a call on its way: several times what one takes on a machine at rest."""
+"""How long an element waits for a call under way: several times what one takes on a machine at rest."""
 CALL_FILES_MAX: Final = 16
-"""Elements of one call: as many as a Bartender has in work at once. A call that takes long is asked of the next one
-beside it, and all its bytes are stored twice."""
+"""Elements of one call: as many as a Bartender works on at once. A call that takes long is sent to another Bartender
+too, and then all its bytes are stored twice."""
 CALL_BYTES_MAX: Final = bounds.INLINE_CALL_BYTES_MAX // 2
-"""Bytes of the files in one call: with their names and metadata it stays below what a user may send."""
+"""Bytes of the files in one call: with their names and metadata it stays below the limit of a user's message."""
 AGAIN_MS: Final = 10_000
 PAUSE_MS, PAUSE_MS_MAX = 100, 2_000
 PASSING: Final = frozenset({*AGAIN, *(kind.value for kind in AGAIN)})
-"""Troubles that pass, as `Files` answers them, and as the Bartender's operations do."""
+"""Failures that pass, as `Files` answers them, and as the Bartender's operations do."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -39,7 +39,7 @@ _Batch = list[Pending[_Asked[Q], A]]
 
 
 class CallBatches(Generic[Q, A]):
-    """What one client asks of one operation of many elements: the changes of `apply`, looks, `stat`, deletions."""
+    """The calls of one client to one operation of many elements: the changes of `apply`, looks, `stat`, deletions."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CallBatches(Generic[Q, A]):
         bytes_max: int = CALL_BYTES_MAX,
         passing: frozenset[Kind | str] = PASSING,
     ) -> None:
-        """`again_ms`: for how long a `passing` trouble of an element is tried again; 0: its owner tries. `most`,
+        """`again_ms`: how long elements with a `passing` failure are tried again; 0: their callers try. `most`,
         `bytes_max`: elements of one call, and bytes of files with them, or with its answer."""
         self._ask = ask
         self._clock = clock
@@ -62,14 +62,14 @@ class CallBatches(Generic[Q, A]):
         self._gathering: Gathering[_Asked[Q], A] = Gathering(self._settle, clock, limits)
 
     async def send(self, call: Call, element: Q, answer_bytes: int = 0) -> A:
-        """Send an element with what else waits; `call`: its context, if it is the first; `answer_bytes`: of the file
-        that its answer brings. Raises: as the operation."""
+        """Send an element in a batch with others that wait. `call`: the context of the batch, if it is the first;
+        `answer_bytes`: bytes of the file in its answer. Raises: as the operation."""
         return await self._gathering.ask((call, element, answer_bytes))
 
     async def _settle(self, batch: _Batch[Q, A]) -> None:
-        """Give each that went well its answer when it comes; ask again while some have none; a call that fails later
-        fails only those. What was refused is tried anew with them, so it is answered when nothing is asked again: else
-        its owner could have made what the next try removes."""
+        """Call until each element has its answer; a call that fails later fails only those without one."""
+        # A refused element is sent again with the others, so its answer waits for the last call: else its caller could
+        # already have made an entry that the next try removes.
         call = batch[0].asked[0]
         self._calls += 1
         call, elements = call.keyed(RequestKey(f"{call.request_key}/{self._calls}")), tuple(e.asked[1] for e in batch)
@@ -94,10 +94,9 @@ class CallBatches(Generic[Q, A]):
 
 
 def inline_bytes(element: Any) -> int:
-    """Bytes that travel with it: what a `Write` or a `Splice` brings along. (No port's types are loaded for a lone
-    `stat`.)"""
+    """Return how many bytes a `Write` or a `Splice` carries inline, 0 for other elements."""
     inline = getattr(element, "inline", None) or getattr(getattr(element, "content", None), "inline", None)
-    return len(inline.data) if inline is not None else 0
+    return len(inline.data) if inline is not None else 0  # no `isinstance`: a lone `stat` loads no port's types
 
 
 def _bytes(asked: _Asked[Any]) -> int:

@@ -1,12 +1,12 @@
 """Downloads: verified, resumed on another replica when one fails, and never left half-written under their name.
 
-A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. What arrives is written to a
-hidden file beside the target (`part_file`) and renamed when it is whole and right; a connection that breaks or stalls
-continues by Range on the next replica (`hedging`), a download that was broken off by the next one. Large blobs come in
-slices, several at once (`slices`), until one fails. Wrong bytes start over on the next replica, and whoever gave them
-is not asked again; they are reported as CHECKSUM when nobody else is named for a while.
+A file's checksum comes from the Bartender, its bytes from any Shepherd that holds it. Arriving bytes are written to a
+hidden file beside the target (`part_file`), which is renamed when it is whole and right. A connection that breaks or
+stalls continues by Range on the next replica (`hedging`); the next download continues one that broke off. Large blobs
+come in slices, several at once (`slices`), until one fails. After wrong bytes the download starts over on the next
+replica and avoids that Shepherd. It fails with CHECKSUM when no other is named for a while.
 
-No one TURL leads to a file of several blobs: it is read by its extents (`file_reader`). Its size is checked, and its
+A file of several blobs has no TURL of its own: it is read by its extents (`file_reader`). Its size is checked, and its
 checksum where one of the whole is known.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Downloaded(msgspec.Struct, frozen=True):
-    """What was fetched: size in bytes, and the checksum that was verified. `had`: bytes an earlier try had left."""
+    """A completed download: size in bytes, and the verified checksum. `had`: bytes that an earlier try had left."""
 
     ln: str
     size: int
@@ -57,8 +57,7 @@ class Downloaded(msgspec.Struct, frozen=True):
 
 
 class _ExpectedBytes(msgspec.Struct, frozen=True):
-    """What a file's bytes are to be. `size` -1, and checksums "", where not known; `etag`: names the bytes of several
-    blobs."""
+    """Facts that a file's bytes must match (`size` -1, checksum "": not known). `etag`: of bytes in several blobs."""
 
     size: int
     checksum_type: str = ""
@@ -67,7 +66,7 @@ class _ExpectedBytes(msgspec.Struct, frozen=True):
 
 
 class _OnceChoice(msgspec.Struct):
-    """What is read in one way: from where the bytes that have come end. `turls` is empty once it was begun."""
+    """A source that is read once, from the end of the bytes fetched so far. `turls` is empty once it was begun."""
 
     read: Callable[[_Fetched], AsyncGenerator[bytes, None]]
     turls: list[str]
@@ -78,11 +77,11 @@ _Choice = ReplicaChoice | _OnceChoice
 
 
 def new_hash(kind: str) -> Hash:
-    """What measures a file. Raises: NOT_SUPPORTED for a kind that is not known here."""
+    """Return a new hash of this kind. Raises: NOT_SUPPORTED for a kind that is not known here."""
     try:
         if kind in hashlib.algorithms_available:
             return hashlib.new(kind, usedforsecurity=False)
-        from chelonia.wire.crcs import hash_named  # not above: few files are measured by another
+        from chelonia.wire.crcs import hash_named  # not above: few files have another checksum
 
         return hash_named(kind)
     except ValueError as error:
@@ -93,11 +92,11 @@ def new_hash(kind: str) -> Hash:
 async def read(client: Requester, ln: str, progress: Progress | None = None) -> AsyncGenerator[bytes, None]:
     """Yield a file's bytes as they come, the last `bounds.READ_HELD_BYTES` of them only when all are verified.
 
-    Guarantee: an iterator that ends has yielded the file's bytes and no others. Wrong bytes of one replica raise only
-    where some of them have been yielded already or no replica has right ones; else another replica is read from its
-    start, and goes on where the consumer is, provided that it begins with what was yielded. So a file of at most the
-    bytes held back never yields a wrong one; of a larger one a consumer that cannot take bytes back must wait for the
-    end, for what covers a part is known to its Shepherd alone.
+    Guarantee: an iterator that ends has yielded the file's bytes and no others. After wrong bytes of one replica,
+    another is read from its start. It continues where the consumer is, if it begins with the bytes yielded.
+    CHECKSUM is raised only where wrong bytes were yielded already, or no replica has right ones. So a file of at most
+    the bytes held back never yields a wrong one. For a larger one, a consumer that cannot take bytes back must wait for
+    the end: only its Shepherd has checksums of parts.
     Raises: NOT_FOUND, DENIED, NOT_A_FILE, NO_REPLICA, NETWORK, and CHECKSUM.
     """
     search, held = _Search(client, ln), None
@@ -132,12 +131,15 @@ async def download(
     landing: Landing | None = None,
     size: int = -1,
 ) -> Downloaded:
-    """Fetch a file to `target`, which appears only when it is whole, verified and on stable storage, with the
-    modification time `mtime_s`; a symbolic link leads to its target. `landing`: shared by downloads that
-    run together; `size`: in bytes, as a listing told it: small files share calls by it.
+    """Fetch a file to `target`, which appears only when it is whole, verified and on stable storage.
 
-    Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE when it is a device, a pipe or a
-        directory, and as `read`; OSError from the local disk.
+    Args:
+        target: where it goes; a symbolic link leads to its target.
+        mtime_s: the modification time it gets.
+        landing: shared by downloads that run together.
+        size: in bytes, from a listing, -1: not known; small files share calls by it.
+    Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE for a device, a pipe or a directory;
+        as `read`, and OSError.
     """
     target = _replaceable(target, overwrite)
     with contextlib.ExitStack() as stack:
@@ -149,8 +151,7 @@ async def download(
 
 
 def _replaceable(target: Path, overwrite: bool) -> Path:
-    """Where the file goes, links followed. Raises: EXISTS; NOT_A_FILE where it would take the place of a device or the
-    like."""
+    """The target, links followed. Raises: EXISTS; NOT_A_FILE for a device, a pipe or a directory."""
     if not os.path.lexists(target):
         return target
     if not overwrite:
@@ -168,7 +169,7 @@ def _replaceable(target: Path, overwrite: bool) -> Path:
 async def _fetch(
     client: Requester, ln: str, open_part: Callable[[str], PartFile], progress: Progress | None, size: int
 ) -> tuple[_Fetched, PartFile]:
-    """Write a file's bytes to a file of its own, from as many replicas as it takes. Raises: as `read`."""
+    """Write a file's bytes to a part file, from as many replicas as it takes. Raises: as `read`."""
     search, part = _Search(client, ln, size), None
     async for fetched, choice in search.replicas():
         part = part or await _taken_up(search, fetched, open_part, progress)
@@ -188,7 +189,7 @@ async def _fetch(
 async def _taken_up(
     search: _Search, fetched: _Fetched, open_part: Callable[[str], PartFile], progress: Progress | None
 ) -> PartFile:
-    """The file to write to; what an earlier download has left in it counts as fetched."""
+    """The file to write to; bytes that an earlier download has left in it count as fetched."""
     if not fetched.whole:
         return open_part("")
     part = await asyncio.to_thread(open_part, fetched.whole)
@@ -200,18 +201,17 @@ async def _taken_up(
 
 
 ROUNDS = 4
-"""How often in a row without a byte the Bartender is asked for TURLs: those of a long download may have expired, a node
-may be back."""
+"""Requests for TURLs in a row without a byte: those of a long download may have expired, a node may be back."""
 _CHECKSUMS = ("sha256", "md5", "adler32")
 PAUSE_MS, PAUSE_MS_MAX = 250, 1_000
-"""Before the second round; doubled for each further one."""
+"""Pause before the second round; doubled for each further one."""
 
 
 class _Search:
-    """The replicas of a file to try, and what came from those that were; `failure`: what the last one failed with."""
+    """The replicas of a file to try, and the bytes fetched so far; `failure`: the error of the last one tried."""
 
     def __init__(self, client: Requester, ln: str, size: int = -1) -> None:
-        """`size`: as far as is known; -1: not."""
+        """`size`: expected bytes, -1: not known."""
         self._client = client
         self._ln = ln
         self._brings = bounds.INLINE_BYTES_MAX if size < 0 else min(size, bounds.INLINE_BYTES_MAX)
@@ -222,11 +222,11 @@ class _Search:
         self._asked = False
         self._wrong: set[str] = set()
         self._sliced = True
-        """Until something broke off: then what is missing comes over one connection."""
+        """Whether bytes come in slices: until a read breaks off, after which one connection brings the rest."""
 
     def failed(self, choice: _Choice, error: CheloniaError) -> None:
-        """What was being read gave no more: its bytes are kept, unless they are wrong. A Shepherd that gave all of
-        wrong bytes is not asked again."""
+        """Note that a read has failed: its bytes are kept, unless they are wrong. A Shepherd that sent all of the wrong
+        bytes is avoided."""
         assert self._fetched is not None, "a replica failed that was not handed out"
         self.failure, self._arrived = error, self._fetched.size
         self._sliced = self._sliced and not self._arrived
@@ -237,11 +237,11 @@ class _Search:
                 self._wrong.add(target_of(choice.given))
 
     def is_mixed(self) -> None:
-        """What is being read is not all from one replica."""
+        """Note that the bytes are not all from one replica."""
         self._from_one = False
 
     async def replicas(self) -> AsyncGenerator[tuple[_Fetched, _Choice], None]:
-        """Yield what has come and what there is to choose from until nothing of it is left, then fresh TURLs.
+        """Yield the bytes fetched so far and a choice of replicas; when all have been tried, with fresh TURLs.
 
         Raises: CONFLICT where the file is another by now; as `_ask`.
         """
@@ -271,7 +271,7 @@ class _Search:
                 backoff.worked()
 
     async def _ask(self, patience_ms: int) -> tuple[_ExpectedBytes, _Choice]:
-        """All bytes of a small file, at first; or where to read it."""
+        """Look the file up; the choice is its bytes, for a small one at first, or where to read them."""
         client, place = self._client, parse_ln(self._ln)
         want = Want.SOURCES | Want.CHECKSUMS | (Want.NOTHING if self._asked else Want.BYTES)
         self._asked = True
@@ -318,13 +318,13 @@ async def _all(data: bytes) -> AsyncGenerator[bytes, None]:
 async def _from_replica(
     client: Requester, choice: ReplicaChoice, offset: int, sliced_to: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a file's bytes from `offset` on, in slices up to `sliced_to` (0: as one); a TURL that knows no ranges is
-    read from its start and skipped."""
+    """Yield a file's bytes from `offset` on, in slices up to `sliced_to` (0: as one). An answer without ranges is read
+    from its start, and skipped up to `offset`."""
     first = offset + SLICE_BYTES if sliced_to else 0
     wanted = {"Range": f"bytes={offset}-{first - 1 if first else ''}"} if offset or first else {}
     async with opened(client.http, choice, wanted) as answer:
         if answer.status == 416:
-            return  # nothing is left: what came before was whole
+            return  # nothing is left: the bytes fetched so far are whole
         ranged = answer.status == 206
         skip = 0 if ranged else offset
         async for chunk in answer.chunks():
@@ -357,12 +357,12 @@ async def _append(
                 await keeper.take(chunk)
                 if progress is not None:
                     progress(len(chunk))
-    finally:  # what has come is kept, also when the rest must come from elsewhere
+    finally:  # arrived bytes are kept, also when the rest must come from elsewhere
         await keeper.flush()
 
 
 class _Keeper:
-    """Hashes and writes what has come in a thread while more is received."""
+    """Hashes and writes arrived bytes in a thread while more are received."""
 
     def __init__(self, file: PartFile, fetched: _Fetched) -> None:
         self._file = file
@@ -390,14 +390,14 @@ class _Keeper:
         work = self._work
         if work is not None:
             try:
-                await asyncio.shield(work)  # who is interrupted waits for the thread once more: it goes on writing
+                await asyncio.shield(work)  # the thread goes on writing after a cancellation; `flush` waits for it
             finally:
                 if work.done():
                     self._work = None
 
 
 class _Fetched:
-    """What has arrived so far, and whether it is right."""
+    """The bytes that have arrived so far: how many, and whether they are right."""
 
     def __init__(self, ln: str, facts: _ExpectedBytes) -> None:
         self.checksum_type = facts.checksum_type
@@ -412,16 +412,16 @@ class _Fetched:
 
     @property
     def sliced_to(self) -> int:
-        """The file's end where what is missing may come in slices, else 0."""
+        """The file's end where the missing bytes may come in slices, else 0."""
         return self._wanted if self.sliced and self._wanted - self.size > 2 * SLICE_BYTES else 0
 
     @property
     def whole(self) -> str:
-        """What tells large bytes from all others; "" of small ones, and where that is not known."""
+        """Text that identifies large bytes among all others; "" for small ones, and without a checksum."""
         return str(self._facts) if self.checksum and self._wanted >= KEPT_BYTES else ""
 
     def take_up(self, file: PartFile) -> int:
-        """Begin with what an earlier download has left: how many bytes; blocks."""
+        """Begin with the bytes that an earlier download has left; returns how many. Blocks."""
         for chunk in file.left():
             if self._hash is not None:
                 self._hash.update(chunk)
@@ -430,16 +430,15 @@ class _Fetched:
         return self.had
 
     def digest_of_given(self) -> Hash:
-        """By which bytes handed over are known again: SHA-256 where that is compared in the end, so that it is made
-        once; else what costs least."""
-        if self.checksum_type == "sha256":
+        """Return a hash to recognise bytes handed over."""
+        if self.checksum_type == "sha256":  # compared in the end too: it is computed once
             return hashlib.sha256()
         from chelonia.wire.crcs import Crc  # not above: few files are of several blobs
 
         return Crc("crc64nvme")
 
     async def add(self, chunk: bytes) -> None:
-        """Take bytes whose SHA-256 somebody else makes."""
+        """Count and hash bytes; a SHA-256 is left to the caller (`check`)."""
         self.size += len(chunk)
         if self._hash is None or self.checksum_type == "sha256":
             return
@@ -449,7 +448,7 @@ class _Fetched:
             self._hash.update(chunk)
 
     def keep(self, file: PartFile, pieces: list[bytes]) -> None:
-        """Hash and write; blocks."""
+        """Hash and write bytes. Blocks."""
         for piece in pieces:
             file.write(piece)
             if self._hash is not None:
@@ -457,12 +456,12 @@ class _Fetched:
             self.size += len(piece)
 
     def check_same(self, facts: _ExpectedBytes) -> None:
-        """Raises: CONFLICT when the name means other bytes now than those that have come."""
+        """Check that the name still stands for the bytes that have come. Raises: CONFLICT."""
         if self.size and facts != self._facts:
             raise CheloniaError(Kind.CONFLICT, "get", self._ln, "it was overwritten meanwhile; start again")
 
     def check(self, sha256: str = "") -> None:
-        """Raises: INCOMPLETE when not whole; CHECKSUM when whole but wrong. `sha256`: of what was taken by `add`."""
+        """Check size and checksum. `sha256`: of the bytes of `add`. Raises: INCOMPLETE; CHECKSUM for wrong bytes."""
         if self._wanted >= 0 and self.size < self._wanted:
             raise CheloniaError(Kind.INCOMPLETE, "get", self._ln, f"only {self.size} of {self._wanted} bytes came")
         added = sha256 if self.checksum_type == "sha256" else ""

@@ -1,7 +1,7 @@
 """The bytes of a file, whatever it is made of: one blob, or extents of several with zeros between them.
 
-Decides which blob each byte comes from, a page of extents at a time, and asks for other tickets when those that it has
-are good no more. Never mixes two states of a file: when it changes while it is read, the reading breaks off.
+Decides which blob each byte comes from, a page of extents at a time, and requests new tickets when its own have
+expired. Never mixes two states of a file: when it changes while it is read, the read fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import Files, Look, Looked, Want, good
 
 SPANS_AT_ONCE: Final = 256
-"""Of one question: as text they have less than the header fields that a Shepherd reads."""
+"""Spans of one request: as text they stay below the header size that a Shepherd reads."""
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -40,7 +40,7 @@ class FileReader:
         return self._read(there, span) if there.data is None else _once(_part(there.data, span))
 
     async def several(self, there: Looked, spans: tuple[ByteRange, ...]) -> AsyncIterator[bytes]:
-        """Yield the bytes of `spans` one after another, of one blob by as few questions as can be. Raises: as `get`."""
+        """Yield the bytes of `spans` one after another, of one blob by as few requests as can be. Raises: as `get`."""
         at_once = SPANS_AT_ONCE if there.sources and there.data is None else 1
         for first in range(0, len(spans), at_once):
             some = spans[first : first + at_once]
@@ -49,7 +49,7 @@ class FileReader:
                 yield chunk
 
     def body(self, there: Looked, span: ByteRange) -> bytes | AsyncIterator[bytes]:
-        """The bytes of `span`: as they are where they came with the look, else as `get` yields them."""
+        """Return the bytes of `span`: themselves where they came with the look, else as `get` yields them."""
         if there.data is not None or not span.length:
             return _part(there.data or b"", span)
         return self.get(there, span)
@@ -67,10 +67,10 @@ class FileReader:
             except CheloniaError as error:
                 if error.kind is not Kind.EXPIRED or at == refused_at:
                     raise
-                refused_at = at  # its reader is slower than tickets are good for
+                refused_at = at  # the reader is slower than tickets last
 
     async def _as_told(self, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
-        """Yield bytes of which it is told where they are."""
+        """Yield the bytes of `span`, whose extents `there` has."""
         at, whole = span.offset, (Extent(0, span.end, BlobId("")),)
         for extent in whole if there.sources else there.extents:
             if extent.end > at and extent.at < span.end:
@@ -98,7 +98,7 @@ class FileReader:
 
 
 def _told(there: Looked) -> int:
-    """Up to which byte it is told where they are."""
+    """The byte up to which the look says where bytes are."""
     return there.attributes.size if there.sources else there.told
 
 
@@ -115,4 +115,4 @@ async def _zeros(count: int) -> AsyncIterator[bytes]:
     while count > 0:
         yield _ZEROS[:count]
         count -= len(_ZEROS)
-        await asyncio.sleep(0)  # nothing is waited for, and whoever only measures them waits for nothing either
+        await asyncio.sleep(0)  # neither this nor a caller that only measures them waits for anything

@@ -30,7 +30,7 @@ from chelonia.wire.web.ranges import PartsReader, range_of
 _LOG = logging.getLogger(__name__)
 
 COPIES_MS: Final = 15_000
-"""For so long a Shepherd that has all bytes is asked to go on with the copies that are still to be made."""
+"""How long a Shepherd that has all bytes is requested to go on with the copies still to be made."""
 PAUSE_MS, PAUSE_MS_MAX = 100, 1_000
 
 
@@ -44,11 +44,11 @@ class HttpBytes:
         self._wrong: dict[str, None] = {}
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = PATIENT) -> Arrived:
-        """Send a body to where it was placed.
+        """Send a body to the Shepherd where it was placed.
 
-        Its sender may not have it any more: a Shepherd that has all of it and finds nobody for the other copies, as all
-        are busy, is asked to go on. Raises: INCOMPLETE, what the Shepherd answered, what the body raises; CHECKSUM
-        when other bytes are stored; TIMEOUT when it takes nothing and says nothing.
+        A Shepherd that has all bytes, but finds none for the other copies, as all are busy, is requested to go on. The
+        sender may not have the bytes any more. Raises: INCOMPLETE, errors of the Shepherd and of the body, CHECKSUM
+        when other bytes are stored, TIMEOUT when the Shepherd neither takes bytes nor answers.
         """
         taken = _TakenBody(body)
         try:
@@ -65,13 +65,13 @@ class HttpBytes:
         return Arrived(placed.put, tuple(map(receipts.to_text, done.receipts)))
 
     async def _pushed(self, turl: str, body: _TakenBody, size: int, start: int, offset: int = 0) -> Uploaded:
-        """The answer to a push, for as long as the Shepherd lives. Raises: TIMEOUT, what the push raises."""
+        """The answer to a push, waiting while the Shepherd lives. Raises: TIMEOUT; errors of the push."""
         watch = StallWatch(self._client, self._clock, start, lambda: body.size, lambda: body.waits)
         push = self._transfers.push(turl, body.chunks(), size, offset, patient=True)
         return await watch.settled(asyncio.ensure_future(push), turl)
 
     async def _gone_on(self, turl: str, size: int, start: int, error: CheloniaError) -> Uploaded:
-        """Ask for what is still to be done with an upload whose bytes are there. Raises: UNAVAILABLE, as last told."""
+        """Request the rest of an upload whose bytes are all there. Raises: UNAVAILABLE, as last answered."""
         give_up_ms, backoff = self._clock.monotonic_ms() + COPIES_MS, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         while self._clock.monotonic_ms() < give_up_ms:
             await self._clock.sleep(backoff.failed())
@@ -80,16 +80,16 @@ class HttpBytes:
             except CheloniaError as again:
                 if again.kind is Kind.UNAVAILABLE:
                     error = again
-                elif again.kind is not Kind.CONFLICT:  # it is still at work on it: the client hears what it lacked
+                elif again.kind is not Kind.CONFLICT:  # CONFLICT: it is still at work on it
                     raise error from again
         raise error
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of `spans`, one after another, from as many sources as it takes.
 
-        All bytes of a blob are compared with its checksum, the last `bounds.READ_HELD_AT_DOORS_BYTES` before they are
-        yielded: where they are wrong another source goes on, if it begins with what was yielded. Raises: CHECKSUM;
-        EXPIRED: others are to be asked for.
+        A whole blob is compared with its checksum before its last `bounds.READ_HELD_AT_DOORS_BYTES` are yielded. After
+        wrong bytes another source goes on, if it begins with the bytes yielded. Raises: CHECKSUM; EXPIRED when other
+        sources have to be requested.
         """
         reading, of_no_use = _Reading(spans), dict[str, None]()
         if not reading.left():
@@ -117,12 +117,12 @@ class HttpBytes:
                 for piece in reading.rest():
                     yield piece
                 return
-            if failure.kind is Kind.EXPIRED:  # as are the others, which were given with it
+            if failure.kind is Kind.EXPIRED:  # as are the others, which were issued with it
                 break
         raise failure
 
     async def _from(self, choice: ReplicaChoice, reading: _Reading) -> AsyncGenerator[bytes, None]:
-        """Yield what is missing, from the first source that answers; never more than that."""
+        """Yield the missing bytes, from the first source that answers; never more than that."""
         left = reading.left()
         async with opened(self._client, choice, reading.asked()) as answer:
             if answer.status == 416:  # its body is none of the replica's
@@ -143,7 +143,7 @@ class HttpBytes:
         raise CheloniaError(Kind.INCOMPLETE, "get", cause="a Shepherd sent less than it has")
 
     def _is_wrong(self, replica: str) -> None:
-        """Ask others before this replica from now on: its Shepherd's scrub will find it."""
+        """Prefer other replicas to this one from now on; its Shepherd's scrub will find the damage."""
         if replica not in self._wrong:
             _LOG.warning("wrong bytes of a replica: others are asked first replica=%s", replica)
         self._wrong[replica] = None
@@ -152,7 +152,7 @@ class HttpBytes:
 
 
 class _TakenBody:
-    """The bytes of a body, how much of it was taken, what that sums to, and whether its sender is waited for."""
+    """The bytes of a body: how many were taken, their Adler-32, and whether the sender owes the next ones (`waits`)."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = aiter(body)
@@ -175,7 +175,7 @@ class _TakenBody:
 
 
 class _Reading:
-    """The bytes of `spans`, on their way from one or more replicas of a blob; verified where they are all there are."""
+    """The bytes of `spans` from one or more replicas of a blob, verified where they are the whole blob."""
 
     def __init__(self, spans: tuple[ByteRange, ...]) -> None:
         self._spans = spans
@@ -202,12 +202,13 @@ class _Reading:
         return tuple(left)
 
     def asked(self) -> dict[str, str]:
-        """The header fields that ask for what is missing, and for the CRC of a large blob: it costs a record read."""
+        """Return the header fields that request the missing bytes, and the CRC of a large blob."""
+        # The CRC costs the Shepherd a read of the record.
         more = {"Want-Repr-Digest": "crc64nvme=10"} if self._begins and self._bytes >= bounds.CHUNK_BYTES else {}
         return {"Range": range_of(self.left())} | more
 
     def answered(self, answer: Streaming) -> None:
-        """A replica answers, and tells how large it is, and its checksum."""
+        """Take in the size and the checksum from a replica's answer."""
         head = answer.headers
         _, _, total = head.get("Content-Range", f"/{answer.length}").rpartition("/")
         if self._begins and total == str(self._bytes):
@@ -218,26 +219,26 @@ class _Reading:
                 self._told = getattr(told, self._sum) or self._told
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
-        """The next bytes; yields what may be handed over. Raises: CHECKSUM, and they are not there."""
+        """Take the next bytes; yields those that may be handed over. Raises: CHECKSUM; then `chunk` does not count."""
         yield from (chunk,) if self._held is None else self._held.take(chunk)
         self.size += len(chunk)
 
     def check(self) -> None:
-        """All are there. Raises: CHECKSUM when they are wrong."""
+        """Check that all bytes are right. Raises: CHECKSUM."""
         if self._held is not None and self._held.digest() != self._told:
             raise CheloniaError(Kind.CHECKSUM, "get", cause="the bytes do not have the checksum that was told of them")
 
     def start_over(self) -> None:
-        """The next bytes are the first again."""
+        """Expect the first bytes again."""
         self.size = 0
         if self._held is not None:
             self._held.start_over()
 
     def rest(self) -> Iterable[bytes]:
-        """What was held back, once it is verified."""
+        """Return the bytes held back, once all are verified."""
         return () if self._held is None else self._held.rest()
 
 
 def _replica(turl: str) -> str:
-    """Which replica a TURL leads to, without its ticket."""
+    """The URL of a TURL's replica, without the ticket."""
     return turl.partition("?")[0]

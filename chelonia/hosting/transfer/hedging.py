@@ -1,9 +1,9 @@
-"""Reads one of several replicas: whichever answers first, and none that says nothing for long.
+"""Hedged reads of one of several replicas: the first to answer is read, and none that is silent for long.
 
-The nearest is asked; when it has not answered after `HEDGE_MS` the next is asked as well, and so on. One that stops in
-the middle of its bytes is given up after the patience of the round, and what is missing comes from another. The
-patience grows from round to round, so that a link that is merely slow gets its bytes in the end. The way there and back
-comes on top of both, as often as a new connection needs it.
+The request goes to the nearest; when it has not answered after `HEDGE_MS`, to the next as well, and so on. A replica
+that stops in the middle of its bytes is given up after the patience of the round; another sends the rest. The patience
+grows from round to round, so that a link that is merely slow gets its bytes in the end. The round trips of a new
+connection are added to both times.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_client import ROUND_TRIPS, HttpClient, Sending, Streaming, raise_for_status, target_of
 
 HEDGE_MS: Final = 150
-"""Several times what a healthy Shepherd takes to begin an answer; so little that nobody minds waiting for it."""
+"""Several times what a healthy Shepherd takes to begin an answer, and short for a user."""
 PATIENCE_MS: Final = (500, 2_000, 8_000, 60_000)
 """How long a replica may be silent, round by round; the last counts for all further rounds."""
 
 
 class ReplicaChoice(msgspec.Struct):
-    """Replicas still to be tried in this round, nearest first, and how long each may be silent. `given`: the last whose
-    answer was given."""
+    """Replicas still to be tried in this round, nearest first. `patience_ms`: how long each may be silent; `given`: the
+    last one whose answer was returned."""
 
     turls: list[str]
     patience_ms: int
@@ -42,10 +42,10 @@ class _OpenRead(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def opened(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str]) -> AsyncIterator[Streaming]:
-    """Give the first answer of a replica of `choice`, asked with `headers`.
+    """Yield the first answer of a replica of `choice` to a GET with `headers`.
 
-    Those that failed, and the one given, are no longer in `choice` afterwards; those that were slower are its last.
-    Raises: what the last of them failed with, TIMEOUT when none has answered.
+    Those that failed, and the one yielded, are removed from `choice`; slower ones move to its end.
+    Raises: the error of the last to fail, TIMEOUT when none has answered.
     """
     won = await _race(http, choice, headers)
     async with won.holding:
@@ -80,7 +80,6 @@ async def _first(
 
 
 def _failure(error: BaseException | None, silent: Collection[str]) -> BaseException:
-    """What there is to say when nobody has answered."""
     if error is not None:
         return error
     names = ", ".join(dict.fromkeys(target_of(turl) for turl in silent))
@@ -98,7 +97,7 @@ async def _open(http: HttpClient, turl: str, headers: Mapping[str, str], patienc
 
 
 async def _dropped(tasks: Collection[asyncio.Future[_OpenRead]]) -> None:
-    """End what is still asked, and let go of what has answered too late."""
+    """Cancel the requests still under way, and release answers that came too late."""
     for task in tasks:
         task.cancel()
     for late in await asyncio.gather(*tasks, return_exceptions=True):

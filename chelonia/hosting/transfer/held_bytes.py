@@ -1,7 +1,7 @@
 """Bytes held back from a consumer who cannot give them back, until all of them are verified.
 
-Decides which bytes may be handed over, and whether another replica begins as those that were. Never hands over the
-last ones before somebody has said that all are right.
+Decides which bytes may be handed over, and whether another replica begins with the same ones. Never hands over the last
+bytes before the caller has verified all.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class HeldBytes:
-    """Between the replicas of `subject` and one consumer: at most about `hold` bytes, and the digest of those handed
-    over, begun as `empty`. `progress` is told how many these are."""
+    """A buffer between the replicas of `subject` and one consumer: at most about `hold` bytes, and the digest of those
+    handed over, begun as `empty`. `progress` is called with the number of bytes handed over."""
 
     def __init__(self, subject: str, hold: int, empty: Hash, progress: Progress | None = None) -> None:
         self._subject = subject
@@ -34,19 +34,19 @@ class HeldBytes:
         self._skip = 0
 
     def digest(self) -> str:
-        """That of all bytes taken, hex."""
+        """Return the digest of all bytes taken, hex."""
         whole = self._given.copy()
         for piece in self._pieces:
             whole.update(piece)
         return whole.digest().hex()
 
     def start_over(self) -> None:
-        """What is held is wrong, and perhaps what was handed over: the next bytes are the file's first."""
+        """Drop the bytes held, which are wrong, and expect the file's first bytes next."""
         self._pieces.clear()
         self._bytes, self._skip, self._again = 0, self._given_bytes, self._empty.copy()
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
-        """The next bytes. Yields what may be handed over; Raises: CHECKSUM where others have been."""
+        """Take the next bytes; yields those that may be handed over. Raises: CHECKSUM where others were before."""
         if self._skip:
             known, chunk = chunk[: self._skip], chunk[self._skip :]
             self._again.update(known)
@@ -62,7 +62,7 @@ class HeldBytes:
             yield self._hand_over()
 
     def rest(self) -> Iterator[bytes]:
-        """All is verified: what is left. Nothing more may be asked."""
+        """Yield the rest, once all is verified; call nothing after it."""
         assert not self._skip, "verified, though the bytes handed over have not been compared"
         while self._pieces:
             yield self._hand_over()

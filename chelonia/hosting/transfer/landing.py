@@ -1,8 +1,8 @@
-"""Files that have come get their names: bytes on stable storage first, those of files that come together with one sync.
+"""Names for downloaded files: bytes go to stable storage first, with one sync for files that come together.
 
-What comes while the disk is busy with others waits for it, and is written, synced and named in one go. Where there are
-few, or the file system is none of which it is known that a sync of all of it says what it could not write, each file is
-synced by itself. Invariant: no name leads to bytes that a power cut could take; one that a cut takes is missing.
+Files that come while the disk is busy wait, and are written, synced and named in one go. Each is synced by itself where
+there are few, or where a sync of the whole file system is not known to report failed writes.
+Invariant: no name leads to bytes that a power cut could take; a file that the cut takes has no name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from chelonia.hosting.transfer.part_file import PartFile
 T = TypeVar("T")
 
 FEW: Final = 3
-"""So many files are synced one by one: a sync of all writes what others have written, too."""
+"""Files up to which each is synced by itself: a sync of the file system writes others' bytes, too."""
 MOST: Final = 256
-"""So many are open at once: a process may have 1024."""
+"""Files open at once: a process may have 1024."""
 _SYNCED_WHOLE: Final = ("ext3", "ext4", "xfs")
 _TELLS_SINCE: Final = (5, 8)
 """The first Linux whose `syncfs` fails when bytes could not be written."""
@@ -51,7 +51,7 @@ class Landing:
             waits = len(self._waiting)
             self._waiting = [each for each in self._waiting if each[2] is not landed]
             is_written = len(self._waiting) == waits
-            while is_written and not landed.done():  # its file is not to be closed meanwhile, whoever asks again
+            while is_written and not landed.done():  # its file must stay open, however often this is cancelled
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((landed,))
             raise
@@ -73,18 +73,18 @@ class Landing:
 
 
 async def _finished(work: asyncio.Future[T]) -> T:
-    """What a thread returns. Who is interrupted, as when the loop ends, waits for it: it goes on with the files."""
+    """The result of a thread; a cancelled caller waits for its end too."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        while not work.done():
+        while not work.done():  # the thread goes on with the files
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((work,))
         raise
 
 
 def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[Exception | None]:
-    """Write, sync and name files; blocks. Returns: why that failed, for each."""
+    """Write, sync and name files. Blocks. Returns: the error of each, None for success."""
     errors = [_error(partial(part.write_out, mtime_s)) for part, mtime_s in files]
     written = [part for (part, _), error in zip(files, errors, strict=True) if error is None]
     is_synced = len(written) > FEW and _sync_all(written)
@@ -99,19 +99,19 @@ def _landed(files: Sequence[tuple[PartFile, float | None]]) -> list[Exception | 
 def _error(step: Callable[[], object]) -> Exception | None:
     try:
         step()
-    except (OSError, OverflowError, ValueError) as error:  # these of a time that is none, or of a file that was closed
+    except (OSError, OverflowError, ValueError) as error:  # the last two: a time out of range, a closed file
         return error
     return None
 
 
 def _sync_all(parts: Sequence[PartFile]) -> bool:
-    """Put the file systems of files on stable storage; whether that has been done, and nothing was lost."""
+    """Sync the file systems of files; whether all were synced and reported no lost bytes."""
     one_of = {os.fstat(part.fileno()).st_dev: part.fileno() for part in parts}
     return all(_knows(device) and _syncfs(descriptor) for device, descriptor in one_of.items())
 
 
 def _knows(device: int) -> bool:
-    """Whether this system tells of all bytes of such a file system that it could not write."""
+    """Whether a sync of this file system reports every failed write."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if not sys.platform.startswith("linux") or release is None or (int(release[1]), int(release[2])) < _TELLS_SINCE:
         return False

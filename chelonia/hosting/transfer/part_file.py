@@ -1,8 +1,8 @@
-"""The file that a download writes to, beside its target: hidden, and gone at the end unless it was given that name.
+"""The file that a download writes to, beside its target: hidden, and removed at the end unless it gets that name.
 
-That of large bytes stays when their download breaks off, and the next download of the same bytes to the same place
-begins with it. Nobody takes its bytes on trust: they are hashed again with the rest. Where another process has it, or
-it is not this user's own, a new file is written, as for small bytes.
+For large bytes it stays when the download breaks off, and the next download of the same bytes to the same place begins
+with it. Its bytes are not trusted: they are hashed again with the rest. Where another process has it open, or it is not
+this user's own, a new file is written, as for small bytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes from this size on stay when a download breaks off: less is fetched anew within a second or a few."""
+"""Size from which bytes stay when a download breaks off: fewer are fetched anew within a second or a few."""
 _PREFIX: Final = ".chelonia."
 _SUFFIX: Final = ".part"
 
 
 class PartFile:
-    """What has come of a file, to be given to its target; less than a chunk is in memory, unless it is to be kept.
+    """The bytes of a file that have arrived; less than a chunk stays in memory, unless they are to be kept.
 
-    Use as a context manager; all of it blocks. Raises: OSError from the local disk.
+    Use as a context manager. All calls block and raise OSError from the local disk.
     """
 
     def __init__(self, target: Path, whole: str = "") -> None:
-        """Begin, or go on. `whole`: tells the bytes from all others; "": they are not kept."""
+        """Begin, or continue an earlier download. `whole`: text that identifies the bytes; "": they are not kept."""
         self._target = target
         kept = _kept(target, whole) if whole else None
         self._file: BinaryIO | None
@@ -51,11 +51,11 @@ class PartFile:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._file is not None:
             if not (self._is_kept and error is not None and _goes_on(error)):
-                self._path.unlink(missing_ok=True)  # while it is held: who comes next makes a file of his own
+                self._path.unlink(missing_ok=True)  # while it is locked: the next download makes a file of its own
             self._file.close()
 
     def left(self) -> Iterator[bytes]:
-        """What an earlier download has left, after which goes what is written."""
+        """Yield the bytes that an earlier download has left; written ones go after them."""
         while self._is_kept and self._file is not None and (chunk := self._file.read(bounds.CHUNK_BYTES)):
             yield chunk
 
@@ -82,7 +82,7 @@ class PartFile:
             self._file.truncate()
 
     def write_out(self, mtime_s: float | None) -> None:
-        """Hand the last bytes to the system, with a modification time."""
+        """Hand the last bytes to the system, and set a modification time."""
         file = self._written()
         if mtime_s is not None:
             os.utime(file.fileno(), (mtime_s, mtime_s))
@@ -92,11 +92,11 @@ class PartFile:
         return self._file.fileno()
 
     def sync(self) -> None:
-        """Put what has been written on stable storage."""
+        """Put the written bytes on stable storage."""
         os.fsync(self.fileno())
 
     def name(self) -> None:
-        """Give it to its target, once it is on stable storage."""
+        """Rename the file to its target; call it once the bytes are on stable storage."""
         self._path.replace(self._target)
         file, self._file = self._file, None
         assert file is not None, "a file is named once"
@@ -104,25 +104,24 @@ class PartFile:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a file of this name is what a download has left, or is writing."""
+    """Whether a file of this name belongs to a download, under way or broken off."""
     return re.fullmatch(r"\.chelonia(\.[0-9a-f]{16}){1,2}\.part", name) is not None
 
 
 def _as_open_as(target: Path, file: BinaryIO) -> None:
-    """Before bytes are written: they are for those alone who may see what they replace."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # before any byte is written: only readers of the old file may read the new one
         os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
 
 
 def _goes_on(error: BaseException) -> bool:
-    """Whether the next download may begin with what has come: not with wrong bytes, nor on a disk that is full."""
+    """Whether the next download may begin with these bytes: not with wrong ones, nor on a disk that is full."""
     if isinstance(error, CheloniaError):
         return error.kind not in (Kind.CHECKSUM, Kind.CONFLICT)
     return not isinstance(error, OSError)
 
 
 def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
-    """The file of these bytes, held; those of other bytes for the same target go. None: it cannot be had."""
+    """The file of these bytes, locked; those of other bytes for the same target are removed. None: it is not free."""
     ours = f"{_PREFIX}{_digest(target.name)}."
     path = target.with_name(f"{ours}{_digest(whole)}{_SUFFIX}")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:

@@ -27,8 +27,8 @@ class HttpTransfers:
     ) -> Uploaded:
         """PUT `body` (of `length` bytes, -1 unknown, starting at `offset`) to `turl`.
 
-        `patient`: wait for the answer until it comes.
-        Raises: what the other side answered, what `body` raised, NETWORK, TIMEOUT, UNTRUSTED.
+        `patient`: wait for the answer however long it takes.
+        Raises: errors of the other side and of `body`, NETWORK, TIMEOUT, UNTRUSTED.
         """
         headers = {"Content-Type": "application/octet-stream"}
         if offset > 0:

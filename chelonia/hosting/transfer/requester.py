@@ -1,6 +1,6 @@
-"""What a transfer needs of the program that runs it: a Bartender to ask, a pool of connections, a clock.
+"""The port of a transfer to the program that runs it: a Bartender, a pool of connections, a clock.
 
-The SDK's `Client` is one; a door binds its own. Nothing is decided here.
+The SDK's `Client` is one; a door binds its own. Decides nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.call_batches import CallBatches
 
 Trouble = Callable[[str, str], None]
-"""Notified of each failure that will be tried again: its target and its reason."""
+"""Called for each failure that will be tried again, with its target and its reason."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just moved (negative when a transfer starts over)."""
@@ -35,14 +35,14 @@ class Requester(Protocol):
 
     @property
     def writes(self) -> CallBatches[Change, Done | Failure]:
-        """What sends small files."""
+        """Batches that send small files."""
 
     @property
     def looks(self) -> CallBatches[Look, Looked | Failure]:
-        """What asks for small files, and where to read others."""
+        """Batches of looks, which bring small files, and the places of others."""
 
     def new_call(self) -> Call:
-        """The context of one request."""
+        """Return the context of one request."""
 
     async def settled(self, ask: Callable[[Call, tuple[R, ...]], Awaitable[tuple[A, ...]]], request: R) -> A:
-        """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
+        """Make a request of one element, and repeat it under the same key while its answer is a passing failure."""

@@ -1,9 +1,9 @@
-"""A large body by several questions at once, each for a slice of it, handed on in order.
+"""A large body by several requests at once, each for a slice of it, handed on in order.
 
-One connection carries a window of bytes per round trip, and less after each packet lost: over a long way a fraction of
-what the way bears. So after a slice that came quickly the next ones are asked for together, and wait in memory for
-their turn. Where a slice takes its time one at a time is asked for: little is lost when it breaks off. Where the first
-one came at once nothing is to be won, and several questions cost more than one: the rest is asked for as one.
+One connection carries a window of bytes per round trip, and less after each lost packet: over a long distance a
+fraction of the bandwidth. So after a slice that came quickly several are requested together, and wait in memory for
+their turn. After a slow one they are requested one at a time: little is lost when one breaks off. When the first comes
+at once, a single request brings the rest: several would cost more and win nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from chelonia.core.timing.clock import Clock
 SLICE_BYTES: Final = 8 * 1024 * 1024
 AT_ONCE: Final = 4
 QUICK_MS, NEAR_MS = 4_000, 250
-"""A slice that was waited for no longer came quickly, or at once (32 MiB/s)."""
+"""Longest wait for a slice that came quickly, and for one that came at once (32 MiB/s)."""
 
 Reads = Callable[[ByteRange], AsyncGenerator[bytes, None]]
-"""Asks for a part of the body."""
+"""A request for a part of the body."""
 
 
 async def in_slices(read: Reads, span: ByteRange, clock: Clock) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of `span`; at most `AT_ONCE` slices are in memory. Raises: what a slice raises, after the bytes
+    """Yield the bytes of `span`; at most `AT_ONCE` slices are in memory. Raises: the error of a slice, after the bytes
     before it."""
     coming, at_once, at, end = deque[_Coming](), 1, span.offset, span.offset + span.length
     try:
@@ -60,7 +60,7 @@ class _Coming:
         self.task = asyncio.ensure_future(self._take(body))
 
     async def next(self) -> bytes | None:
-        """Its next bytes; None: there are no more. Raises: what broke it off, when those before are taken."""
+        """Return its next bytes, None at its end. Raises: its error, after the bytes before it."""
         piece = await self._pieces.get()
         if piece is None:
             await self.task

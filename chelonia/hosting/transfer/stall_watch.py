@@ -1,9 +1,9 @@
-"""Notices an upload whose Shepherd has gone silent, and tells it from one that is busy or far away.
+"""Detection of an upload whose Shepherd has gone silent, as opposed to one that is busy or far away.
 
-When no byte has been taken for a while the Shepherd is asked, on another connection, how far it is. One that is alive
-answers at once, however long its disk takes; one that is frozen or cut off does not, and is given up; so is one that
-says that its disk does not answer. How long a while is goes with how far it is, and with what this link has shown so
-far: on a slow one even a question waits behind the bytes that are under way.
+When no byte has been taken for a while, a probe on another connection requests the upload's offset. A Shepherd that is
+alive answers at once, however long its disk takes. One that does not answer, being frozen or cut off, is given up; so
+is one that answers that its disk hangs. The patience depends on distance, and on the link's speed so far: on a slow
+one even a probe waits behind bytes under way.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from chelonia.hosting.net.http_client import ROUND_TRIPS, HttpClient, Sending, t
 from chelonia.wire.web.headers import ERROR_HEADER
 
 STALL_MS: Final = 250
-"""Without a byte taken, or an answer, for so long the Shepherd is asked whether it lives; so long has it to say so."""
+"""Time without a byte taken, or an answer, after which the Shepherd is probed; it has as long to answer."""
 STALL_MS_MAX: Final = 30_000
-"""On the slowest links."""
+"""The same on the slowest links."""
 LOOK_MS: Final = 50
-"""How often it is looked whether bytes have been taken."""
+"""Interval of looks whether bytes have been taken."""
 CHUNKS: Final = 5
-"""On a slow link the time of so many chunks may pass without one: sockets and routers hold about as many megabytes."""
+"""Chunks whose time may pass without a byte on a slow link: sockets and routers hold about as many megabytes."""
 SLOW_CHUNK_MS: Final = 100
-"""A link is slow when a chunk of `bounds.CHUNK_BYTES` takes longer than this."""
+"""Time of a chunk of `bounds.CHUNK_BYTES` above which a link is slow."""
 MORE: Final = 4
-"""With each fresh start there is so many times more patience."""
+"""Factor of patience with each fresh start."""
 
 
 T = TypeVar("T")
 
 
 class StallWatch:
-    """Watches one sending. `start`: how many fresh starts came before it; `moved`: bytes taken so far; `waits`: whether
-    it is the source that owes the next ones."""
+    """Watches one sending. `start`: fresh starts before it. `moved`: returns the bytes taken so far. `waits`: returns
+    whether the source owes the next ones."""
 
     def __init__(
         self, http: HttpClient, clock: Clock, start: int, moved: Callable[[], int],
@@ -50,7 +50,7 @@ class StallWatch:
         self._began_ms = self._moved_ms = clock.monotonic_ms()
 
     async def settled(self, work: asyncio.Task[T], turl: str) -> T:
-        """Wait for the answer as long as the Shepherd lives. Raises: TIMEOUT when it does not; what `work` raises."""
+        """Wait for the answer as long as the Shepherd lives. Raises: TIMEOUT when it does not; errors of `work`."""
         try:
             before, quiet_ms = 0, 0
             while not work.done():

@@ -1,9 +1,8 @@
 """Uploads: bytes first, then the name.
 
-`upload` asks the Bartender where to put the bytes, streams them there while hashing, compares what the Shepherds say
-they stored with what was sent, and only then commits the name. Trouble with one Shepherd costs a new start, at once
-when it has gone silent (`stall_watch`), never a half-made file: until the name is committed, nothing is visible, and an
-overwritten file stays as it was.
+`upload` has the Bartender place the bytes, streams them there while hashing, and compares the Shepherds' receipts with
+the bytes sent. Only then it commits the name. Trouble with one Shepherd costs a new start, at once when it has gone
+silent (`stall_watch`). Until the name is committed, nothing is visible, and an overwritten file stays as it was.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from chelonia.wire.web.headers import RECEIPTS_HEADER
 TRIES = 6
 """Fresh starts of one upload: each may be sent to other Shepherds."""
 PAUSE_MS, PAUSE_MS_MAX = 200, 3_200
-"""Before the second start; doubled for each further one, so that a lost node has been noticed by the last."""
+"""Pause before the second start; doubled for each further one, so that a lost node has been noticed by the last."""
 
 
 class UploadOptions(msgspec.Struct, frozen=True):
-    """How to store a file. `mtime_s`: modification time to keep; `user`: what its user writes about it; `policy`: as of
-    `Write`."""
+    """Options for storing a file. `mtime_s`: modification time to keep. `user`: the user's own attributes. `policy`: as
+    of `Write`."""
 
     replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
@@ -48,15 +47,13 @@ class UploadOptions(msgspec.Struct, frozen=True):
 
     @property
     def when(self) -> When:
-        """What has to hold of the name."""
+        """Condition on the name."""
         return ANY if self.replace else When(absent=True)
 
 
 class UploadResult(msgspec.Struct, frozen=True):
-    """What was stored: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds.
-
-    `note`: for the user, as that there are fewer Shepherds than copies wanted.
-    """
+    """A stored file: its size in bytes and SHA-256 (hex), as confirmed by the Shepherds. `note`: for the user, such as
+    that there are fewer Shepherds than copies wanted."""
 
     ln: str
     size: int
@@ -65,20 +62,20 @@ class UploadResult(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """`size` bytes to upload (-1: not known). `open` gives them, again for each try."""
+    """A source of `size` bytes (-1: not known). `open` returns an iterator over them, anew for each try."""
 
     open: Callable[[], AsyncIterator[bytes]]
     size: int
 
 
 def bytes_source(data: bytes) -> Source:
-    """Bytes in memory."""
+    """Return a source of bytes in memory."""
     step = bounds.CHUNK_BYTES
     return chunks_source([data[start : start + step] for start in range(0, len(data), step)])
 
 
 def chunks_source(chunks: Sequence[bytes]) -> Source:
-    """Bytes in memory, as they came."""
+    """Return a source of chunks in memory."""
 
     async def each() -> AsyncIterator[bytes]:
         for chunk in chunks:
@@ -88,7 +85,7 @@ def chunks_source(chunks: Sequence[bytes]) -> Source:
 
 
 class BegunUpload(msgspec.Struct, frozen=True):
-    """Where bytes go: `turl`, and the token `put` that names them afterwards. `note`: for the user."""
+    """A place for bytes: `turl`, and the token `put` that names them afterwards. `note`: for the user."""
 
     turl: str
     put: str
@@ -96,23 +93,23 @@ class BegunUpload(msgspec.Struct, frozen=True):
 
 
 class Aim(Protocol):
-    """What bytes are sent for: a file, or a part of one. `starts`: fresh ones that other parts of it have taken."""
+    """The aim of sent bytes: a file, or a part of one. `starts`: fresh starts that other parts of it have taken."""
 
     starts: int
 
     async def start(self, size: int) -> BegunUpload:
-        """Ask where they go. Raises: NO_SHEPHERD, and what a fresh start does not cure."""
+        """Have the bytes placed. Raises: NO_SHEPHERD, and errors that a fresh start does not cure."""
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
-        """Say that they have arrived, with the receipts of those who hold them."""
+        """Commit the arrived bytes, with the receipts of the Shepherds that hold them."""
 
 
 async def upload(client: Requester, source: Source, ln: str, options: UploadOptions | None = None) -> UploadResult:
     """Store `source` under `ln`.
 
     Raises: EXISTS (without `replace`), NO_PARENT, DENIED, NO_SHEPHERD, NO_SPACE, CHECKSUM, NETWORK; OSError from the
-    source. After any of these the name is as it was before, but after OUTCOME_UNKNOWN or NETWORK in the commit it may
-    already name the new bytes.
+    source. After these the name is as it was before. Only after OUTCOME_UNKNOWN or NETWORK in the commit it may already
+    name the new bytes.
     """
     wish = options or UploadOptions()
     if 0 <= source.size <= bounds.INLINE_BYTES_MAX:
@@ -125,7 +122,7 @@ async def upload(client: Requester, source: Source, ln: str, options: UploadOpti
 async def send(
     client: Requester, source: Source, ln: str, aim: Aim, progress: Progress | None = None
 ) -> UploadResult:  # fmt: skip
-    """Send `source`, which is of the file `ln`, as often as it takes. Raises: as `upload`."""
+    """Send `source`, bytes of the file `ln`, with at most `TRIES` fresh starts. Raises: as `upload`."""
     backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
     for left in range(TRIES - 1, -1, -1):
         try:
@@ -142,7 +139,7 @@ async def send(
 
 
 async def _inline(client: Requester, source: Source, ln: str, wish: UploadOptions) -> UploadResult | None:
-    """Send a small file in the message that names it; None where it takes the long way, as it has grown."""
+    """Send a small file in the message that names it; None where it has to go the long way, as when it has grown."""
     data = b""
     async with aclosing(cast(AsyncGenerator[bytes, None], source.open())) as chunks:
         async for chunk in chunks:
@@ -168,7 +165,7 @@ def _write(ln: str, wish: UploadOptions) -> Write:
 
 
 def good(op: str, ln: str, answer: A | Failure) -> A:
-    """What was answered. Raises: what it failed with; EXISTS where the name has to be free, and is not."""
+    """Return the answer, or raise its failure. Raises: that failure; EXISTS where the name has to be free."""
     if not isinstance(answer, Failure):
         return answer
     if answer.kind is Kind.PRECONDITION:
@@ -177,11 +174,11 @@ def good(op: str, ln: str, answer: A | Failure) -> A:
 
 
 _LONG_WAY = (Kind.CHECKSUM, Kind.BAD_TICKET)
-"""Failures after which the long way is tried: nothing has been named, and older Bartenders know no other."""
+"""Failures after which the long way is tried: no name has been made, and older Bartenders know no other."""
 
 
 class _Again(Exception):
-    """A failure after which a fresh start makes sense: nothing has been named. `at_once`: without a pause."""
+    """A failure after which a fresh start makes sense: no name has been made. `at_once`: without a pause."""
 
     def __init__(self, error: CheloniaError) -> None:
         super().__init__(error)
@@ -229,7 +226,7 @@ async def _try_upload(client: Requester, source: Source, ln: str, this: _Try) ->
 
 
 class FileAim:
-    """A file of its own, under `ln`."""
+    """The aim of a whole file, under `ln`."""
 
     starts = 0
 
@@ -259,7 +256,7 @@ async def _put(client: Requester, ln: str, sending: Sending, watch: StallWatch) 
 
 
 def _compare(ln: str, sent: _Counted, words: Sequence[str]) -> None:
-    """End to end: what the Shepherds hold must be what was read here."""
+    """Check end to end that the receipts are for the bytes read here. Raises: CHECKSUM, INTERNAL."""
     stored = [receipts.from_text(word) for word in words]
     if not stored:
         raise CheloniaError(Kind.INTERNAL, "put", ln, "the Shepherd answered without a receipt")
@@ -270,7 +267,7 @@ def _compare(ln: str, sent: _Counted, words: Sequence[str]) -> None:
 
 
 class _Counted:
-    """Passes chunks on, counting and hashing them. To be closed by whoever made it, also while somebody reads it."""
+    """Passes chunks on, counting and hashing them. Its maker closes it, also while another task reads it."""
 
     def __init__(self, source: AsyncIterator[bytes], progress: Progress | None) -> None:
         self._source = source
@@ -283,7 +280,7 @@ class _Counted:
 
     @property
     def sha256(self) -> str:
-        """Of the chunks passed on; whole once the source has ended."""
+        """SHA-256 of the chunks passed on; whole once the source has ended."""
         return self._hash.hexdigest()
 
     def __aiter__(self) -> _Counted:
@@ -307,10 +304,9 @@ class _Counted:
             return chunk
 
     async def aclose(self) -> None:
-        """Close the source, as soon as a step that is being taken has ended: a sender that was cut off may still be
-        in one, and a generator cannot be closed while it runs."""
+        """Close the source, once a step under way has ended."""
         self._closed = True
-        async with self._step:
+        async with self._step:  # a cancelled sender may be in a step, and a running generator cannot be closed
             await self._hashed()
             close = getattr(self._source, "aclose", None)
             if close is not None:
