@@ -1,7 +1,7 @@
-"""The SDK for administrators: what they ask of Librarians, A-Hashes and Shepherds, each over its own port.
+"""The SDK for administrators: their requests to Librarians, A-Hashes and Shepherds, each over its own port.
 
-`chelonia_clients.connect` makes one. A user's `Client` has none of this, and asks Bartenders alone; who may do what is
-decided by the services, whatever asks them.
+`chelonia_clients.connect` makes one. A user's `Client` has none of this, and speaks to Bartenders alone. The services
+decide who may do what, whatever program calls them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 
 def _unknown(service: str) -> str:
-    """What can be done where no URL of a service is known."""
     name = service.replace("-", "").lower()
     return (
         f"no {service} is known: give --{name} URL, set CHELONIA_{name.upper()}_URL, write it down by `chelonia setup "
@@ -41,7 +40,7 @@ def _unknown(service: str) -> str:
 def _asks(
     method: Callable[Concatenate[Librarian, Call, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Administrator, P], Coroutine[Any, Any, T]]:
-    """What is asked of the Librarian as its port has it. Raises: BAD_CONFIG too, when none is known."""
+    """A method that calls the Librarian's own of that name. Raises: BAD_CONFIG too, when no Librarian is known."""
 
     @functools.wraps(method)
     async def ask(self: Administrator, /, *args: P.args, **named: P.kwargs) -> T:
@@ -63,8 +62,10 @@ class Administrator:
     ) -> None:
         """Bind to ports, all of which use the connections of `http`.
 
-        Args: `shepherd` gives the control port of one; `librarian`: None when no URL of one is known; `ahashes`: every
-            one that is known, by URL.
+        Args:
+            shepherd: returns the control port of a Shepherd.
+            librarian: None when no URL of one is known.
+            ahashes: every known one, by URL.
         """
         self.shepherd = shepherd
         self._librarian = librarian
@@ -107,15 +108,15 @@ class Administrator:
         return await self.librarian.quotas(new_call(), Dn(""), Guid(""))
 
     def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
-        """The base URLs of the approved among these services, and of the A-Hashes that are known."""
+        """Return the base URLs of the approved among these services, and of the known A-Hashes."""
         return node_urls([*self._ahashes, *(record.service_id for record in records if record.approved)])
 
     async def jobs(self, node: str) -> NodeJobs:
-        """The background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
+        """Return the background jobs of a node, by its base URL. Raises: NETWORK, DENIED, ..."""
         return await jobs_of(self.http, node)
 
     async def maintenance(self, shepherd: str, duration_ms: int) -> Ms:
-        """Announce planned absence from now on (0 ends it); return until when. Raises: NOT_FOUND."""
+        """Announce a planned absence from now on (0 ends it); return its end, 0 for none. Raises: NOT_FOUND."""
         until = Ms(self.clock.now_ms() + duration_ms if duration_ms else 0)
         await self.librarian.maintenance(new_call(), ServiceId(shepherd), until)
         return until
@@ -125,7 +126,7 @@ class Administrator:
         await self.librarian.drain(new_call(), ServiceId(shepherd), on)
 
     async def forget(self, shepherd: str, *, check_only: bool, accept_loss: bool) -> AsyncGenerator[ForgetPage, None]:
-        """Declare a Shepherd lost for good, page by page, or only say what would be lost with it.
+        """Declare a Shepherd lost for good, page by page; with `check_only` only list what would be lost with it.
 
         The last page says whether it is `forgotten`. Raises: NOT_FOUND, CONFLICT while it is alive.
         """

@@ -17,7 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An option: its `name` is its long spelling; `value` names its argument, "" for a switch; `short` like `-r`."""
+    """An option. `name`: its long spelling. `value`: the name of its argument, "" for a switch. `short`: like `-r`."""
 
     name: str
     help: str
@@ -26,14 +26,14 @@ class Flag:
 
     @property
     def spelled(self) -> str:
-        """As it is shown to people: `-j, --parallel N`."""
+        """Its spelling for people: `-j, --parallel N`."""
         names = ", ".join(part for part in (self.short, self.name) if part)
         return f"{names} {self.value}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What was given: `operands` in order; `flags` by long name, a switch as "yes", a repeated value as all of them."""
+    """Arguments of a command line: `operands` in order; `flags` by long name, with all values, "yes" for a switch."""
 
     operands: tuple[str, ...]
     flags: dict[str, tuple[str, ...]]
@@ -42,7 +42,7 @@ class Arguments:
         return name in self.flags
 
     def value(self, name: str, default: str = "") -> str:
-        """The option's last value."""
+        """Return the option's last value."""
         return self.flags[name][-1] if name in self.flags else default
 
 
@@ -81,7 +81,7 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
+    """Return the bytes per second of `0`, `500K`, `50M`, `50M/s`, `1G`. Raises: UsageError."""
     rate = amount(text.removesuffix("/s"))
     if rate >= 0:
         return rate
@@ -89,7 +89,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """Bytes of `100`, `500K`, `50M`, `1g`, `2T`, `1P`. Raises: UsageError."""
+    """Return the bytes of `100`, `500K`, `50M`, `1g`, `2T`, `1P`. Raises: UsageError."""
     size = amount(text)
     if size < 0:
         raise UsageError(f"{flag} takes a size like 100, 500K, 50M or 1G, not {text!r}")
@@ -97,7 +97,7 @@ def parse_size(text: str, flag: str) -> int:
 
 
 def parse_count(text: str, flag: str) -> int:
-    """A number like `100`, `100k` or `2M`, by thousands. Raises: UsageError."""
+    """Return a number like `100`, `100k` or `2M`, by thousands. Raises: UsageError."""
     match = re.fullmatch(r"([0-9]{1,12})([kKM]?)", text)
     if match is None:
         raise UsageError(f"{flag} takes a number like 100, 100k or 2M, not {text!r}")
@@ -105,14 +105,14 @@ def parse_count(text: str, flag: str) -> int:
 
 
 def amount(text: str) -> int:
-    """Bytes of what a person writes; -1 for what is no amount of them, or more than a file may have."""
+    """Return the bytes of a size as people write it; -1 for other text, or for more than a file may have."""
     match = re.fullmatch(r"([0-9]{1,19})([KMGTP]?)(?:I?B)?", text.upper())
     size = int(match[1]) * _UNIT_BYTES[match[2]] if match else -1
     return size if size <= FILE_BYTES_MAX else -1
 
 
 def parse_duration(text: str, flag: str = "--for") -> int:
-    """Milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
+    """Return the milliseconds of `90s`, `30m`, `2h`, `3d`. Raises: UsageError."""
     match = re.fullmatch(r"(0*[1-9][0-9]{0,8})([smhd])", text)  # some take 0 for "no end"
     if match is None:
         raise UsageError(f"{flag} takes a time like 90s, 30m, 2h or 3d, not {text!r}")
@@ -120,7 +120,7 @@ def parse_duration(text: str, flag: str = "--for") -> int:
 
 
 def split_verb(words: Sequence[str]) -> tuple[Arguments, str, tuple[str, ...]]:
-    """Take the options before the verb off. Returns: them, the verb ("" when there is none), and all after it.
+    """Split a command line. Returns: the options before the verb, the verb ("" when there is none), and all after it.
 
     Raises: UsageError.
     """
@@ -135,7 +135,7 @@ def split_verb(words: Sequence[str]) -> tuple[Arguments, str, tuple[str, ...]]:
 
 
 def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[Arguments, Arguments]:
-    """Read what follows a verb.
+    """Parse the words after a verb.
 
     Args: `own`: the verb's options; `literal`: words with one `-` after the first operand are operands.
     Returns: the verb's arguments, and the global options among them. Raises: UsageError.
@@ -160,7 +160,7 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
 
 
 def merge(first: Arguments, second: Arguments) -> Arguments:
-    """Global options from before and after the verb."""
+    """Merge the global options from before and after the verb."""
     flags = dict(first.flags)
     for name, values in second.flags.items():
         flags[name] = (*flags.get(name, ()), *values)

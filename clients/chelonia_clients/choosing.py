@@ -1,7 +1,7 @@
-"""Which names of a tree are meant: patterns of names in the cluster, and what --include and --exclude choose. Pure.
+"""Patterns of names in the cluster, and the choice of --include and --exclude. Pure.
 
-A pattern has `*`, `?` and `[...]` within one name, and `**` over any number of names. One without `/` is held against
-the last name of a path, wherever it is; one with `/` against the whole path from the top of the tree.
+A pattern has `*`, `?` and `[...]` within one name, and `**` over any number of names. One without `/` is matched with
+the last name of a path, at any depth. One with `/` is matched with the whole path from the top of the tree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAGIC: Final = frozenset("*?[")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a name has signs of a pattern."""
+    """Whether a name has characters of a pattern."""
     return not _MAGIC.isdisjoint(text)
 
 
@@ -28,7 +28,7 @@ def _compiled(name: str) -> re.Pattern[str]:
 
 
 def name_fits(name: str, pattern: str) -> bool:
-    """Whether one name fits one part of a pattern; upper and lower case are told apart."""
+    """Whether one name fits one part of a pattern; case matters."""
     return _compiled(pattern).match(name) is not None
 
 
@@ -51,23 +51,22 @@ def below_fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What of a tree is meant: all but what fits an `exclude`; with `include`, of files only those that fit one.
+    """A choice of entries of a tree: all that fit no `exclude`; with `include`, of files only those that fit one.
 
-    What is left out is left alone: it is neither moved nor removed. A collection that is left out takes all below it
-    along.
+    An entry that is left out is neither moved nor removed. A collection that is left out leaves out all below it.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def takes(self, path: Sequence[str], *, collection: bool) -> bool:
-        """Whether the entry at `path`, names from the top of the tree, is meant; its collections are known to be."""
+        """Whether the entry at `path`, names from the top of the tree, is chosen, given that its collections are."""
         if any(_fits(path, pattern, collection=collection) for pattern in self.exclude):
             return False
         return collection or not self.include or any(_fits(path, pattern) for pattern in self.include)
 
     def takes_below(self, path: Sequence[str], *, collection: bool) -> bool:
-        """As `takes`, and of all collections above it too."""
+        """As `takes`, but check all collections above it too."""
         above = (self.takes(path[:depth], collection=True) for depth in range(1, len(path)))
         return all(above) and self.takes(path, collection=collection)
 

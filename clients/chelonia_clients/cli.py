@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from chelonia_clients.session import Session
 
 GARBAGE_OBJECTS: Final = 50_000
-"""How many objects are made before garbage is looked for: loading makes as many, and drops none."""
+"""Objects made between two garbage collections: loading makes as many, and drops none."""
 EVERYDAY: Final = ("mkdir", "put", "get", "ls", "stat", "cp", "mv", "rm", "undelete", "sync", "share", "mount")
-"""What most people type; the list of all verbs has the original's names for some of them."""
+"""Verbs as most people type them; the list of all verbs has the original's names for some."""
 INTERRUPTED: Final = 130
-"""Of Ctrl-C; of another signal 128 and its number."""
+"""Exit code after Ctrl-C; after another signal 128 and its number."""
 BROKEN_PIPE: Final = 141
 INSECURE: Final = "-w is not supported: TLS is always checked; `chelonia doctor` shows what is wrong with certificates"
 
@@ -37,7 +37,7 @@ Act = Callable[["Session", Arguments], Awaitable[None]]
 
 
 class Terminated(KeyboardInterrupt):
-    """Another signal than Ctrl-C's (`number`) has ended the command, in the same way."""
+    """An end of the command by another signal than Ctrl-C's (`number`), in the same way."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -67,26 +67,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _standard_output() -> TextIO:
-    """Standard output, which takes any name, loses nothing unsaid and keeps no line back: who reads a pipe may wait."""
+    """Standard output that takes any name, reports failed writes, and is flushed by line for readers of a pipe."""
     now = sys.stdout
     if isinstance(getattr(now, "buffer", None), io.RawIOBase):
-        # Python is unbuffered (-u, PYTHONUNBUFFERED): then one write is all that is tried, and the rest is lost unsaid.
+        # Unbuffered (-u, PYTHONUNBUFFERED) Python tries one write alone, and loses the rest without an error.
         sys.stdout = os.fdopen(now.fileno(), "w", 1, now.encoding, now.errors, closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As standard error does: not every locale is UTF-8.
+        # As on standard error: not every locale is UTF-8.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     return sys.stdout
 
 
 def _drop_stdout() -> None:
-    """What is still to be written goes nowhere, so that the end of the process does not fail over it."""
+    """Discard output that is not written yet, so that the end of the process does not fail over it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(argv: Sequence[str], out: Output) -> int:
     """Run one command on `out`; return its exit code."""
     words = list(argv)
-    out.as_json = "--json" in (words[: words.index("--")] if "--" in words else words)  # also for what cannot be read
+    out.as_json = "--json" in (words[: words.index("--")] if "--" in words else words)  # for usage errors too
     word = ""
     try:
         before, word, rest = split_verb(argv)
@@ -133,7 +133,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         out.tell(*_usage(verb))
         cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
         return _refused(UsageError(cause), verb.name, out)
-    from chelonia_clients.session import Session  # not above: to say how a verb is used needs none of it
+    from chelonia_clients.session import Session  # not above: help needs none of it
 
     names = arguments.operands if verb.names < 0 else arguments.operands[: verb.names]
     return _run_verb(verb, Session(options, out, os.environ, names), arguments)
@@ -166,7 +166,7 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
 
 
 def _failed(error: Exception, verb: Verb, out: Output) -> None:
-    """Say what ended a verb, and put it into the document."""
+    """Report the error that ended a verb, also in the document."""
     match error:
         case CheloniaError():
             out.failure(error)
@@ -207,7 +207,7 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
 
 
 def _mind_signals(ended: list[int]) -> None:
-    """Have what ends most programs at once end this one's task, which leaves nothing half done. `ended`: gets which."""
+    """Have SIGTERM and SIGHUP cancel the command's task, which leaves nothing half done. `ended`: gets the signal."""
     import asyncio
     import signal
     import threading
@@ -225,7 +225,7 @@ def _mind_signals(ended: list[int]) -> None:
 
 
 def usage() -> list[str]:
-    """What the command knows."""
+    """Return the lines of `chelonia help`."""
     lines = ["Usage: chelonia [-v] [-x] [-z <path>] [-b <URL>] [options] <verb> [<arguments>]", ""]
     lines += [f"Every day: {' '.join(EVERYDAY)}", "To begin:  setup doctor whoami", "", "Verbs:"]
     lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
@@ -237,7 +237,7 @@ def usage() -> list[str]:
 
 
 def usage_of(verb: Verb) -> list[str]:
-    """How one verb is used."""
+    """Return the lines of `chelonia help` for one verb."""
     lines = [*_usage(verb), "", f"  {verb.summary}"]
     if verb.flags:
         lines += ["", "Options:"]
@@ -248,7 +248,7 @@ def usage_of(verb: Verb) -> list[str]:
 
 
 def _usage(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
-    """How a verb is called, one way a line: those that begin as `operands` do, or all."""
+    """The forms of a verb, a line each: those that begin as `operands` do, or all."""
     ways = verb.synopsis.split(" | ")
     for count in range(len(operands), 0, -1):
         begun = [way for way in ways if _begins(way.split(), operands[:count])]

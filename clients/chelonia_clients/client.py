@@ -69,8 +69,8 @@ class DirectoryEntry(msgspec.Struct, frozen=True, gc=False):
         type: file, collection or mountpoint.
         size: bytes of a file; -1 for anything else.
         modified_s: Unix seconds of the last change of the bytes, as the user kept them; None when not known.
-        closed: it is a collection that the user may not read: nobody tells him what is in it.
-        metadata: what else was asked for.
+        closed: it is a collection that the user may not read: its content is not listed.
+        metadata: other metadata that was requested.
     """
 
     name: str
@@ -83,7 +83,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 def described(name: str, guid: str, metadata: Metadata) -> DirectoryEntry:
-    """An entry by its metadata, as far as the user may see them."""
+    """Return an entry by its metadata, as far as the user may see them."""
     own, size = metadata.get("entry", {}), metadata.get("states", {}).get("size", "")
     kind, is_number = own.get("type", ""), size.isascii() and size.isdigit()
     closed = kind == TYPE_COLLECTION and "GUID" not in own
@@ -104,7 +104,7 @@ class Client:
     ) -> None:
         """Bind to ports; `chelonia_clients.connect` makes these from files, the environment and URLs.
 
-        Args: `retry_ms`: how long an operation is repeated; `trouble` is told of each failure that will be.
+        Args: `retry_ms`: how long an operation is repeated; `trouble`: called for each failure before a repeat.
         """
         self.bartender = bartender
         self.http = http
@@ -118,9 +118,9 @@ class Client:
         self._retry_ms = retry_ms
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
-        """Given what the cluster wants the user to know about a change that was made."""
+        """Called with a note of the cluster to the user about a change that was made."""
         self.whose = ""
-        """The cluster and the user, for what is written down on this machine; "" where nobody said."""
+        """The cluster and the user, for notes on this machine; "" when not known."""
 
     async def __aenter__(self) -> Client:
         return self
@@ -130,14 +130,15 @@ class Client:
 
     @cached_property
     def writes(self) -> CallBatches[Change, Done | Failure]:
-        """What sends small files, many in one call. One that no Shepherd takes is sent again under its key: a call that
-        another Bartender had before may still store it, and a new one would meet it as somebody else's."""
+        """Batches that send small files, many in one call."""
+        # A file that no Shepherd takes is sent again under its key: an earlier call at another Bartender may still
+        # store it, and a new key would meet it as somebody else's.
         passing = PASSING | {Kind.NO_SHEPHERD}
         return CallBatches(self.files.apply, self.clock, again_ms=self._retry_ms, passing=passing)
 
     @cached_property
     def looks(self) -> CallBatches[Look, Looked | Failure]:
-        """What asks for small files, many in one call, and where to read others."""
+        """Batches of looks, many in one call: they bring small files, and the places of others."""
         most, bytes_max = bounds.LOOKED_TOGETHER_MAX, bounds.INLINE_CALL_BYTES_MAX
         return CallBatches(self.files.look, self.clock, again_ms=self._retry_ms, most=most, bytes_max=bytes_max)
 
@@ -146,11 +147,11 @@ class Client:
         return CallBatches(self.bartender.undelete, self.clock, again_ms=self._retry_ms)
 
     def new_call(self) -> Call:
-        """The context of one request of this user."""
+        """Return the context of one request of this user."""
         return new_call()
 
     async def settled(self, ask: Callable[[Call, tuple[R, ...]], Awaitable[tuple[A, ...]]], request: R) -> A:
-        """Make one request of one element, again under the same key while its answer is that of a passing trouble."""
+        """Make a request of one element, and repeat it under the same key while its answer is a passing failure."""
         call = new_call()
         give_up = self.clock.monotonic_ms() + self._retry_ms
         backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
@@ -167,7 +168,7 @@ class Client:
     async def stat(self, ln: str) -> Metadata:
         """Return all metadata of an entry. Raises: NOT_FOUND, DENIED."""
         answer = await self.settled(self._stat, NameRequest(str(next(self._numbers)), ln))
-        if answer.kind == Kind.TOO_LARGE.value:  # with what others asked for: one message has room for it alone
+        if answer.kind == Kind.TOO_LARGE.value:  # together with other answers: alone it fits into one message
             answer = await self.settled(self.bartender.stat, NameRequest("0", ln))
         if answer.kind:
             raise CheloniaError(kind_from_wire(answer.kind), "stat", ln, answer.cause)
@@ -177,7 +178,7 @@ class Client:
         return (await self._stats.send(call, requests[0]),)
 
     async def exists(self, ln: str) -> str:
-        """The type of the entry, or "" when there is none. Raises: DENIED."""
+        """Return the type of the entry, or "" when there is none. Raises: DENIED."""
         try:
             return (await self.stat(ln)).get("entry", {}).get("type", "")
         except CheloniaError as error:
@@ -197,12 +198,11 @@ class Client:
                 yield _listed(entry)
 
     async def names(self, ln: str, *, recursive: bool = False) -> AsyncGenerator[DirectoryEntry, None]:
-        """As `list`, but of names, types, sizes (bytes) and times of change alone, which are told without reading each
-        file.
+        """As `list`, but only names, types, sizes (bytes) and times of change, which need no read of each file.
 
         Raises: NOT_FOUND, NOT_A_COLLECTION, DENIED.
         """
-        from chelonia.core.ports.files import Listing  # not above: who lists in another way loads none of it
+        from chelonia.core.ports.files import Listing  # not above: other listings need none of it
 
         first, ask = Listing(parse_ln(ln), below=recursive), self.files.list
         async for page in _pages(lambda after: ask(self.new_call(), replace(first, after=after))):
@@ -210,12 +210,12 @@ class Client:
                 yield _named(each)
 
     async def make_collection(self, ln: str, metadata: Sequence[Triple] = ()) -> str:
-        """Make a collection; return the server's word. Raises: EXISTS, NO_PARENT, DENIED."""
+        """Make a collection; return the server's status word. Raises: EXISTS, NO_PARENT, DENIED."""
         request = MakeRequest("0", ln, (*metadata, Triple("states", "closed", "no")))
         return _done("makeCollection", ln, await self.settled(self.bartender.make_collection, request))
 
     async def make_collections(self, ln: str) -> None:
-        """Make a collection and what is missing above it; nothing when it exists."""
+        """Make a collection and missing ones above it; do nothing when it exists."""
         try:
             await self.make_collection(ln)
         except CheloniaError as error:
@@ -262,7 +262,7 @@ class Client:
         return _done("undelete", ln, answer)
 
     async def list_deleted(self, ln: str = "") -> AsyncGenerator[DeletedEntry, None]:
-        """Yield the user's deleted files that are kept: of one collection, or all. Raises: NOT_FOUND."""
+        """Yield the user's deleted entries that are kept: those of one collection, or all. Raises: NOT_FOUND."""
         ask, first = self.bartender.list_deleted, ListRequest("0", ln, "", bounds.PAGE_ENTRIES_MAX)
         async for answer in _pages(lambda after: self.settled(ask, replace(first, after=after))):
             if answer.status != "found":
@@ -279,10 +279,10 @@ class Client:
         return _done("modify", ln, answer)
 
     async def share(self, ln: str, lifetime_ms: int, *, upload: bool = False, write: bool = False) -> Shared:
-        """Make a link that works without a certificate: to read an entry and all below it; `upload`: to add to it too;
-        `write`: to add, replace and remove.
+        """Make a link to read an entry and all below it without a certificate.
 
-        Raises: DENIED, NOT_FOUND; BAD_REQUEST for a lifetime that the cluster does not give; NOT_SUPPORTED.
+        Args: `upload`: the link may add to it too; `write`: it may add, replace and remove.
+        Raises: DENIED, NOT_FOUND, NOT_SUPPORTED, BAD_REQUEST for a lifetime that the cluster does not grant.
         """
         from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Share
 
@@ -290,7 +290,7 @@ class Client:
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def space(self, ln: str = "/") -> Space:
-        """How much there is to store in, and the quotas that bind you below a name. Raises: BAD_NAME."""
+        """Return the space of the cluster, and the quotas that bind the user below a name. Raises: BAD_NAME."""
         return await self.files.space(new_call(), parse_ln(ln))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
@@ -320,14 +320,14 @@ class Client:
 
 
 def merge_actions(stored: str, changes: str) -> str:
-    """Lay the words of `changes` over those of `stored`: of one action the last sign counts, order is kept."""
+    """Merge the words of `changes` into those of `stored`: of one action the last sign counts, order is kept."""
     words = {word[1:]: word for word in stored.split()}
     words.update({word[1:]: word for word in changes.split()})
     return " ".join(words.values())
 
 
 def _modified_s(metadata: Metadata) -> float | None:
-    """The modification time that the user kept with an entry, in Unix seconds; None when there is none."""
+    """The modification time of an entry, in Unix seconds; None when there is none."""
     try:
         return float(metadata.get("timestamps", {}).get("modified", ""))
     except ValueError:
@@ -335,18 +335,18 @@ def _modified_s(metadata: Metadata) -> float | None:
 
 
 def unlisted(op: str, ln: str) -> CheloniaError:
-    """That what is in a collection stays untold: its listing shows nothing, and is not empty for that."""
+    """Return the failure for a collection that the user may not read: an empty listing does not mean it is empty."""
     return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so nobody tells you what is in it")
 
 
 def new_call() -> Call:
-    """The context of one user request: a fresh id, and a fresh key under which a change applies once."""
+    """Return the context of one user request: a fresh id, and a fresh key under which a change applies once."""
     key = str(uuid.uuid4())
     return Call(request_id=key[:8], request_key=RequestKey(key))
 
 
 SHORT: Filter = (Needed("entry"), Needed("states"), Needed("timestamps"))
-"""What a long listing shows."""
+"""Metadata that a long listing shows."""
 
 
 class _ListedPage(Protocol):
@@ -358,7 +358,7 @@ _AnyPage = TypeVar("_AnyPage", bound=_ListedPage)
 
 
 async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_AnyPage, None]:
-    """The pages of a listing, by what each is asked to come after; the next is on its way while one is in use.
+    """Yield the pages of a listing; `ask` takes the mark of the page before. The next one is fetched while one is used.
 
     Raises: as `ask`, once the pages before it have been used.
     """
@@ -366,7 +366,7 @@ async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_A
     while page.after:
         coming = asyncio.ensure_future(ask(page.after))
         try:
-            await asyncio.sleep(0)  # it is sent, also where entries are used without waiting for anything
+            await asyncio.sleep(0)  # sends it now, even if the consumer never waits for anything
             yield page
             page = await coming
         finally:

@@ -1,4 +1,4 @@
-"""Whether a local file and a file in the cluster are the same, so that what is there need not be sent again."""
+"""Comparison of a local file with a file in the cluster, so that an equal one need not be sent again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from chelonia.hosting.transfer.download import new_hash
 from chelonia_clients.client import Client, DirectoryEntry
 
 TIME_S: Final = 0.002
-"""Times this near are the same: they are kept to the millisecond."""
+"""Difference below which times are the same: they are kept to the millisecond."""
 
 
 class Verdict(enum.Enum):
-    """How two files compare. `RETIMED`: the same bytes with another modification time."""
+    """The result of a comparison. `RETIMED`: the same bytes with another modification time."""
 
     SAME = "same"
     RETIMED = "retimed"
@@ -30,8 +30,8 @@ class Verdict(enum.Enum):
 async def compare(client: Client, path: Path, ln: str, entry: DirectoryEntry, *, checksum: bool) -> Verdict:
     """Compare a local file with the entry of the cluster that was listed as `entry` and is called `ln`.
 
-    Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum. One that
-    nobody tells is another. Raises: OSError from the local file, CheloniaError.
+    Size and modification time decide, or the checksum where the times differ; `checksum`: always the checksum. Without
+    a known checksum the files differ. Raises: OSError from the local file, CheloniaError.
     """
     found = await asyncio.to_thread(os.stat, path)
     if entry.type != "file" or not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
@@ -52,12 +52,12 @@ async def compare(client: Client, path: Path, ln: str, entry: DirectoryEntry, *,
 
 
 def kept_time(found: os.stat_result) -> float:
-    """A local file's modification time, Unix seconds, or the nearest to it that the cluster keeps."""
+    """Return a local file's modification time, Unix seconds, or the nearest one that the cluster can keep."""
     return min(max(0.0, found.st_mtime), float(bounds.TIME_S_MAX))
 
 
 def measure(path: Path, kind: str) -> str:
-    """A local file's checksum as the cluster writes it; "" for a kind that is not known here. Raises: OSError."""
+    """Return a local file's checksum as the cluster writes it; "" for an unknown kind. Raises: OSError."""
     if kind != "adler32" and kind not in hashlib.algorithms_available:
         return ""
     with path.open("rb", buffering=0) as file:

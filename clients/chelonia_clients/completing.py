@@ -1,4 +1,4 @@
-"""What may be typed next on a command line: read off the table of verbs, so that no shell script repeats it. Pure."""
+"""Completion of a command line from the table of verbs, so that no shell script repeats that. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONS: Final = re.compile(r"\[-[^\[\]]*\]")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """`words`: those that fit; `names`: whether a name in the cluster may stand here; `files`: a local one."""
+    """Completions. `words`: those that fit. `names`: whether a name in the cluster may follow. `files`: a local one."""
 
     words: tuple[str, ...] = ()
     names: bool = False
@@ -34,11 +34,7 @@ class Next:
 
 
 def next_word(words: Sequence[str]) -> Next:
-    """What the last of `words` can become.
-
-    Args:
-        words: all after `chelonia`; the last is being typed, perhaps "".
-    """
+    """Return completions of the last of `words`, which are all after `chelonia`; the last may be ""."""
     *before, start = words or ("",)
     verb, operands, owner = _walk(before)
     if owner is not None:
@@ -93,8 +89,8 @@ def _forms(verb: Verb) -> Iterator[list[str]]:
 
 
 def _after(form: Sequence[str], operands: Sequence[str]) -> list[str]:
-    """The parts of a form that may follow these operands; none when they do not fit it. What stands behind `...` may
-    come after any number."""
+    """The parts of a form that may follow these operands; none when they do not fit it. A part before `...` may repeat
+    any number of times."""
     parts = [[token] for token in form]
     if "..." in form:
         at = form.index("...")

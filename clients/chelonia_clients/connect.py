@@ -5,8 +5,8 @@
     async with connect.administrator_from_environment() as administrator:
         print(await administrator.nodes())
 
-Everything it looks at is in `settings` and `chelonia.hosting.net.credentials`; of several Bartenders one is
-picked, and the next is tried when it does not answer.
+All its sources are in `settings` and `chelonia.hosting.net.credentials`. Of several Bartenders one is picked, and the
+next is tried when it does not answer.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from chelonia_clients.administrator import Administrator
 
 ONE_AHASH_MS = 5_000
-"""How long one A-Hash is waited for: the others are asked as well."""
+"""Time limit of a call to one A-Hash: the others are called as well."""
 
 
 class ConnectionPlan(msgspec.Struct, frozen=True):
-    """What a connection will use. `credential` is None for an anonymous user."""
+    """TLS settings and credential of a connection; `credential` is None for an anonymous user."""
 
     tls: TlsSettings
     credential: Credential | None
@@ -62,16 +62,16 @@ class ConnectionPlan(msgspec.Struct, frozen=True):
 def from_environment(
     wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: Teller | None = None
 ) -> Client:
-    """Make a client from what the caller names, the environment and the user's files; to be used in one event loop.
+    """Make a client from the caller's wish, the environment and the user's files; use it in one event loop.
 
-    Args: `trace` is given every message sent and received.
+    Args: `trace`: called with every message sent and received.
     Raises: BAD_CONFIG, EXPIRED, UNTRUSTED, each with every place looked at.
     """
     return open_client(settle_here(wish or Wish(), environ), environ, trace, strong=False)
 
 
 def settle_here(wish: Wish, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settle for this process's user. Raises: BAD_CONFIG."""
+    """Decide the settings for this process's user. Raises: BAD_CONFIG."""
     return settle(wish, os.environ if environ is None else environ, home())
 
 
@@ -83,10 +83,9 @@ def open_client(
     *,
     strong: bool = True,
 ) -> Client:
-    """Make a client, as a rule for one command: its reads are `strong`, as other commands' writes must be seen and it
-    knows of none.
+    """Make a client, as a rule for one command: its reads are `strong`, to see the writes of earlier commands.
 
-    Args: `note` is given a line when a request has been in trouble for a while and is still tried.
+    Args: `note`: called with a line when a request has failed for a while and is still tried.
     Raises: as `from_environment`.
     """
     bartenders = settings.bartender_urls()
@@ -101,7 +100,7 @@ def open_client(
 
 
 def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) -> Link:
-    """Channels over connections that are there; what passes is told to `trace`, what does not come to `waiting`."""
+    """Channels over existing connections; messages go to `trace` too, missing answers are notified to `waiting`."""
     packed = http.compact
     if trace is not None or waiting is not None:
         silent = waiting.silent if waiting is not None else None
@@ -124,7 +123,7 @@ def administrator_from_environment(
 def open_administrator(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> Administrator:
-    """An administrator's ports on connections that are there. Args: `note` as for `open_client`."""
+    """Make an administrator's ports on existing connections. Args: `note` as for `open_client`."""
     from chelonia_clients.administrator import Administrator  # users' commands load none of it
 
     link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
@@ -140,7 +139,7 @@ def open_administrator(
 def open_keys(
     http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
 ) -> AccessKeys:
-    """The port of access keys, on connections that are there. Args: `note` as for `open_client`."""
+    """Make the port of access keys on existing connections. Args: `note` as for `open_client`."""
     link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
     return remote_keys(link, settings.bartender_urls())
 
@@ -156,12 +155,12 @@ def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Connec
 
 
 def surroundings(environ: Mapping[str, str] | None = None) -> CredentialSurroundings:
-    """Where this process's user keeps credentials."""
+    """Return the environment, home and user id by which this user's credentials are found."""
     return CredentialSurroundings(os.environ if environ is None else environ, home(), os.getuid())
 
 
 def open_http(tls: TlsSettings) -> HttpClient:
-    """A pooled client whose TLS is always checked, the compact encoding beside it.
+    """Make a pooled client whose TLS is always checked, with the compact encoding beside it.
 
     Raises: BAD_CONFIG, EXPIRED, UNTRUSTED.
     """
@@ -169,7 +168,7 @@ def open_http(tls: TlsSettings) -> HttpClient:
 
 
 def home() -> Path | None:
-    """The user's directory, or None."""
+    """Return the user's home directory, or None."""
     try:
         return Path.home()
     except RuntimeError:

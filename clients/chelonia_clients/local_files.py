@@ -1,8 +1,7 @@
-"""Local files on their way to and from Logical Names: the mapping of names, the walk, and what their errors mean.
+"""Local files and Logical Names: the mapping of names, the walk, and the errors of the local disk.
 
-The mapping is one to one: a local tree uploaded and downloaded again has the same names. A name the namespace does not
-allow (not UTF-8, control characters) is refused by itself, and a name from the cluster never leaves the target
-directory.
+The mapping is one to one: a local tree uploaded and downloaded again has the same names. A name that the namespace does
+not allow (not UTF-8, control characters) is refused alone. A name from the cluster never leads out of the target.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _KINDS = {
 
 
 class Sort(enum.Enum):
-    """What a local name is."""
+    """The type of a local name."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -53,14 +52,14 @@ class LocalEntry:
 
 
 def local_path(text: str) -> Path:
-    """A path as it was typed. Raises: BAD_NAME for an empty one: a variable that is empty is not the directory here."""
-    if not text:
+    """Return a path as it was typed. Raises: BAD_NAME for an empty one."""
+    if not text:  # an empty variable does not mean the current directory
         raise CheloniaError(Kind.BAD_NAME, subject="''", cause="it is empty; the directory you are in is called .")
     return Path(text)
 
 
 def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
-    """What an error of the local disk means, in our own terms."""
+    """Translate an error of the local disk into a `CheloniaError`."""
     kind = _KINDS.get(error.errno or 0, Kind.INTERNAL)
     longest = max((len(os.fsencode(part)) for part in Path(path).parts), default=0)
     subject = excerpt(str(path)) if longest > bounds.NAME_BYTES_MAX else printable(str(path))
@@ -68,16 +67,16 @@ def local_error(error: OSError, op: str, path: Path | str) -> CheloniaError:
 
 
 def scan(directory: Path) -> list[LocalEntry]:
-    """The names in a directory but what downloads left, in byte order, as the cluster lists them. Raises: OSError."""
+    """List a directory in byte order, as the cluster does, without files of broken downloads. Raises: OSError."""
     with os.scandir(directory) as entries:
         found = [LocalEntry(entry.name, _sort(entry)) for entry in entries if not is_kept(entry.name)]
     if not found and not directory.is_absolute():
-        os.getcwd()  # raises where we are in a directory that was removed, which lists as empty
+        os.getcwd()  # raises in a directory that was removed, which lists as empty
     return sorted(found, key=lambda each: os.fsencode(each.name))
 
 
 def sizes_in(directory: Path) -> tuple[tuple[int, int], list[Path]]:
-    """The files in a directory and their bytes, and the directories in it; what cannot be read counts as nothing."""
+    """Return the number of files in a directory and their bytes, and its directories; nothing if it is unreadable."""
     files, size, below = 0, 0, list[Path]()
     try:
         with os.scandir(directory) as entries:
@@ -88,17 +87,17 @@ def sizes_in(directory: Path) -> tuple[tuple[int, int], list[Path]]:
                 elif sort is Sort.FILE:
                     files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
     except OSError:
-        pass  # the upload itself says what is wrong
+        pass  # the upload itself reports it
     return (files, size), below
 
 
 def to_ln(base: str, names: Sequence[str]) -> str:
-    """The Logical Name of a path below `base`. Raises: BAD_NAME for a name the namespace does not allow."""
+    """Return the Logical Name of a path below `base`. Raises: BAD_NAME for a name the namespace does not allow."""
     return base.rstrip("/") + "".join("/" + check_name(name) for name in names) or "/"
 
 
 def to_local(base: Path, listed: str) -> Path:
-    """The local path of a listed name (`a/b/c`) below `base`. Raises: BAD_NAME for one that would lead elsewhere."""
+    """Return the local path of a listed name (`a/b/c`) below `base`. Raises: BAD_NAME for one that leads elsewhere."""
     return base.joinpath(*(check_name(name) for name in listed.split("/")))
 
 

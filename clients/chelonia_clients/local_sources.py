@@ -20,13 +20,13 @@ from chelonia.core import bounds
 from chelonia.hosting.transfer.upload import Source, bytes_source
 
 Stream = Callable[[], AsyncGenerator[bytes, None]]
-"""Gives bytes that can be read once, to their end, and may come slowly: those of a pipe, a device, stdin."""
+"""A source that can be read once, to its end, and may be slow: a pipe, a device, stdin."""
 
 
 def file_source(path: Path) -> Source | Stream:
-    """A local file, a small one read at once; a pipe or a device is a stream. Blocks.
+    """Return the source of a local file, a small one read at once; a pipe or a device is a stream. Blocks.
 
-    Raises: OSError when it cannot be read, and from the source when it ends before the size it had: cut off meanwhile.
+    Raises: OSError when it cannot be read; the source raises it when the file has become shorter meanwhile.
     """
     size = expected_size(path)
     if not path.is_file():
@@ -39,12 +39,12 @@ def file_source(path: Path) -> Source | Stream:
 
 
 def span_source(path: Path, start: int, size: int) -> Source:
-    """`size` bytes of a local file, from `start` on. Raises, from the source: as `file_source`."""
+    """Return a source of `size` bytes of a local file, from `start` on; it raises as that of `file_source`."""
     return _reading(path, start, size, size)
 
 
 def _reading(path: Path, start: int, size: int, most: int) -> Source:
-    """Bytes from `start` on: `size` are expected, `most` are read."""
+    """A source of bytes from `start` on: `size` are expected, at most `most` are read."""
 
     async def chunks() -> AsyncIterator[bytes]:
         opening = asyncio.ensure_future(asyncio.to_thread(_opened_at, path, start))
@@ -81,13 +81,12 @@ def _opened_at(path: Path, start: int) -> BinaryIO:
 
 
 def _close_unwanted(opening: asyncio.Future[BinaryIO]) -> None:
-    """Whoever wanted the file was cancelled while it was opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
 async def _read_out(ahead: asyncio.Future[bytes]) -> None:
-    """Wait for a thread that still reads, as it needs the file open; whoever waits may be cancelled again meanwhile."""
+    """Wait for a thread that still reads, as it needs the file open, however often the caller is cancelled."""
     cancelled: asyncio.CancelledError | None = None
     while not ahead.done():
         try:
@@ -95,17 +94,15 @@ async def _read_out(ahead: asyncio.Future[bytes]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if not ahead.cancelled():
-        ahead.exception()  # nobody wants it any more
+        ahead.exception()  # retrieved, so that asyncio does not log it
     if cancelled is not None:
         raise cancelled
 
 
 def expected_size(path: Path) -> int:
-    """How many bytes a local file will give, -1 if only reading it to its end shows that. Raises: OSError.
-
-    A pipe, a device, and what the kernel makes up as it is read, are said to have no bytes (/proc), or a page of them
-    (/sys). Those have no blocks, but so have files that are one hole: of these the last byte is there.
-    """
+    """Return how many bytes a local file has, -1 if only reading it to its end shows that. Raises: OSError."""
+    # Files that the kernel generates have a size of 0 (/proc) or of a page (/sys), and no blocks. A file that is one
+    # hole has no blocks either, but its last byte can be read.
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         return -1
@@ -118,9 +115,9 @@ def expected_size(path: Path) -> int:
 
 
 def stream_of(open_: Callable[[], BinaryIO]) -> Stream:
-    """A stream. `open_`: gives what it is read from, to be closed.
+    """Return a stream of the file that `open_` opens; the stream closes it.
 
-    Nothing is read ahead, and nobody waits for a read that nobody wants any more: its writer may never write.
+    Nothing is read ahead, and an abandoned read is not waited for: its writer may never write.
     """
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -144,7 +141,7 @@ def _read_wanted(
     wanted: queue.SimpleQueue[asyncio.Future[bytes] | None],
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """Read a chunk for each future, until None: on a thread of its own, at whose end no process waits (executors')."""
+    """Read a chunk for each future, until None. Runs in a daemon thread: unlike an executor's it holds up no exit."""
     with ExitStack() as stack:
         file: BinaryIO | None = None
         while (future := wanted.get()) is not None:
@@ -152,9 +149,9 @@ def _read_wanted(
             try:
                 file = file or stack.enter_context(open_())
                 settle = partial(settle, _read_some(file))
-            except Exception as error:  # noqa: BLE001 - whoever waits for the chunk is told
+            except Exception as error:  # noqa: BLE001 - raised at the consumer of the chunk
                 settle = partial(settle, error)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: there is no consumer any more
                 loop.call_soon_threadsafe(settle)
 
 
@@ -168,7 +165,7 @@ def _settle(future: asyncio.Future[bytes], found: bytes | Exception) -> None:
 
 
 def _read_some(file: BinaryIO) -> bytes:
-    """Bytes of a stream, at most a chunk; none at its end alone, also of one that does not block (stdin may not)."""
+    """Read at most a chunk; b"" only at the end, also of a non-blocking file (as stdin may be)."""
     read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
     while (chunk := read(bounds.CHUNK_BYTES)) is None:
         select.select((file,), (), ())

@@ -11,7 +11,7 @@ from chelonia_clients.verbs.table import VERBS, Verb
 
 
 def page(version: str) -> str:
-    """The page in roff, section 1."""
+    """Return the page in roff, section 1."""
     lines = [
         f'.TH CHELONIA 1 "" "chelonia {version}" "User Commands"',
         ".SH NAME",
@@ -54,7 +54,7 @@ def _flags(flags: Sequence[Flag]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text as roff takes it to the letter."""
+    """Text escaped for roff."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return r"\&" + escaped if escaped.startswith((".", "'")) else escaped
 

@@ -1,7 +1,7 @@
 """Makes a collection the same as a local directory, or a directory the same as a collection.
 
-Only what differs is moved, so a broken `sync` is gone on with by the next one. What is no longer at the source goes
-from the target with `delete`, and only when everything else went well; what the choice leaves out stays as it is.
+Only differences are moved, so the next `sync` continues a broken one. With `delete`, entries that are no longer at the
+source are removed from the target, if everything else went well. Entries that the choice leaves out stay as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chelonia_clients.steps import Job, TransferResult, in_order, known
 from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
 
 Emptied = list[Job]
-"""Removals of what is empty when all files are gone, the topmost first."""
+"""Removals of collections or directories that are empty once all files are gone, the topmost first."""
 
 
 def sync_up(
@@ -41,7 +41,7 @@ def sync_down(
 ) -> AsyncGenerator[TransferResult, None]:
     """Make the directory `target` the same as the collection `ln`; results of removals have an empty `target`.
 
-    Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
+    Raises: as a listing (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
     emptied: Emptied = []
     work = get_tree(client, ln, target, replace(options, replace=True))
@@ -67,14 +67,14 @@ async def _both(
             yield done
     for job in reversed(emptied):
         done = await job()
-        if done.error is None or done.error.kind is not Kind.NOT_EMPTY:  # what is left out keeps its collection
+        if done.error is None or done.error.kind is not Kind.NOT_EMPTY:  # entries left out keep their collection
             yield done
 
 
 async def _extra_names(
     client: Client, source: Path, ln: str, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
-    """Removals of what is in the collection and not in the directory; of one that is to be made there is none."""
+    """Removals of entries that are in the collection and not in the directory; none if the collection is not there."""
     try:
         async for entry in client.names(ln, recursive=True):
             names, is_collection = entry.name.split("/"), entry.type == "collection"
@@ -98,7 +98,7 @@ async def _extra_names(
 
 
 def _is_gone(source: Path, names: Sequence[str]) -> bool:
-    """Whether a directory has no such path. What is behind a link, which is skipped, is not known, so it is not gone.
+    """Whether a directory has no such path. A path behind a link, which is skipped, does not count as gone.
 
     Raises: CheloniaError where that cannot be seen.
     """
@@ -117,7 +117,7 @@ def _is_gone(source: Path, names: Sequence[str]) -> bool:
 async def _extra_files(
     client: Client, ln: str, target: Path, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
-    """Removals of what is in the directory and not in the collection. Raises: DENIED where that is not told."""
+    """Removals of files that are in the directory and not in the collection. Raises: DENIED where it is not listed."""
     there = set[str]()
     async for entry in client.names(ln, recursive=True):
         if entry.closed and options.choice.takes_below(entry.name.split("/"), collection=True):

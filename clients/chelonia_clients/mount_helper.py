@@ -1,4 +1,4 @@
-"""`mount.chelonia`: what `mount -t chelonia` and fstab call. Turns their arguments into those of `chelonia mount`."""
+"""`mount.chelonia`, the program of `mount -t chelonia` and fstab: turns their arguments into `chelonia mount`'s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONNECTION: Final = ("bartender", "cluster", "as", "proxy", "cert", "key", "ca_d
 
 
 def words_of(argv: Sequence[str]) -> list[str]:
-    """The words of `chelonia` for `mount.chelonia SPEC DIRECTORY [-sfnvr] [-t type] [-o options]` (mount(8))."""
+    """Return the words of `chelonia` for `mount.chelonia SPEC DIRECTORY [-sfnvr] [-t type] [-o options]` (mount(8))."""
     operands: list[str] = []
     options: list[str] = []
     left = list(argv)

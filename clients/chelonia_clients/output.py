@@ -1,6 +1,7 @@
-"""What a command says: lines for people, or one JSON document; data to stdout, talk to stderr; and the exit code.
+"""The output of a command: lines for people or one JSON document, and the exit code.
 
-The exit code is that of the first failure; all operands are tried whatever happens to one of them.
+Data goes to stdout, messages to stderr. The exit code is that of the first failure; all operands are tried whatever
+happens to one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from chelonia.core.names import excerpt
 
 
 class AnswerLost(Exception):
-    """The answer could not be written, whatever it was about: the command ends. `error`: to be told."""
+    """A failure to write the answer, which ends the command. `error`: for the user."""
 
     def __init__(self, error: OSError) -> None:
         cause = error.strerror or str(error)
@@ -29,7 +30,7 @@ class AnswerLost(Exception):
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Write to standard output within it. Raises: AnswerLost; BrokenPipeError when nobody reads any more."""
+    """Write to standard output within the context. Raises: AnswerLost; BrokenPipeError when the reader has gone."""
     try:
         yield
     except BrokenPipeError:
@@ -40,7 +41,7 @@ def answering() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Output:
-    """Collects results of one command. `as_json`: text is kept back and `finish` prints the document."""
+    """The results of one command. `as_json`: text is kept back and `finish` prints the document."""
 
     stdout: TextIO
     stderr: TextIO
@@ -54,38 +55,38 @@ class Output:
     """Clears the terminal's last line, before anything is written there."""
 
     def say(self, *lines: str) -> None:
-        """Lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
+        """Print lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
         if not self.as_json:
             self._write("".join(printable(line) + "\n" for line in lines))
 
     def emit(self, text: str) -> None:
-        """Text for programs, to the letter. Raises: AnswerLost, BrokenPipeError; BAD_CONFIG for what has no letters."""
+        """Print text for programs, unescaped. Raises: AnswerLost, BrokenPipeError; BAD_CONFIG if it has no encoding."""
         if not self.as_json:
             _check_letters(text, self.stdout.encoding or "utf-8")
             self._write(text)
 
     def tell(self, *lines: str) -> None:
-        """Lines about the work, for people."""
+        """Print lines about the work, for people."""
         if self.before is not None:
             self.before()
         self.stderr.write("".join(printable(line) + "\n" for line in lines))
         self.stderr.flush()
 
     def result(self, **facts: Any) -> None:
-        """One result, for programs."""
+        """Add one result, for programs."""
         if self.as_json:
             self.results.append({"ok": True, **facts})
 
     @contextmanager
     def trying(self, head: str = "", op: str = "", /, **facts: Any) -> Iterator[None]:
-        """Tell a failure within, and go on behind it; with `op` also in the original's words, after `head`."""
+        """Report a failure within the context, and go on after it; with `op`, `head` and the original's words too."""
         try:
             yield
         except CheloniaError as error:
             self.failure(error, head + original_status(op, error) if op else "", **facts)
 
     def failure(self, error: CheloniaError, line: str = "", **facts: Any) -> None:
-        """A failure: `line` as the original says it (stdout), the cause on stderr, and its exit code."""
+        """Report a failure: `line` as the original has it (stdout), the cause on stderr, and its exit code."""
         if line:
             self.say(line)
         self.tell(describe(error))
@@ -96,12 +97,12 @@ class Output:
             self.results.append({"ok": False, **facts, "error": error_facts(error)})
 
     def blame(self, error: CheloniaError) -> None:
-        """Let the first failure decide the exit code, and stand in the document."""
+        """Set exit code and error of the document, unless an earlier failure has."""
         self.exit_code = self.exit_code or int(error.meaning.exit_code)
         self.error = self.error or error_facts(error)
 
     def finish(self, verb: str) -> None:
-        """Print the JSON document, if that is what was asked for. Raises: AnswerLost, BrokenPipeError."""
+        """Print the JSON document, with `as_json`. Raises: AnswerLost, BrokenPipeError."""
         if self.as_json:
             head = {"verb": verb, "ok": self.exit_code == 0, "exit_code": self.exit_code}
             why = {"error": self.error} if self.error is not None else {}
@@ -125,15 +126,15 @@ def _check_letters(text: str, encoding: str) -> None:
 
 
 def record_facts(record: object) -> dict[str, Any]:
-    """A record of a port for programs: its fields under their names, those of an enum by their values."""
-    import msgspec  # here, so that what asks nobody starts without it
+    """Return a record of a port for programs: its fields by name, enums as their values."""
+    import msgspec  # here: commands without a connection start without it
 
     facts: dict[str, Any] = msgspec.to_builtins(record)
     return facts
 
 
 def describe(error: CheloniaError) -> str:
-    """One line: `chelonia: <op> '<subject>': <cause> (<kind>)`."""
+    """Return one line: `chelonia: <op> '<subject>': <cause> (<kind>)`."""
     quoted = error.subject if error.subject.startswith(("'", '"')) else f"'{error.subject}'"
     what = error.op + (f" {quoted}" if error.subject else "")
     cause = error.cause.removeprefix(f"{error.subject}: ") if error.subject else error.cause
@@ -142,7 +143,7 @@ def describe(error: CheloniaError) -> str:
 
 
 def error_facts(error: CheloniaError) -> dict[str, Any]:
-    """An error for programs."""
+    """Return an error for programs."""
     code = error.meaning.errno
     return {
         "kind": error.kind.value,
@@ -156,14 +157,14 @@ def error_facts(error: CheloniaError) -> dict[str, Any]:
 
 
 def original_status(op: str, error: CheloniaError) -> str:
-    """What the original answers for this failure of `op`; for kinds no server answers, the kind's name."""
+    """Return the original's answer for this failure of `op`; the name of a kind that no server answers."""
     if error.meaning.exit_code in (ExitCode.NETWORK, ExitCode.USAGE) and op != "stat":
         return f"failed: {error.kind.value}"
     return status.failure(op, error.kind, error.subject, error.cause)
 
 
 def human_size(size: int) -> str:
-    """A number of bytes with at most four digits and a binary unit."""
+    """Return a number of bytes with at most four digits and a binary unit."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -172,12 +173,12 @@ def human_size(size: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """So many of something, in words: 1 file, 2 files."""
+    """Return a count in words: 1 file, 2 files."""
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
-    """Lines of aligned columns, two blanks apart; columns in `right` are set to the right."""
+    """Return lines of aligned columns, two blanks apart; columns in `right` are right-aligned."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -199,10 +200,10 @@ def _width(text: str) -> int:
 
 
 def printable(line: str) -> str:
-    """A line fit for a terminal and for JSON: bytes that are no text, and control characters, are escaped.
+    """Return a line fit for a terminal and for JSON: bytes that are no text, and control characters, are escaped.
 
-    Names in the cluster hold no control characters, but values, service ids and local names may: a terminal gets no
-    escape sequence from them, and a reader no line that somebody else wrote.
+    Names in the cluster have no control characters, but values, service ids and local names may. Escaped, they send no
+    sequence to a terminal, and forge no line.
     """
     if line.isprintable():
         return line

@@ -1,8 +1,8 @@
-"""Uploads in parts: nothing has the target's name before all of them have arrived, and then the whole file has it at
-once; and streams, which are sent so.
+"""Uploads in parts, and of streams, which are sent so.
 
-Of a stream a part is kept in memory until it has arrived, while others are read and sent. So each can be sent again, to
-others, and whoever writes into it may pause for as long as he likes: nobody waits for the middle of a part.
+Nothing has the target's name before all parts have arrived; then the whole file gets it at once. A part of a stream is
+kept in memory until it has arrived, while others are read and sent. So each can be sent again, to other Shepherds. The
+writer of the stream may pause for as long as he likes: no Shepherd waits for the middle of a part.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from chelonia_clients.client import Client
 from chelonia_clients.local_sources import Stream
 
 PART_BYTES: Final = 64 << 20
-"""An upload that breaks off sends two of them again, at most; more only where a file would have too many parts."""
+"""Size of a part, larger where a file would have too many: an upload that breaks off sends at most two again."""
 STREAMED_BYTES: Final = 32 << 20
-"""A part of a stream: three are in memory."""
+"""Size of a part of a stream: three are in memory."""
 AT_ONCE: Final = 2
 """Parts on their way at once: one takes bytes while the one before is put on stable storage and named."""
 ALMOST_BYTES: Final = 8 << 20
-"""When no more of a part is left to be sent, the next one is begun: by its first byte two questions have been asked."""
+"""Bytes left of a part when the next one is begun, whose first byte comes two requests later."""
 GROWING: Final = 2_000
-"""After so many parts of a stream, whose length nobody knows, they are twice as large: 10 000 hold 2 TB."""
+"""Parts of a stream, whose length is not known, after which their size doubles, and again: 10 000 hold 2 TB."""
 STARTS_MAX: Final = PATIENT
-"""So many fresh starts are remembered: the patience of a front end, some seconds."""
+"""Fresh starts that are remembered at most: the patience of a front end, some seconds."""
 FAREWELL_S: Final = 2
-"""So long is tried to have the cluster forget what was sent of a stream; else it does after a week."""
+"""Time limit for having the cluster forget a failed stream, which it does anyway after a week."""
 
 
 ArrivedParts = dict[int, tuple[int, str]]
@@ -66,7 +66,7 @@ ArrivedParts = dict[int, tuple[int, str]]
 
 
 class PartedUpload:
-    """What can be done with the uploads in parts of one file. `modified_ns`: its time; None: that of the upload."""
+    """The uploads in parts of one file. `modified_ns`: its modification time; None: that of the upload."""
 
     def __init__(self, client: Client, ln: str, wish: UploadOptions, modified_ns: int | None = None) -> None:
         self.client = client
@@ -76,7 +76,7 @@ class PartedUpload:
         self.ln = ln
         self._modified_ns = modified_ns
         self.starts = 0
-        """Fresh ones that parts have taken: where Shepherds are busy each would begin with too little patience."""
+        """Fresh starts that parts have taken: where Shepherds are busy each would begin with too little patience."""
 
     async def open(self) -> UploadId:
         above = LogicalName(self.place.start, self.place.parts[:-1])
@@ -94,7 +94,7 @@ class PartedUpload:
                 return found
 
     async def send(self, upload: UploadId, number: int, source: Source, progress: Progress | None) -> str:
-        """Send one part, as often as it takes. Returns: its etag."""
+        """Send one part, with fresh starts. Returns: its etag."""
         aim = _PartAim(self, upload, number)
         await send(self.client, source, self.ln, aim, progress)
         self.starts = min(self.starts + aim.tries - 1, STARTS_MAX)
@@ -105,7 +105,7 @@ class PartedUpload:
     ) -> list[tuple[int, str]]:
         """Send parts, each once the one before has gone but for its end. Returns: numbers and etags.
 
-        Raises: as `send`; what `parts` raises. The others are given up then.
+        Raises: as `send`; errors of `parts`. The others are given up then.
         """
         etags, places, before = dict[int, str](), asyncio.Semaphore(AT_ONCE), _PartOnItsWay(0, None)
 
@@ -126,21 +126,21 @@ class PartedUpload:
         return sorted(etags.items())
 
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
-        """Give all parts, numbers and etags, their name."""
+        """Give the parts, by numbers and etags, the file's name."""
         await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=self.wish.when))
 
     async def drop(self, upload: UploadId) -> None:
-        """Let the cluster forget what was sent; what it does not hear of goes after a week."""
+        """Have the cluster forget the parts; if that fails, they go after a week."""
         with suppress(CheloniaError):
             await self._apply("put", Drop(self.place, upload))
 
     async def placed(self, size: int, part: PartPlace) -> Placed:
-        """Where a part may go."""
+        """Return a place for a part."""
         ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, part=part)
         return good("put", self.ln, await self.client.settled(self.files.place, ask))
 
     async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
-        """Make bytes that have arrived a part. Returns: its etag."""
+        """Make arrived bytes a part. Returns: its etag."""
         return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
 
     async def _apply(self, op: str, change: Change) -> Done:
@@ -148,7 +148,7 @@ class PartedUpload:
 
 
 class _PartOnItsWay:
-    """A part that is being sent; `gone`: no more than its end is left."""
+    """A part that is being sent. `gone`: only its last `ALMOST_BYTES` are left."""
 
     def __init__(self, size: int, progress: Progress | None) -> None:
         self._left = size
@@ -158,7 +158,7 @@ class _PartOnItsWay:
             self.gone.set()
 
     def count(self, moved: int) -> None:
-        """Bytes have been sent; negative: they are sent again."""
+        """Count sent bytes; negative: they are sent again."""
         self._left -= moved
         if self._left <= ALMOST_BYTES:
             self.gone.set()
@@ -167,7 +167,7 @@ class _PartOnItsWay:
 
 
 class _PartAim:
-    """One part of an upload; `etag`: once it has arrived."""
+    """The aim of one part of an upload. `etag`: once it has arrived."""
 
     def __init__(self, parted: PartedUpload, name: UploadId, number: int) -> None:
         self._parted = parted
@@ -189,16 +189,16 @@ class _PartAim:
 async def upload_local(
     client: Client, source: Source | Stream, ln: str, options: UploadOptions | None = None
 ) -> UploadResult:
-    """Store what `file_source` has found. Raises: as `upload`, and as `upload_stream`."""
+    """Store a source or stream of `file_source`. Raises: as `upload`, and as `upload_stream`."""
     if isinstance(source, Source):
         return await upload(client, source, ln, options)
     return await upload_stream(client, source, ln, options or UploadOptions())
 
 
 async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOptions) -> UploadResult:
-    """Store what can be read once under `ln`: a short one as any file, a longer one in parts.
+    """Store a stream under `ln`: a short one as any file, a longer one in parts.
 
-    Raises: as `upload`, what the stream raises.
+    Raises: as `upload`; errors of the stream.
     """
     note = await _begun(client, ln, wish)
     async with aclosing(stream()) as chunks:
@@ -220,7 +220,7 @@ async def upload_stream(client: Client, stream: Stream, ln: str, wish: UploadOpt
 
 
 async def _begun(client: Client, ln: str, wish: UploadOptions) -> str:
-    """Have refused before it is read what would be refused at the end. Returns: what the user is to know."""
+    """Have an upload refused before it is read rather than at its end. Returns: a note for the user."""
     try:
         return (await FileAim(client, ln, wish).start(-1)).note
     except CheloniaError as error:
@@ -241,7 +241,7 @@ async def _pieces(
 
 
 async def _piece(chunks: AsyncGenerator[bytes, None], least: int) -> Source:
-    """The next bytes of a stream: at least so many, unless it ends."""
+    """The next bytes of a stream: at least `least`, unless it ends."""
     held, size = list[bytes](), 0
     while size < least and (chunk := await anext(chunks, None)) is not None:
         held.append(chunk)

@@ -1,4 +1,4 @@
-"""Full names of what is known by its GUID, and all names that fit a pattern."""
+"""Full names of entries that are known by GUID, and all names that fit a pattern."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Paths:
         self._known = {"0": ""}
 
     async def of(self, guid: str) -> str:
-        """A full name of a collection without a slash at its end, "" for the root; `<GUID>` where it cannot be seen."""
+        """Return a full name of a collection without a slash at its end, "" for the root; `<GUID>` if not visible."""
         names: list[str] = []
         at, seen = guid, list[str]()
         while at not in self._known:
@@ -41,16 +41,15 @@ class Paths:
         return path
 
     async def all_of(self, metadata: Metadata) -> list[str]:
-        """All full names of an entry, by its metadata."""
+        """Return all full names of an entry, by its metadata."""
         pairs = [pair.partition("/") for pair in sorted(metadata.get("parents", {}))]
         return [f"{await self.of(parent)}/{name}" for parent, _, name in pairs]
 
 
 async def expand(client: Client, texts: Iterable[str]) -> list[str]:
-    """Logical Names, and in place of patterns the names that fit them, in order.
+    """Return Logical Names in order, with the fitting names in place of patterns.
 
-    What has signs of a pattern and is there by that very name means itself.
-    Raises: NOT_FOUND where nothing fits.
+    A pattern that is the very name of an entry means that entry. Raises: NOT_FOUND where no name fits.
     """
     found: list[str] = []
     for text in texts:
@@ -73,7 +72,7 @@ async def _fitting(client: Client, text: str) -> list[str]:
 
 
 async def _walk(client: Client, top: str, path: tuple[str, ...], pattern: tuple[str, ...]) -> list[str]:
-    """Names below `top` that fit, one collection after the other; only those are looked into where something may."""
+    """Names below `top` that fit, listing only collections below which a name may."""
     found: list[str] = []
     if "**" in pattern:
         return [e.name async for e in client.names(top, recursive=True) if path_fits(e.name.split("/"), pattern)]

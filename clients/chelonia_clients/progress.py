@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from chelonia_clients.steps import TransferResult
 
 AFTER_S: Final = 0.5
-"""Work that is over sooner shows no bar."""
+"""Time after which a bar is shown."""
 AGAIN_S: Final = 0.1
-"""A bar is drawn again no sooner."""
+"""Least time between two drawings of a bar."""
 Sizes = AsyncGenerator[tuple[int, int], None]
-"""Of some of a tree: how many files, and their bytes."""
+"""For parts of a tree: number of files, and their bytes."""
 ERASE: Final = "\r\x1b[2K"
-"""What takes a bar off its line."""
+"""Text that takes a bar off its line."""
 
 
 class Bar:
-    """Counts bytes, or whatever `unit` says; use as a context manager and pass `advance` as the progress callback.
+    """A bar that counts bytes, or another `unit`; use as a context manager, with `advance` as the progress callback.
 
-    It is drawn by whoever counts, not by a thread of its own: so it is off its line when somebody else writes there.
+    Counting draws it, not a thread of its own, so that other output can clear its line first.
     """
 
     def __init__(self, title: str, total: int = -1, *, beside: Output | None = None, unit: str = "bytes") -> None:
-        """`beside`: whose lines come between; None: nothing is drawn."""
+        """`beside`: output whose lines come between; None: nothing is drawn."""
         self._title = title
         self._unit = unit
         self._total = total
         self._beside = beside
         self.enabled = beside is not None and sys.stderr.isatty()
-        """Whether anybody may see it."""
+        """Whether it may be drawn."""
         self._ended = self._files = 0
         self._started = self._drawn = time.monotonic()
         self._moved = 0
@@ -66,15 +66,15 @@ class Bar:
             self._drawn = now if again else self._drawn
 
     def expect(self, total: int, files: int = 0) -> None:
-        """The whole, when it becomes known; `files`: of a tree."""
+        """Set the total, when it becomes known; `files`: those of a tree."""
         self._total, self._files = total, files
         if self._bar is not None and self._task is not None and total >= 0:
             self._bar.update(self._task, total=total)
 
     async def tally(self, results: AsyncGenerator[TransferResult, None]) -> AsyncGenerator[TransferResult, None]:
-        """The same; counts the files of a tree that are done, for who knows how many there are."""
+        """Yield the results, and count the files of a tree that are done."""
         async for done in results:
-            self._ended += done.type == "file" and done.target != ""  # what is removed has none
+            self._ended += done.type == "file" and done.target != ""  # a removed one has no target
             yield done
 
     def _draw(self) -> None:
@@ -99,7 +99,6 @@ class Bar:
             self._beside.before = self._aside
 
     def _aside(self) -> None:
-        """Leave the line to somebody else."""
         sys.stderr.write(ERASE)
         sys.stderr.flush()
 
@@ -115,7 +114,7 @@ class Bar:
 
 @asynccontextmanager
 async def counting(bar: Bar, sizes: Sizes) -> AsyncIterator[None]:
-    """Add `sizes` up while the body works, and tell the bar; not at all when nobody sees it."""
+    """Add `sizes` up for the bar while the body works, if the bar may be drawn."""
     adding = asyncio.create_task(add_up(bar, sizes)) if bar.enabled else None
     try:
         yield
@@ -126,7 +125,7 @@ async def counting(bar: Bar, sizes: Sizes) -> AsyncIterator[None]:
 
 
 async def add_up(bar: Bar, sizes: Sizes) -> None:
-    """Tell the bar the sum of `sizes`; nothing when it cannot be known, which the work itself will report."""
+    """Set the bar's total to the sum of `sizes`; leave it unset after an error, which the work itself will report."""
     total = files = 0
     try:
         async with aclosing(sizes):

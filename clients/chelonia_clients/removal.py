@@ -1,4 +1,4 @@
-"""What a removal takes along, and the removal of whole trees."""
+"""Removal of whole trees, and a plan of the names that go with it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order
 
 WITH_PARENTS: Filter = (*SHORT, Needed("parents"))
 REMOVALS = CALLS_AT_ONCE * bounds.REMOVED_TOGETHER_MAX
-"""Names that are removed at a time: they fill the calls that they share."""
+"""Names removed at a time: they fill the calls that they share."""
 
 
 @dataclass(slots=True)
 class RemovalPlan:
-    """What the removal of one name would take along.
+    """Entries that go with the removal of one name.
 
     Args:
-        names: of files, as they lie below what is removed.
-        collections: their names, the topmost first.
+        names: of files, at or below the removed name.
+        collections: names of collections, the topmost first.
         elsewhere: other names of these files, which would go too.
         size: bytes of the files.
     """
@@ -39,7 +39,7 @@ class RemovalPlan:
 
 
 async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
-    """Say what `remove_tree`, or the removal of one file, would take along; `all_names` as there.
+    """Plan `remove_tree`, or the removal of one file; `all_names` as there.
 
     Raises: NOT_FOUND, DENIED.
     """
@@ -65,7 +65,7 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
 
 
 async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[str]:
-    """The full names of a file but the one it is called by, from its parents `<GUID>/<name>`."""
+    """Return the full names of a file other than `ln`, from its parents `<GUID>/<name>`."""
     pairs = list(parents)
     if len(pairs) < 2:
         return []
@@ -101,7 +101,7 @@ async def _unmakings(client: Client, collections: list[str]) -> AsyncGenerator[J
 async def _removals(
     client: Client, ln: str, levels: dict[int, list[str]], all_names: bool
 ) -> AsyncGenerator[Job, None]:
-    """The removal of what is no collection; those are told by how deep they lie."""
+    """Removals of entries that are no collections; collections are added to `levels`, by depth."""
     drop = client.del_file if all_names else client.unlink
     async for entry in client.names(ln, recursive=True):
         name = to_ln(ln, entry.name.split("/"))
@@ -115,7 +115,7 @@ async def _removals(
 
 
 async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> TransferResult:
-    """Remove one name, unless it has gone with another of the file, or by somebody else; a failure is in the result."""
+    """Remove one name, which may be gone already; a failure is in the result."""
     try:
         await drop(ln)
     except CheloniaError as error:

@@ -16,14 +16,14 @@ from chelonia_clients.paths import Paths
 from chelonia_clients.steps import Job, TransferResult, in_order
 
 RESTORED_AT_ONCE: Final = CALLS_AT_ONCE * CALL_FILES_MAX
-"""Files of a collection that come back at a time: they fill the calls that they share."""
+"""Files of a collection restored at a time: they fill the calls that they share."""
 
 
 async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[TransferResult, None]:
-    """Bring back a deleted collection and all that was deleted below it; where it is there, what was deleted below it.
+    """Bring back a collection, unless it is there, and all entries that were deleted below it.
 
-    Of several that had a name, the one that was deleted last. A collection above that is gone comes back too, alone.
-    Of each collection the files come first, many at a time, then what is in the collections in it.
+    Of several that had a name, the one deleted last comes back. Missing collections above come back too, alone. Of each
+    collection the files come first, many at a time, then the collections in it.
     Raises: NOT_FOUND when nothing of that name is kept, DENIED.
     """
     name = parse_ln(ln)
@@ -51,7 +51,7 @@ async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[TransferResul
 
 
 async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenerator[TransferResult, None]:
-    """Bring back into `ln` what was deleted from collections, by their GUIDs, that have its name or had it."""
+    """Bring back into `ln` entries deleted from the collections, by GUID, that have or had its name."""
     newest: dict[str, DeletedEntry] = {}
     for source in sources:
         async for entry in client.list_deleted(source):
@@ -78,7 +78,6 @@ async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenera
 
 
 async def _restorings(client: Client, named: Sequence[tuple[str, DeletedEntry]]) -> AsyncGenerator[Job, None]:
-    """The restoring of what is no collection."""
     for target, entry in named:
         if entry.type != "collection":
             yield partial(_restored, client, entry, target)
@@ -89,7 +88,7 @@ async def _restored(client: Client, entry: DeletedEntry, target: str) -> Transfe
         await client.undelete(entry.guid, target)
         return TransferResult(entry.type, entry.guid, target, max(0, entry.size))
     except CheloniaError as error:
-        named = CheloniaError(error.kind, error.op, target, error.cause)  # it was asked for by its GUID
+        named = CheloniaError(error.kind, error.op, target, error.cause)  # the error names its GUID
         return TransferResult(entry.type, entry.guid, target, error=named)
 
 
@@ -101,7 +100,6 @@ async def _last(client: Client, name: LogicalName) -> DeletedEntry:
 
 
 async def _last_or_none(client: Client, name: LogicalName) -> DeletedEntry | None:
-    """What was deleted last of those that had this name."""
     found = [e async for e in client.list_deleted(str(name.parent)) if e.name == name.name]
     return max(found, key=lambda entry: entry.deleted_ms, default=None)
 
@@ -112,7 +110,7 @@ def _nothing(name: LogicalName) -> CheloniaError:
 
 
 async def former_names(client: Client, entries: Sequence[DeletedEntry]) -> list[str]:
-    """The full names that deleted entries had, of a listing of all; `<GUID>/name` where that is not known."""
+    """Return the full names that deleted entries had, given all of them; `<GUID>/name` where that is not known."""
     gone = {entry.guid: entry.name for entry in entries if entry.type == "collection"}
     paths, known = Paths(client), dict[str, str]()
 

@@ -1,8 +1,8 @@
-"""Uploads of large files, in parts: one that breaks off goes on where it was when the same file is sent there again.
+"""Uploads of large files in parts: one that breaks off continues when the same file is sent there again.
 
-A note on this machine says which upload belongs to a file: its inode, target, cluster and user; and of which state of
-the file it is: size, times and wish. An upload of another state is given up. The cluster says which parts have arrived.
-Nothing has the target's name before all of them have, and then the whole file has it at once.
+A note on this machine names the upload of a file, by inode, target, cluster and user. It has the file's state, too:
+size, times and wish. An upload of another state is given up. The cluster knows which parts have arrived. Nothing has
+the target's name before all of them have; then the whole file gets it at once.
 """
 
 from __future__ import annotations
@@ -29,39 +29,37 @@ from chelonia_clients.parted import PART_BYTES, ArrivedParts, PartedUpload
 
 MIB: Final = 1 << 20
 PARTED_BYTES: Final = 256 * MIB
-"""Files from this size on are sent in parts: at a few MB/s it is a minute that would be lost."""
+"""Size from which files are sent in parts: at a few MB/s a minute would be lost."""
 FRESH: Final = (Kind.NOT_FOUND, Kind.DENIED, Kind.EXPIRED)
-"""What the cluster says of an upload that cannot be gone on with: it is over, or another user's."""
+"""Answers for an upload that cannot be continued: it is over, or another user's."""
 
 _OVER: Final = (Kind.INCOMPLETE, Kind.EXISTS)
-"""What an upload ends with that nobody goes on with: a part is not there any more, or another file has the name."""
+"""Failures that end an upload for good: a part is not there any more, or another file has the name."""
 
 
 def part_bytes(size: int) -> int:
-    """The size of the parts of a file, but the last."""
+    """Return the size of the parts of a file, other than the last."""
     least = -(-size // bounds.PARTS_MAX)
     return max(PART_BYTES, -(-least // MIB) * MIB)
 
 
 def notes_directory(environ: Mapping[str, str]) -> Path:
-    """Where notes of uploads are kept."""
+    """Return the directory of upload notes."""
     state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"
     return Path(state) / "chelonia" / "uploads"
 
 
 class UploadNote:
-    """The note of one file's upload. Without one, as where nothing can be written, an upload only cannot be resumed.
-
-    `facts`: of the file, when its upload was begun.
-    """
+    """The note of one file's upload. `facts`: of the file, when its upload was begun."""
 
     def __init__(self, file: TextIO | None) -> None:
+        """`file`: None where none can be written; then the upload cannot be resumed."""
         self._file = file
         upload, _, self.facts = file.read().partition("\n") if file is not None else ("", "", "")
         self.upload = UploadId(upload)
 
     def keep(self, upload: UploadId, facts: str = "") -> None:
-        """Write down which upload it is; "": none any more."""
+        """Write down the upload; "": none any more."""
         self.upload, self.facts = upload, facts
         if self._file is not None:
             with suppress(OSError):  # a full disk
@@ -73,7 +71,7 @@ class UploadNote:
 
 @contextmanager
 def noted(directory: Path, what: str) -> Iterator[UploadNote]:
-    """The note of `what`, for one process at a time; it goes when it names no upload any more."""
+    """Yield the note of `what`, for one process at a time; remove it when it names no upload any more."""
     path = directory / hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -96,7 +94,7 @@ def noted(directory: Path, what: str) -> Iterator[UploadNote]:
 
 
 def _locked(path: Path, mode: str = "a+") -> TextIO | None:
-    """A note, opened and held; None when another process has removed it before. Raises: OSError when it is held."""
+    """A note, opened and locked; None when another process has removed it. Raises: OSError when one has it locked."""
     file = path.open(mode, encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +110,7 @@ def _locked(path: Path, mode: str = "a+") -> TextIO | None:
 
 
 def _tidy(path: Path) -> None:
-    """The note of an upload that the cluster has given up goes, unless another process uses it."""
+    """Remove the note of an upload that the cluster has given up by now, unless another process uses it."""
     with suppress(OSError):
         if time.time() - path.stat().st_mtime > bounds.UPLOAD_OPEN_MS / 1000 and (file := _locked(path, "r+")):
             with file:
@@ -120,9 +118,9 @@ def _tidy(path: Path) -> None:
 
 
 async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptions) -> UploadResult:
-    """Store a large local file under `ln`, going on with an upload of it that broke off.
+    """Store a large local file under `ln`; continue an upload of it that broke off.
 
-    Raises: as `upload`; CONFLICT when the file changes meanwhile.
+    Raises: as `upload`; OSError when the file changes meanwhile.
     """
     found = await asyncio.to_thread(os.stat, path)
     with noted(notes_directory(os.environ), f"{client.whose} {ln} {found.st_dev} {found.st_ino}") as note:
@@ -130,7 +128,7 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
         there = await upload.resumed(note)
         goes_on = note.upload != ""
         missing = found.st_size - sum(size for size, _ in there.values())
-        begun = await FileAim(client, ln, wish).start(missing)  # refuses what would be refused at the end
+        begun = await FileAim(client, ln, wish).start(missing)  # fails now rather than at the end
         try:
             return await upload.run(note, there, begun.note)
         except CheloniaError as error:
@@ -149,7 +147,7 @@ class _FileUpload:
         self._counted = 0
 
     async def resumed(self, note: UploadNote) -> ArrivedParts:
-        """What has arrived of this file before. An upload of what the file was before is given up."""
+        """Return the parts that have arrived before; an upload of an earlier state of the file is given up."""
         if not note.upload:
             return {}
         if note.facts != self._facts:
@@ -171,7 +169,7 @@ class _FileUpload:
         return there
 
     async def run(self, note: UploadNote, there: ArrivedParts, remark: str) -> UploadResult:
-        """Send what is missing, and give all of it its name."""
+        """Send the missing parts, and give the file its name."""
         size, parted = self._found.st_size, self._parted
         if not note.upload:
             note.keep(await parted.open(), self._facts)
@@ -194,7 +192,7 @@ class _FileUpload:
             yield number, start, min(step, size - start)
 
     async def _missing(self, there: ArrivedParts) -> AsyncGenerator[tuple[int, Source], None]:
-        """The parts that have not arrived; those that have count as sent."""
+        """The parts that have not arrived; the others count as sent."""
         for number, start, length in self._parts():
             if number in there and there[number][0] == length:
                 self._count(length)
@@ -203,7 +201,7 @@ class _FileUpload:
 
     @property
     def _facts(self) -> str:
-        """What tells this state of the file, and this wish, from another."""
+        """Text that identifies this state of the file, and this wish."""
         found = self._found
         return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {self._parted.wish.replicas}"
 
@@ -213,7 +211,7 @@ class _FileUpload:
         await self._parted.drop(upload)
 
     def take_back(self) -> None:
-        """Nothing of it counts as sent."""
+        """Count nothing of it as sent any more."""
         self._count(-self._counted)
 
     def _count(self, moved: int) -> None:

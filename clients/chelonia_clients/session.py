@@ -1,4 +1,4 @@
-"""One command at work: its options, its output, and a connection that is made when a verb first needs it."""
+"""The session of one command: its options, its output, and a connection made when a verb first needs it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from chelonia_clients.watch import Teller
 
 REMOTE: Final = ("chelonia:", "arc:")
-"""How a Logical Name is marked where local names are meant otherwise."""
+"""Prefixes of a Logical Name where local names are the rule."""
 
 
 class Session:
-    """What a verb's function is given."""
+    """The session that a verb's function gets."""
 
     def __init__(
         self, options: Arguments, out: Output, environ: Mapping[str, str], operands: Sequence[str] = ()
@@ -45,13 +45,13 @@ class Session:
             self._note_bartender(operand)
 
     def settings(self) -> Settings:
-        """Where the cluster is and who the user is. Raises: BAD_CONFIG."""
+        """Decide where the cluster is and who the user is. Raises: BAD_CONFIG."""
         from chelonia_clients.connect import home
 
         return settle(self._wish, self.environ, home())
 
     def client(self) -> Client:
-        """The connection, made once. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
+        """Return the connection, made once. Raises: BAD_CONFIG, EXPIRED, UNTRUSTED."""
         if self._client is None:
             from chelonia_clients import connect
 
@@ -66,7 +66,7 @@ class Session:
         return self._client
 
     def administrator(self) -> Administrator:
-        """What administrators ask, over the same connections, made once; no Bartender need be known. Raises: as
+        """Return an administrator's ports over the same connections, made once; no Bartender need be known. Raises: as
         `client`."""
         if self._administrator is None:
             from chelonia_clients import connect
@@ -78,14 +78,14 @@ class Session:
         return self._administrator
 
     def keys(self) -> AccessKeys:
-        """Access keys, over the same connections. Raises: as `client`."""
+        """Return the port of access keys, over the same connections. Raises: as `client`."""
         from chelonia_clients import connect
 
         return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.tell)
 
     @property
     def bars(self) -> Output | None:
-        """Beside whose lines progress may be drawn; None: it may not."""
+        """Output beside whose lines progress may be drawn; None: it may not."""
         return None if self.out.as_json or self.options.has("--no-progress") else self.out
 
     @property
@@ -93,13 +93,13 @@ class Session:
         return self.out.tell if self.options.has("--trace") else None
 
     def remark(self, note: str) -> None:
-        """Tell what the cluster wants the user to know, once."""
+        """Print a note of the cluster to the user, once."""
         if note and note not in self._told:
             self._told.add(note)
             self.out.tell(f"note: {note}")
 
     def as_administrator(self) -> None:
-        """Use a cluster file's administrator from here on, unless the user said as whom."""
+        """Use a cluster file's administrator from here on, unless the user has named another of its users."""
         if not self._wish.cluster_user and not self.environ.get("CHELONIA_CLUSTER_USER"):
             self._wish = replace(self._wish, cluster_user="admin")
 
@@ -109,9 +109,9 @@ class Session:
                 await opened.http.close()
 
     def ln(self, text: str) -> str:
-        """A Logical Name as given: `/a/b`, `<GUID>/b`, `chelonia:/a/b` or `arc:///a/b[?BartenderURL=...]`.
+        """Read a Logical Name as given: `/a/b`, `<GUID>/b`, `chelonia:/a/b` or `arc:///a/b[?BartenderURL=...]`.
 
-        Returns: it as the Bartender takes it, a trailing slash kept. Raises: BAD_NAME, UsageError.
+        Returns: the name as the Bartender takes it, a trailing slash kept. Raises: BAD_NAME, UsageError.
         """
         name = self._from_url(text) if text.startswith(REMOTE) else text
         if not name:  # for a server it is the root, for a user an empty variable
@@ -120,8 +120,9 @@ class Session:
         return name
 
     async def expand(self, arguments: Arguments, patterns: str) -> Arguments:
-        """The arguments, with the names that fit in place of patterns: of "all" operands, or of all but the "last" of
-        several. What fits nothing is a failure of its own, and left out.
+        """Return the arguments with the fitting names in place of patterns; one that fits nothing is a failure.
+
+        Args: `patterns`: "all" operands may be patterns, or all but the "last" of several.
         """
         texts = list(arguments.operands)
         kept = texts[-1:] if patterns == "last" and len(texts) > 1 else []
@@ -138,7 +139,7 @@ class Session:
         return replace(arguments, operands=(*found, *kept)) if patterns else arguments
 
     def limit(self, arguments: Arguments) -> None:
-        """Heed --limit, for all that this command moves. Raises: UsageError."""
+        """Apply --limit to all transfers of this command. Raises: UsageError."""
         if arguments.has("--limit") and (rate := parse_rate(arguments.value("--limit"))):
             from chelonia_clients.throttle import limit
 
@@ -147,7 +148,7 @@ class Session:
     async def below(
         self, ln: str, entries: AsyncGenerator[DirectoryEntry, None]
     ) -> AsyncGenerator[DirectoryEntry, None]:
-        """Pass on what is listed of all below a collection; each that shows nothing of what is in it is a failure."""
+        """Yield the entries listed below a collection, and report each collection that the user may not read."""
         from chelonia_clients.client import unlisted
 
         async with aclosing(entries):
@@ -159,7 +160,7 @@ class Session:
                 yield entry
 
     async def is_collection(self, ln: str) -> bool:
-        """Whether a Logical Name leads to a collection; one that the user may not look at counts as none."""
+        """Whether a Logical Name leads to a collection; False for one that the user may not look at."""
         try:
             return await self.client().exists(ln.rstrip("/") or "/") == "collection"
         except CheloniaError as error:
@@ -176,7 +177,7 @@ class Session:
         return unquote(parts.path, errors="surrogateescape")
 
     def _note_bartender(self, operand: str) -> None:
-        """Heed the option of an `arc:` name before any connection is made; the first one given counts."""
+        """Apply the option of an `arc:` name before any connection is made; the first one given counts."""
         if operand.startswith("arc:") and not self._wish.bartenders:
             bartenders = tuple(parse_qs(_split(operand).query).get("BartenderURL", ()))
             self._wish = replace(self._wish, bartenders=bartenders)
@@ -195,7 +196,7 @@ def is_remote(text: str) -> bool:
 
 
 def wish_of(options: Arguments) -> Wish:
-    """What the command line names."""
+    """Return the wish that the options of a command line express."""
 
     def path(name: str) -> Path | None:
         return Path(options.value(name)).expanduser() if options.has(name) else None
@@ -213,7 +214,7 @@ def wish_of(options: Arguments) -> Wish:
 
 
 def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> int | None:
-    """How many copies to ask for: option, then operand, then settings; None: nobody has said. Raises: BAD_CONFIG."""
+    """Return the wanted copies by option, operand or settings; None: none of them says. Raises: BAD_CONFIG."""
     said, settings = arguments.value("--replicas") or operand, session.settings()
     if said:
         return parse_replicas(said, "--replicas")
@@ -221,7 +222,7 @@ def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> in
 
 
 def parallel_of(arguments: Arguments, default: int) -> int:
-    """How many files to move at a time. Raises: UsageError."""
+    """Return how many files to move at a time. Raises: UsageError."""
     if not arguments.has("--parallel"):
         return default
     text = arguments.value("--parallel")
@@ -231,5 +232,5 @@ def parallel_of(arguments: Arguments, default: int) -> int:
 
 
 def choice_of(arguments: Arguments) -> Choice:
-    """What --include and --exclude ask for."""
+    """Return the choice of --include and --exclude."""
     return Choice(arguments.flags.get("--include", ()), arguments.flags.get("--exclude", ()))

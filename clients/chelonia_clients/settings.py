@@ -1,10 +1,13 @@
-"""Where the cluster is and who the user is: one place that decides it, and remembers where each value came from.
+"""The settings of a client: where the cluster is, who the user is, and where each value came from.
 
-Bartender: what the caller names > a cluster file > ARC_BARTENDER_URL, CHELONIA_BARTENDER_URL > `bartender=` in
-~/.arc/client.conf > ~/.config/chelonia/client.toml. Credentials: what the caller names > a cluster file > the
-environment (X509_USER_PROXY and so on) > client.conf > client.toml > the places grid software agreed on.
-A cluster file is the `cluster.json` of `cheloniad dev`: it settles URL, CAs and credential together, because a
-credential of the outside world means nothing there. Nothing here opens a connection or reads a certificate.
+Sources, best first:
+- Bartender: the caller, a cluster file, ARC_BARTENDER_URL, CHELONIA_BARTENDER_URL, `bartender=` in ~/.arc/client.conf,
+  ~/.config/chelonia/client.toml.
+- Credentials: the caller, a cluster file, the environment (X509_USER_PROXY and so on), client.conf, client.toml, the
+  usual places of grid software.
+
+A cluster file is the `cluster.json` of `cheloniad dev`. It decides URL, CAs and credential together: other credentials
+mean nothing there. Never opens a connection or reads a certificate.
 """
 
 from __future__ import annotations
@@ -22,22 +25,22 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.net.credential_files import CredentialFiles
 
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]*"
-"""What a cluster may be called in `client.toml`."""
+"""Names of clusters in `client.toml`."""
 TOML_KEYS: Final = frozenset(
     {"bartender", "librarian", "ahash", "replicas", "proxy", "cert", "key", "ca_dir", "ca_file"}
 )
-"""What `client.toml` says of a cluster, or of all."""
+"""Keys in `client.toml` of a cluster, or of all."""
 OWN_CREDENTIAL: Final = ("X509_USER_PROXY", "ARC_PROXY_FILE", "X509_USER_CERT", "ARC_CERT_FILE")
-"""Environment variables that name a credential; any of them keeps the configuration files' credential out."""
+"""Environment variables that name a credential; any of them overrides the configuration files' credential."""
 OWN_CAS: Final = ("X509_CERT_DIR", "ARC_CA_DIR", "ARC_CA_FILE")
 CLUSTER_USERS: Final = ("user", "user2", "admin", "service", "anonymous")
-"""Whom a cluster file has credentials of."""
+"""Users whose credentials a cluster file has."""
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What the caller named himself; every empty field is looked for.
+    """Settings that the caller names; other sources provide the empty fields.
 
-    `cluster_user`: as whom to use a cluster file; `anonymous`: show no certificate at all.
+    `cluster_user`: the user of a cluster file; `anonymous`: show no certificate at all.
     """
 
     bartenders: tuple[str, ...] = ()
@@ -51,7 +54,7 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What was decided. `origins` says of `bartender`, `credential`, `cas` and `replicas` where they came from."""
+    """The settings as decided. `origins`: the source of `bartender`, `credential`, `cas`, `replicas` and others."""
 
     bartenders: tuple[str, ...]
     librarians: tuple[str, ...]
@@ -63,17 +66,17 @@ class Settings(msgspec.Struct, frozen=True):
     s3: tuple[str, ...] = ()
 
     def bartender_urls(self) -> tuple[str, ...]:
-        """The Bartenders. Raises: BAD_CONFIG naming all the ways to say which."""
+        """Return the Bartenders. Raises: BAD_CONFIG, naming all ways to name one."""
         if not self.bartenders:
             raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=NO_BARTENDER)
         return tuple(checked_url(url, self.origins.get("bartender", "")) for url in self.bartenders)
 
     def librarian_urls(self) -> tuple[str, ...]:
-        """The Librarians, for administrators; may be empty."""
+        """Return the Librarians, for administrators; may be empty."""
         return tuple(checked_url(url, "librarian") for url in self.librarians)
 
     def ahash_urls(self) -> tuple[str, ...]:
-        """The A-Hashes, for administrators; may be empty."""
+        """Return the A-Hashes, for administrators; may be empty."""
         return tuple(checked_url(url, "ahash") for url in self.ahashes)
 
 
@@ -85,7 +88,7 @@ NO_BARTENDER: Final = (
 
 
 class _Layer(msgspec.Struct, frozen=True):
-    """What one source says; `origin` names it."""
+    """The settings of one source, which `origin` names."""
 
     origin: str
     bartenders: tuple[str, ...] = ()
@@ -98,9 +101,9 @@ class _Layer(msgspec.Struct, frozen=True):
 
 
 def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Settings:
-    """Decide from what the caller named, the environment and the configuration files, in that order.
+    """Decide the settings from the caller's wish, the environment and the configuration files, in that order.
 
-    Raises: BAD_CONFIG naming the file or variable that makes no sense.
+    Raises: BAD_CONFIG, naming the file or variable that makes no sense.
     """
     layers = list(_layers(wish, environ, home))
     origins: dict[str, str] = {}
@@ -153,7 +156,7 @@ def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[Credenti
     for layer in layers:
         if layer.anonymous or layer.files.names_credential:
             origins["credential"] = layer.origin
-            # what the environment names is searched by `find_credential`, which explains what it passes over
+            # `find_credential` searches the environment's places, and explains which it passes over
             return CredentialFiles() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous
     return CredentialFiles(), False
 
@@ -223,7 +226,7 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
     text = _text(path, needed=needed)
     if not text:
         return _Layer(str(path))
-    import configparser  # here and below: what there is no file for is not loaded
+    import configparser  # here and below: parsers are loaded for files that exist alone
 
     parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",), allow_no_value=True)
     try:
@@ -242,7 +245,7 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
 
 
 def _client_toml(path: Path, cluster: str) -> _Layer:
-    """`client.toml`: what holds for all clusters on top, and a table for each cluster that has a name.
+    """`client.toml`: keys for all clusters on top, and a table for each named cluster.
 
     Raises: BAD_CONFIG, for a cluster that has no table too.
     """
@@ -265,12 +268,12 @@ def _client_toml(path: Path, cluster: str) -> _Layer:
 
 
 def is_name(text: str) -> bool:
-    """Whether a cluster may be called so."""
+    """Whether `text` may be the name of a cluster."""
     return re.fullmatch(_NAME, text) is not None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What `client.toml` says; nothing when it is not there. Raises: BAD_CONFIG."""
+    """Read `client.toml`; empty when it is not there. Raises: BAD_CONFIG."""
     text = _text(path, needed=False)
     if not text:
         return {}
@@ -283,7 +286,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_path(environ: Mapping[str, str], home: Path | None) -> Path | None:
-    """Where this user's `client.toml` is, or would be."""
+    """Return the path of this user's `client.toml`, None without a home; the file may not exist."""
     folder = environ.get("XDG_CONFIG_HOME") or (str(home / ".config") if home is not None else "")
     return Path(folder) / "chelonia" / "client.toml" if folder else None
 
@@ -319,7 +322,7 @@ def _path(said: Any) -> Path | None:
 
 
 def checked_url(url: str, origin: str) -> str:
-    """A service's URL. Raises: BAD_CONFIG."""
+    """Check a service's URL, and return it. Raises: BAD_CONFIG."""
     try:
         parts = urlsplit(url)
         known = parts.hostname and parts.port != 0

@@ -14,17 +14,17 @@ from chelonia.core.errors import CheloniaError
 PARALLEL = 6
 """Files moved at a time: enough to hide the latency of small ones."""
 AHEAD = 8
-"""Results kept waiting for their turn, for each file moved at a time."""
+"""Results that wait for their turn, for each file moved at a time."""
 
 
 class TransferResult(msgspec.Struct, frozen=True):
-    """What became of one name.
+    """The result for one name.
 
     Args:
         type: file, collection or mountpoint.
         note: why it was skipped; error: why it failed.
         same: it was there already; over: another file was there.
-        remark: what the cluster wants the user to know.
+        remark: a note of the cluster to the user.
     """
 
     type: str
@@ -42,7 +42,7 @@ Job = Callable[[], Awaitable[TransferResult]]
 
 
 def known(done: TransferResult) -> Job:
-    """A job whose result is there."""
+    """Return a job whose result is known."""
 
     async def job() -> TransferResult:
         return done

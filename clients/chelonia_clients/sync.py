@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class _Sync(Generic[S]):
-    """Connections, and a thread of its own with the event loop that drives them. Use as a context manager, or close.
+    """Connections, and a thread with the event loop that drives them. Use as a context manager, or close.
 
     A base class, against the house style: two context managers would be written twice.
     """
 
     def __init__(self, source: S) -> None:
-        """Take over what no event loop has used yet."""
+        """Take over a client that no event loop has used yet."""
         self._source = source
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chelonia-client", daemon=True)
@@ -53,11 +53,10 @@ class _Sync(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; twice is no error. Who forgets it has it done at the end."""
+        """Close the connections and end the thread; twice is no error. Without a call it is done at exit."""
         self._end()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, done in the loop."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -79,7 +78,6 @@ class _Sync(Generic[S]):
 
 
 def _end(http: HttpClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """Close what a program is through with, or has forgotten."""
     if thread is not threading.current_thread():
         asyncio.run_coroutine_threadsafe(http.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
@@ -88,7 +86,7 @@ def _end(http: HttpClient, loop: asyncio.AbstractEventLoop, thread: threading.Th
 
 
 def _waits(work: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Sync[S], P], T]:
-    """The method that waits for what `work` returns."""
+    """A method that waits for the result of `work`."""
 
     @functools.wraps(work)
     def wait(self: _Sync[S], /, *args: P.args, **named: P.kwargs) -> T:
@@ -100,7 +98,7 @@ def _waits(work: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callabl
 def _pages(
     work: Callable[Concatenate[S, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[_Sync[S], P], Iterator[T]]:
-    """The method that gives what `work` yields; pages are fetched as they are needed."""
+    """A method that yields the items of `work`; pages are fetched as they are needed."""
 
     @functools.wraps(work)
     def each(self: _Sync[S], /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
@@ -143,7 +141,7 @@ class SyncClient(_Sync[Client]):
         return self._wait(download(self._source, ln, target, overwrite=overwrite))
 
     def read(self, ln: str) -> Iterator[bytes]:
-        """See `downloads.read`: the checksum is judged after the last chunk."""
+        """As `download.read`; the checksum is verified only at the end."""
         return self._each(read(self._source, ln))
 
     put_tree = _pages(put_tree)
@@ -177,4 +175,4 @@ class SyncAdministrator(_Sync[Administrator]):
 
 
 class _End:
-    """Stands for the end of a generator."""
+    """Marks the end of a generator."""

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from chelonia_clients.client import Client
 
 PIECE: Final = 64 * 1024
-"""Bytes that go at once: a slow line is not idle for long."""
+"""Bytes sent at once: a slow line is not idle for long."""
 
 
 def limit(client: Client, bytes_per_s: int) -> None:
-    """Have all files that a client moves take at most so many bytes a second, up and down together."""
+    """Limit all files that a client moves to `bytes_per_s`, up and down together."""
     pace = Pace(bytes_per_s)
     client.http = limited(client.http, pace, client.clock)
     client.files = cast("Files", _LimitedFiles(client.files, pace, client.clock))
 
 
 def limited(http: HttpClient, pace: Pace, clock: Clock) -> HttpClient:
-    """The same connections, over which files travel at a pace."""
+    """Return the same connections, over which files travel at a pace."""
     return cast(HttpClient, _Limited(http, pace, clock))
 
 
 class _LimitedFiles:
-    """The port `Files`, of which messages with small files are followed by the pause that they owe."""
+    """The port `Files`, with a pause after messages that carry small files."""
 
     def __init__(self, files: Files, pace: Pace, clock: Clock) -> None:
         self._files = files
@@ -42,8 +42,7 @@ class _LimitedFiles:
         self._clock = clock
 
     def __getattr__(self, name: str) -> Any:
-        """What moves no bytes."""
-        return getattr(self._files, name)
+        return getattr(self._files, name)  # calls that move no bytes
 
     async def apply(self, call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
         """As `Files.apply`."""
@@ -72,11 +71,10 @@ class _Limited:
         self._clock = clock
 
     def __getattr__(self, name: str) -> Any:
-        """What moves no bytes."""
-        return getattr(self._http, name)
+        return getattr(self._http, name)  # calls that move no bytes
 
     async def request(self, sending: Sending) -> Received:
-        """Send, a streamed body at the pace. Raises: as `HttpClient.request`."""
+        """Send a request, a streamed body at the pace. Raises: as `HttpClient.request`."""
         if sending.body is None or isinstance(sending.body, bytes):
             return await self._http.request(sending)
         return await self._http.request(replace(sending, body=self._paced(sending.body)))
@@ -105,9 +103,8 @@ class _LimitedAnswer:
         self._paced = paced
 
     def __getattr__(self, name: str) -> Any:
-        """What tells of it."""
         return getattr(self._answer, name)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises: as `Streaming.chunks`."""
+        """Yield the body at the pace. Raises: as `Streaming.chunks`."""
         return self._paced(self._answer.chunks())

@@ -1,10 +1,9 @@
-"""Whole trees: uploaded, downloaded, copied and removed, several files at once, each with a result of its own.
+"""Whole trees: uploaded, downloaded and copied, several files at once, each with a result of its own.
 
-Results come in the order of the walk, whatever finishes first. One file's failure is its own result and the rest goes
-on; only a collection that cannot be made takes what is below it along. A file that is there already is not moved again,
-so a tree that broke off is gone on with by the same call. Modification times are kept, empty directories too; symbolic
-links and special files are skipped with a note. At most `parallel` files move at a time and a bounded
-number of results wait, so a tree of any size takes little memory.
+Results come in the order of the walk, whatever finishes first. One file's failure is its own result, and the rest goes
+on; only below a collection that cannot be made nothing is moved. A file that is there already is not moved again, so
+the same call continues a tree that broke off. Modification times are kept, empty directories too; symbolic links and
+special files are skipped with a note. Memory is bounded: few files move at a time, and few results wait.
 """
 
 from __future__ import annotations
@@ -41,25 +40,24 @@ from chelonia_clients.resuming import PARTED_BYTES, upload_in_parts
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order, known
 
 SMALL_AT_ONCE: Final = 2 * CALLS_AT_ONCE * CALL_FILES_MAX // PARALLEL
-"""Small files sent at a time for each larger one: of `PARALLEL` together twice what is in calls on their way, as those
-that are stored are still to be named."""
+"""Small files sent at a time for each larger one: twice as many as calls carry, for stored ones are still to be
+named."""
 LOOKED_AT_ONCE: Final = 2 * CALLS_AT_ONCE * bounds.LOOKED_TOGETHER_MAX // PARALLEL
-"""The same of those that are fetched, of which more go in a call: those that have come are still to be written and
-synced."""
+"""The same for downloads, of which a call carries more: arrived files are still to be written and synced."""
 
 
 class TreeOptions(msgspec.Struct, frozen=True):
-    """How to move files.
+    """Options for moving files.
 
     Args:
         parallel: files at a time; `SMALL_AT_ONCE` times as many small ones beside them, or `LOOKED_AT_ONCE`.
-        replicas: copies to ask for; None: as many as usual, of a copy inside the cluster as many as its source.
-        replace: overwrite what is there and differs.
+        replicas: wanted copies; None: the default, or those of the source for a copy inside the cluster.
+        replace: overwrite existing files that differ.
         progress: as for one file, called for all of them.
-        choice: what of a tree is meant.
-        checksum: compare what is there by its bytes, whatever its time says.
-        dry_run: move nothing, only say what would be moved.
-        listed: pass over what may not be looked into: whoever compares knows nothing of it.
+        choice: the entries of a tree to move.
+        checksum: compare existing files by checksum, whatever their times.
+        dry_run: move nothing, only yield the results.
+        listed: pass over collections that the user may not read, whose content cannot be compared.
     """
 
     parallel: int = PARALLEL
@@ -73,18 +71,18 @@ class TreeOptions(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> int:
-        """Copies to ask for of an upload."""
+        """Wanted copies of an upload."""
         return bounds.REPLICAS_DEFAULT if self.replicas is None else self.replicas
 
 
 Place = Callable[[int], contextlib.AbstractAsyncContextManager[object]]
-"""Where a file of so many bytes waits for its turn."""
+"""Returns the context in which a file of so many bytes waits for its turn."""
 BRANCHES_AHEAD: Final = 6
-"""So many directories of a tree are asked for, or made, at a time: each is a round trip or two."""
+"""Collections of a tree listed, or made, at a time: each takes a round trip or two."""
 LISTED_MAX: Final = 100_000
-"""While so many entries that were asked for ahead wait, 27 MiB, no more are: at each depth of a tree some are left."""
+"""Entries listed ahead, some 27 MiB, beyond which no more are: at each depth of a tree some are left."""
 LISTED_MS: Final = 30_000
-"""What was asked for ahead so long ago is asked for again: others may have changed it."""
+"""Age at which a listing made ahead is made again: others may have changed the collection."""
 PLAIN: Final = TreeOptions()
 """Everything of a tree, with the defaults."""
 _CURE: Final = "a tree goes below a collection: name another one, or remove it first"
@@ -93,7 +91,7 @@ _CURE: Final = "a tree goes below a collection: name another one, or remove it f
 async def put_file(
     client: Client, source: Path, ln: str, options: TreeOptions, place: Place = lambda size: contextlib.nullcontext()
 ) -> TransferResult:
-    """Upload one local file; failures are in the result. `place`: where it waits for its turn, by its size."""
+    """Upload one local file; failures are in the result. `place`: as `Place`."""
     try:
         found, made = await asyncio.to_thread(_opened, source)
         wish = UploadOptions(options.wanted, options.replace, kept_time(found), progress=options.progress)
@@ -124,7 +122,7 @@ async def get_file(
     landing: Landing | None = None,
     size: int = -1,
 ) -> TransferResult:
-    """Download one file; failures are in the result. `mtime_s`, `size`: as far as they are known."""
+    """Download one file; failures are in the result. `mtime_s`, `size`: if they are known."""
     progress = options.progress
     try:
         got = await download(
@@ -146,8 +144,8 @@ async def get_file(
 async def copy_file(
     client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None
 ) -> TransferResult:
-    """Copy one file inside the cluster, with what users wrote about it: by reference, or where that cannot be, through
-    this machine; failures are in the result."""
+    """Copy one file inside the cluster, with its users' metadata: by reference, else through this machine. Failures are
+    in the result."""
     try:
         size = await _cloned(client, source, target, options, mtime_s)
         if size is not None:
@@ -163,7 +161,7 @@ async def copy_file(
 
 
 async def _cloned(client: Client, source: str, target: str, options: TreeOptions, mtime_s: float | None) -> int | None:
-    """Copy a file by reference: its size, None where its bytes have to be copied. Raises: as it fails."""
+    """Copy a file by reference; returns its size, None where its bytes have to be copied. Raises: EXISTS and others."""
     setting = LEAVE if mtime_s is None else Setting(modified_ns=round(mtime_s * 1e9))
     clone = Clone(parse_ln(target), parse_ln(source), setting, when=When(absent=not options.replace))
     (answer,) = await client.files.apply(client.new_call(), (clone,))
@@ -193,7 +191,7 @@ def get_tree(
 ) -> AsyncGenerator[TransferResult, None]:
     """Download a collection as the directory `target`, which is made when it is not there.
 
-    Raises: what listing raises (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
+    Raises: as a listing (NOT_FOUND, NOT_A_COLLECTION, DENIED, NETWORK).
     """
     return in_order(_downloads(client, ln, target, options), LOOKED_AT_ONCE * options.parallel)
 
@@ -204,7 +202,7 @@ def copy_tree(client: Client, source: str, target: str, options: TreeOptions) ->
 
 
 async def local_sizes(source: Path) -> AsyncGenerator[tuple[int, int], None]:
-    """Number and bytes of the files that `put_tree` will send, by directory; those it cannot read are left out."""
+    """Yield number and bytes of the files that `put_tree` will send, by directory, without unreadable directories."""
     waiting = [source]
     while waiting:
         sizes, below = await asyncio.to_thread(sizes_in, waiting.pop())
@@ -213,7 +211,7 @@ async def local_sizes(source: Path) -> AsyncGenerator[tuple[int, int], None]:
 
 
 async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int], None]:
-    """Number (1) and bytes of each file that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
+    """Yield number (1) and bytes of each file that `get_tree` and `copy_tree` will move. Raises: as `get_tree`."""
     async with aclosing(client.names(ln, recursive=True)) as entries:
         async for entry in entries:
             if entry.type == "file":
@@ -224,8 +222,8 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int
 
 
 class _WalkedDirectory(msgspec.Struct, eq=False):
-    """A directory to be walked. `is_new`: nothing was where its collection lies; `there`: what is in that one, as asked
-    for at `asked_ms`."""
+    """A directory to be walked. `is_new`: its collection was not there; `there`: the listing of that one, requested at
+    `asked_ms`."""
 
     directory: Path
     collection: str
@@ -299,11 +297,11 @@ async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenera
 
 
 async def _entries(client: Client, branch: _WalkedDirectory, options: TreeOptions) -> dict[str, DirectoryEntry] | None:
-    """What is in a collection; None of one that is made as it is not there. Raises: as `Client.make_collection`;
-    DENIED, where only what is `listed` counts."""
+    """The entries of a collection; None for one that was not there and is made. Raises: as `Client.make_collection`;
+    DENIED with `listed`."""
     ln = branch.collection
     if branch.is_new:
-        with contextlib.suppress(CheloniaError):  # whatever is wrong, the long way says it better
+        with contextlib.suppress(CheloniaError):  # the steps below report failures better
             if not options.dry_run:
                 await client.make_collection(ln)
             return None
@@ -314,14 +312,14 @@ async def _entries(client: Client, branch: _WalkedDirectory, options: TreeOption
             raise CheloniaError(error.kind, "put", ln, f"{error.cause}; {_CURE}") from error
         if error.kind not in (Kind.NOT_FOUND, Kind.DENIED) or (error.kind is Kind.DENIED and options.listed):
             raise
-        if not options.dry_run:  # of one that may not be looked into, the files say what may be done with them
+        if not options.dry_run:  # one that may not be read may still take files
             await _ensure_collection(client, ln)
         return None if error.kind is Kind.NOT_FOUND else {}
 
 
 class _Tree(msgspec.Struct, frozen=True):
-    """What all transfers of a tree have in common. `large`: places for files that are not small; `made`: directories
-    that were not there, so nothing is to be compared in them."""
+    """State that all transfers of a tree share. `large`: places for files that are not small; `made`: new directories,
+    in which nothing is to be compared."""
 
     client: Client
     options: TreeOptions
@@ -330,7 +328,7 @@ class _Tree(msgspec.Struct, frozen=True):
     made: set[Path] = msgspec.field(default_factory=set)
 
     def place(self, size: int) -> contextlib.AbstractAsyncContextManager[object]:
-        """Where a file of so many bytes waits for its turn; a small one need not, as it shares its call."""
+        """Return the context in which a file waits for its turn; a small one does not, as it shares its call."""
         is_small = 0 <= size <= bounds.INLINE_BYTES_MAX
         return contextlib.nullcontext() if is_small else self.large
 
@@ -362,7 +360,7 @@ async def _downloads(client: Client, ln: str, target: Path, options: TreeOptions
             made = await _directory(ln, target, tree)
             yield known(made)
             if made.error is not None:
-                return  # what is below it would fail for that alone
+                return  # everything below it would fail
             top = False
         names = entry.name.split("/")
         if not options.choice.takes_below(names, collection=entry.type == "collection"):
@@ -401,7 +399,7 @@ async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path
         except CheloniaError as error:
             return TransferResult("file", source, target, error=error)
         except OSError:
-            pass  # it is not there, or the download says what is wrong
+            pass  # it is not there, or the download reports the error
     if verdict is Verdict.OTHER and there and not options.replace:
         return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
@@ -423,7 +421,6 @@ def _differs(op: str, target: str, source: str) -> CheloniaError:
 
 
 def _counted(size: int, options: TreeOptions) -> None:
-    """What is there already counts as moved."""
     if options.progress is not None:
         options.progress(size)
 
@@ -474,7 +471,7 @@ async def _directory(ln: str, path: Path, tree: _Tree) -> TransferResult:
 
 
 def _made(path: Path) -> bool:
-    """Make a directory; whether it was not there. Raises: OSError."""
+    """Make a directory; returns False when it was there. Raises: OSError."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -485,12 +482,11 @@ def _made(path: Path) -> bool:
 
 
 def _told(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:
-    """A failure of the cluster, or of the local disk, in our own terms."""
     return local_error(error, op, path) if isinstance(error, OSError) else error
 
 
 async def facts_of(client: Client, ln: str) -> DirectoryEntry:
-    """Type, size and modification time of an entry, without them when they cannot be seen."""
+    """Return type, size and modification time of an entry, without them when they cannot be seen."""
     try:
         return described(ln, "", await client.stat(ln))
     except CheloniaError:

@@ -19,24 +19,24 @@ from chelonia.core.timing.jobs import FAILING, NodeJobs
 from chelonia_clients.output import counted, human_size
 
 DAYS_WARN: Final = 14
-"""Days before a certificate ends when it is time to renew it."""
+"""Days before its end at which a certificate should be renewed."""
 FREE_WARN: Final = 0.15
 """Share of free space at which one should act."""
 FREE_BAD: Final = 0.05
 """Share of free space at which one has to."""
 AHASH_FREE_WARN: Final = 512 << 20
-"""Bytes left for an A-Hash, of which it keeps 128 MiB by default, when it is time to make room: full, it ends."""
+"""Free bytes at which an A-Hash needs more room: it keeps 128 MiB by default, and stops on a full disk."""
 FEW: Final = 2
-"""With fewer Shepherds alive, Bartenders refuse uploads of several copies unless they are told otherwise."""
+"""Shepherds alive below which Bartenders refuse uploads of several copies, by default."""
 KNOWN_MS: Final = 3_600_000
-"""Nodes that run for less tell nothing of how fast space fills."""
+"""Least uptime of a node whose figures show how fast space fills."""
 _IN: Final = re.compile(r'^chelonia_data_bytes_total\{direction="in"\} ([0-9.e+]+)$', re.MULTILINE)
 _STARTED: Final = re.compile(r"^process_start_time_seconds ([0-9.e+]+)$", re.MULTILINE)
 _DAYS: Final = re.compile(r'^chelonia_certificate_days_left\{what="([^"]*)"\} (-?[0-9.e+]+)$', re.MULTILINE)
 
 
 class Level(enum.IntEnum):
-    """How bad something is."""
+    """Severity of a point."""
 
     OK = 0
     WARN = 1
@@ -45,7 +45,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthPoint:
-    """Something that is not well, and what to do about it."""
+    """A problem and its cure."""
 
     level: Level
     what: str
@@ -54,7 +54,7 @@ class HealthPoint:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """File bytes that a node has taken in `ms` milliseconds, those of copies too, since it started."""
+    """File bytes that a node has received since it started, `ms` milliseconds ago, those of copies too."""
 
     size: float
     ms: float
@@ -62,14 +62,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was asked of a cluster.
+    """State of a cluster as its services report it.
 
     Args:
-        ahashes, silent: what each A-Hash says, and why the others say nothing, by URL.
+        ahashes, silent: the status of each A-Hash, and why the others do not answer, by URL.
         jobs: of the nodes that answer; mute: why the others do not, by URL.
-        days: until the first certificate of a node ends, by URL of the node, where that is told.
+        days: days until the first certificate of a node ends, by URL of the node, where its metrics say so.
         waiting: services that wait to be approved.
-        arrived: by each node that tells it.
+        arrived: for each node with metrics.
     """
 
     health: HealthSummary
@@ -85,13 +85,13 @@ class Seen:
 
 
 def days_left(metrics: str) -> float | None:
-    """Days until the first certificate of a node ends, from its metrics; None where they do not tell."""
+    """Return the days until the first certificate of a node ends, from its metrics; None where they have none."""
     found = [float(value) for _, value in _DAYS.findall(metrics)]
     return min(found, default=None)
 
 
 def arrived(metrics: str, now_ms: int) -> Arrival | None:
-    """What a node has taken, from its metrics; None where they do not tell."""
+    """Return the bytes that a node has received, from its metrics; None where they lack them."""
     size, started = _IN.search(metrics), _STARTED.search(metrics)
     if size is None or started is None:
         return None
@@ -99,7 +99,7 @@ def arrived(metrics: str, now_ms: int) -> Arrival | None:
 
 
 def full_in_ms(seen: Seen) -> int:
-    """Until space is full if bytes go on to come as they did, and none goes; -1 when too little is known."""
+    """Return how many ms until space is full, if bytes go on to come and none go; -1 when too little is known."""
     free, total = space(seen.nodes)
     known = [each for each in seen.arrived if each.ms >= KNOWN_MS]
     rate = sum(each.size / each.ms for each in known)
@@ -108,7 +108,7 @@ def full_in_ms(seen: Seen) -> int:
 
 
 def judge(seen: Seen) -> list[HealthPoint]:
-    """All that is not well, the worst first."""
+    """Return all problems, the worst first."""
     rules = (_files, _metadata, _shepherds, _space, _certificates, _work)
     return sorted((point for rule in rules for point in rule(seen)), key=lambda point: -point.level)
 
@@ -189,7 +189,7 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def master_elsewhere(told: Iterable[AHashStatus]) -> ReplicaView | None:
-    """The master, as one that follows it sees it; None where nobody does."""
+    """Return the master as seen by a replica that follows it; None where none does."""
     views = (view for found in told if found.role == "client" for view in found.replicas)
     return next((view for view in views if view.role == "master"), None)
 
@@ -221,7 +221,7 @@ def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def _domains(alive: Sequence[NodeView]) -> Iterator[HealthPoint]:
-    """Shepherds without a domain, or with a shorter one, beside others: copies are spread over what is named."""
+    """Shepherds without a domain, or with a shorter one, beside others: copies spread over named domains alone."""
     parts = {node.domain.count("/") + bool(node.domain): node for node in alive}
     if len(parts) > 1:
         odd = parts[min(parts)]
@@ -241,12 +241,12 @@ def _space(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def is_full(node: NodeView) -> bool:
-    """Whether a sound Shepherd takes nothing new for want of room; not one that this Librarian has yet to hear."""
+    """Whether a sound Shepherd accepts nothing new for want of room; False before this Librarian has heard it."""
     return node.state == NODE_ALIVE and node.total_bytes > 0 and not (node.accepting or node.drain or node.trouble)
 
 
 def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
-    """Bytes free and in all on the Shepherds that may take new bytes: none in maintenance does, there or not."""
+    """Return (free, total) bytes of the Shepherds that may take new ones; none in maintenance may."""
     used = [node for node in nodes if node.state == NODE_ALIVE and not node.drain]
     return sum(node.free_bytes for node in used), sum(node.total_bytes for node in used)
 
@@ -272,7 +272,7 @@ def _work(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def _cure_of(silence: CheloniaError, otherwise: str) -> str:
-    """What to do about a node that gives no answer: one that refuses us, or whom we refuse, need not be started."""
+    """The cure for a node that does not answer; `otherwise` for one that may have to be started."""
     if silence.kind in (Kind.UNTRUSTED, Kind.EXPIRED):
         return "mend what it names, here or on that host: docs/operate/certificates.md"
     if silence.kind is Kind.TIMEOUT:

@@ -1,8 +1,8 @@
-"""Says what a command is waiting for: one line when a target has been in trouble for a second, and no more of it, nor
-of others that wait for the same reason.
+"""Notes on waits of a command: one line when requests to a target have failed for a second.
 
-Trouble is what is tried again by itself, so the line is no failure: most of it passes. A target that was well for a
-while and fails again is told of again. An answer that just does not come is trouble too, after `SILENCE_MS`.
+No second line follows for that target, nor for others that wait for the same reason. The line reports no failure of the
+command: the requests are tried again, and most succeed. A target that was well for a while and fails again gets a new
+line. A missing answer counts as a failure after `SILENCE_MS`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from chelonia.core.timing.clock import Clock
 from chelonia_clients.watch import SILENCE_MS
 
 AFTER_MS: Final = 1_000
-"""Trouble that is over sooner is not worth a line."""
+"""Time of failures after which they are worth a line."""
 WELL_MS: Final = 15_000
-"""Trouble after a longer pause counts as new; longer than any pause between two tries."""
+"""Pause after which a failure counts as new; longer than any pause between two tries."""
 
 
 def keep_quiet(target: str, reason: str) -> None:
-    """The `Trouble` of programs that want no notes."""
+    """Ignore a failure: the `Trouble` of programs that want no notes."""
 
 
 class _Spell(msgspec.Struct):
@@ -64,6 +64,6 @@ class WaitingNotes:
         now, last_ms = spell.last_ms, self._reasons.get(reason)
         self._reasons[reason] = now
         if last_ms is not None and now - last_ms <= WELL_MS:
-            return  # sixteen files of a tree that wait for one Shepherd are one trouble
+            return  # sixteen files of a tree that wait for one Shepherd get one line
         what = reason if target in reason else f"{target}: {reason}"
         self._tell(f"chelonia: {what}; still trying")

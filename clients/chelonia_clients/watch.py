@@ -1,7 +1,7 @@
-"""Shows the messages of stubs as they pass (`chelonia -x`), and says which answers do not come.
+"""A trace of the stubs' messages (`chelonia -x`), and a notice of answers that do not come.
 
-It stands in for the client under the stubs alone, so bytes of files never pass through it, and of tickets only TURLs.
-What travels in the compact encoding is shown as JSON: service, method and arguments, then the answer.
+It stands in for the client under the stubs alone, so file bytes never pass through it, and of tickets only TURLs.
+Messages in the compact encoding are shown as JSON: service, method and arguments, then the answer.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from chelonia.hosting.net.http_client import target_of
 from chelonia.wire import compact
 
 Teller = Callable[[str], None]
-"""Takes one line or message for a person."""
+"""Prints one line or message for a person."""
 SILENCE_MS: Final = 2_000
-"""An answer that takes longer is worth a note: no request of a healthy cluster does."""
+"""Time after which a missing answer is worth a note: no request of a healthy cluster takes as long."""
 
 
 class WatchedCompact:
     """The part of `CompactClient` that stubs use."""
 
     def __init__(self, client: CompactClient, tell: Teller | None, silent: Teller | None) -> None:
-        """`tell`: given all messages; `silent`: the target of each answer that does not come for `SILENCE_MS`."""
+        """`tell`: called with all messages; `silent`: with the target of each answer later than `SILENCE_MS`."""
         self._client = client
         self._tell = tell
         self._silent = silent
 
     def open_connection(self, url: str) -> None:
-        """Every call goes through `ask`."""
+        """Do nothing: every call goes through `ask`."""
 
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call. Raises: as `CompactClient.ask`."""

@@ -34,7 +34,7 @@ async def version(session: Session, _arguments: Arguments) -> None:
 
 
 async def completion(session: Session, arguments: Arguments) -> None:
-    """The verb `completion`: the script of a shell, or the `next` word of a command line, which is what scripts ask."""
+    """The verb `completion`: prints the script of a shell, or, for that script, the `next` word of a command line."""
     match tuple(arguments.operands):
         case ("bash",):
             session.out.say(*script("chelonia.bash").splitlines())
@@ -47,14 +47,14 @@ async def completion(session: Session, arguments: Arguments) -> None:
 
 
 def script(name: str) -> str:
-    """A completion script as shipped."""
+    """Return a completion script as shipped."""
     from importlib import resources
 
     return (resources.files("chelonia_clients") / "completion" / name).read_text("utf-8")
 
 
 async def _next(session: Session, words: Sequence[str]) -> None:
-    """What may be typed next, one a line; a last line `:files` when local files may."""
+    """Print completions, one a line; a last line `:files` when local files may follow."""
     from chelonia_clients.completing import next_word
 
     found = next_word(words)
@@ -67,7 +67,7 @@ async def _next(session: Session, words: Sequence[str]) -> None:
 
 
 async def _names(session: Session, prefix: str) -> None:
-    """Names that begin with `prefix`, one a line, collections with a slash: nothing at all when anything is wrong."""
+    """Print names that begin with `prefix`, one a line, collections with a slash; none after any failure."""
     parent, slash, start = (prefix if prefix not in ("", *REMOTE) else f"{prefix}/").rpartition("/")
     try:
         async for entry in session.client().names(session.ln(parent + slash)):

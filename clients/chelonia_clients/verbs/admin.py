@@ -1,4 +1,4 @@
-"""Verbs for administrators: approvals, and which module has the rest."""
+"""Verbs for administrators: approvals, and dispatch to the modules of the others."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ async def _approve(session: Session, service_id: str, *, approved: bool) -> None
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
     holders = {record.dn for record in records}
     others = [each.service_id for each in services if each.approved and each.dn in holders and each not in records]
-    if others and not approved:  # its process does not judge itself, and asks by what it still is
+    if others and not approved:  # its process may go on in the name of its other services
         cure = "where its host is lost, withdraw these as well"
         session.out.tell(f"the same certificate stands for {', '.join(others)}: {cure}")

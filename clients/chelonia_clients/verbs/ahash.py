@@ -18,15 +18,15 @@ from chelonia_clients.output import record_facts, table
 from chelonia_clients.session import Session
 
 _LOOK_MS: Final = 500
-"""Between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
+"""Pause between two looks whether a new replica votes, or whether a change was made whose answer was lost."""
 _ROUND_MS: Final = 50
-"""To what a distance is rounded up that is proposed for `round_trip_ms`."""
+"""Multiple to which a proposed `round_trip_ms` is rounded up."""
 _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
-"""Another A-Hash may do what this one cannot: one that was removed knows of no master."""
+"""Failures after which another A-Hash is tried: one that was removed knows of no master."""
 
 
 async def status(session: Session) -> None:
-    """`ahash status`: every replica is asked by itself, so that it also tells why there is no master."""
+    """`ahash status`: queries every replica by itself, so that it also shows why there is no master."""
     told, silent = await ask_all(session.administrator().ahashes)
     for url, error in silent.items():
         session.out.say(f"{url}: does not answer: {error}")
@@ -45,7 +45,7 @@ async def status(session: Session) -> None:
 
 
 async def backup(session: Session, name: str) -> None:
-    """`ahash backup`: one A-Hash copies its store, rather a follower than the master."""
+    """`ahash backup`: has one A-Hash copy its store, a follower where there is one."""
     ahashes = session.administrator().ahashes
     told, silent = await ask_all(ahashes)
     if not told:
@@ -57,7 +57,7 @@ async def backup(session: Session, name: str) -> None:
 
 
 async def add(session: Session, dn: str, address: str) -> AHashStatus:
-    """`ahash add`: a further replica, which votes as soon as it holds what the others have."""
+    """`ahash add`: adds a replica, which votes as soon as it holds what the others have."""
     found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))
     new = next(view for view in found.replicas if view.dn == dn)
     session.out.say(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
@@ -67,14 +67,14 @@ async def add(session: Session, dn: str, address: str) -> AHashStatus:
 
 
 async def remove(session: Session, replica: str) -> None:
-    """`ahash remove`: one replica less. Its node goes on asking to be let in until it is stopped."""
+    """`ahash remove`: removes a replica. Its node goes on requesting to join until it is stopped."""
     await _regroup(session, GroupChange(GroupStep.REMOVE, _id(replica)))
     session.out.say(f"replica {replica}: removed; its id is never used again. Stop its node")
     session.out.result(replica=_id(replica), removed=True)
 
 
 async def replace(session: Session, replica: str, dn: str, address: str) -> None:
-    """`ahash replace`: add one, wait until it votes, remove the other. Interrupted, it is taken up where it stood."""
+    """`ahash replace`: adds one, waits until it votes, removes the other. Given again, it continues after a break."""
     old = _id(replica)
     found = await _strong_status(session)
     if not _is_taken_up(found, old, dn, address):
@@ -92,7 +92,7 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
 
 
 def _is_taken_up(found: AHashStatus, old: int, dn: str, address: str) -> bool:
-    """Whether a replacement was added before. Raises: EXISTS for one who is no replacement, NOT_FOUND."""
+    """Whether a replacement was added before. Raises: EXISTS for a member that is no replacement, NOT_FOUND."""
     new = next((view for view in found.replicas if view.dn == dn), None)
     if new is None and all(view.replica != old for view in found.replicas):
         cause = "no member has this id: `chelonia admin ahash status` shows them"
@@ -107,10 +107,10 @@ def _is_taken_up(found: AHashStatus, old: int, dn: str, address: str) -> bool:
 
 
 async def _regroup(session: Session, change: GroupChange) -> AHashStatus:
-    """Ask one A-Hash after the other until one carries it out: any of them reaches the master.
+    """Request a change from one A-Hash after the other until one carries it out: any of them reaches the master.
 
-    The answer may be lost where it was carried out: whoever is removed is cut off at once. So the group is looked at
-    before it is asked again.
+    The answer may be lost although the change was made: a removed replica is cut off at once. So each repeat is
+    preceded by a look at the group.
     """
     clock = session.administrator().clock
     give_up = clock.monotonic_ms() + RETRY_MS
@@ -148,7 +148,7 @@ async def _first(session: Session, ask: Callable[[AHash], Awaitable[AHashStatus]
         except CheloniaError as error:
             if error.kind not in _NEXT:
                 raise
-            if trouble is None or trouble.kind is Kind.NETWORK:  # who answers knows more than who does not
+            if trouble is None or trouble.kind is Kind.NETWORK:  # an answer says more than none
                 trouble = error
     assert trouble is not None, "at least one A-Hash is known"
     raise trouble
@@ -161,7 +161,7 @@ def _id(text: str) -> int:
 
 
 async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus], dict[str, CheloniaError]]:
-    """The status that each tells of itself, and what came of those that do not."""
+    """Return the status of each A-Hash that answers, and the errors of the others, by URL."""
     urls = list(ahashes)
     answers = await asyncio.gather(*(ahashes[url].status(new_call()) for url in urls), return_exceptions=True)
     told: dict[str, AHashStatus] = {}
@@ -177,7 +177,7 @@ async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus],
 
 
 def _master_of(found: AHashStatus) -> ReplicaView | None:
-    """The master, as this replica knows it; None while it is elected or opens its term."""
+    """The master that this replica knows; None while one is elected or opens its term."""
     master = next((view for view in found.replicas if view.role == "master"), None)
     return None if found.role == "opening" else master
 
@@ -214,7 +214,7 @@ def _show(session: Session, found: AHashStatus) -> None:
 
 
 def held(told: Iterable[AHashStatus]) -> list[str]:
-    """A line for each of those who answer: how far its disk holds what was acknowledged, and who holds the most."""
+    """Return a line for each replica that answers: the acknowledged history it holds, and which holds the most."""
     have = {
         found.replica: (found.position.generation, found.vouched_term, found.vouched_sequence)
         for found in sorted(told, key=lambda found: found.replica)
@@ -228,17 +228,16 @@ def held(told: Iterable[AHashStatus]) -> list[str]:
 
 
 def _held(generation: int, term: int, sequence: int) -> str:
-    """In words; where not even the generation can be read, what is vouched for is what was there before."""
-    if not generation:
+    if not generation:  # it cannot be read, and the rest is of an earlier state
         return "nothing whole: it is empty, or was being filled"
     return f"generation {generation}, term {term}, commit {sequence}"
 
 
 async def tell_parted(session: Session) -> bool:
-    """Warn where the A-Hash's replicas are of two histories. Returns: whether they are."""
+    """Warn where the A-Hash's replicas have two histories. Returns: whether they have."""
     try:
         ahashes = session.administrator().ahashes
-    except CheloniaError:  # none is known here: other verbs do without
+    except CheloniaError:  # none is known here
         return False
     told, _ = await ask_all(ahashes)
     lines = parted(told.values())
@@ -247,7 +246,7 @@ async def tell_parted(session: Session) -> bool:
 
 
 def parted(told: Iterable[AHashStatus]) -> list[str]:
-    """A line for each two replicas that are of two histories, whoever of them says so."""
+    """Return a line for each two replicas that have two histories, by the report of either."""
     pairs = {
         (min(found.replica, view.replica), max(found.replica, view.replica))
         for found in told
@@ -262,7 +261,7 @@ def parted(told: Iterable[AHashStatus]) -> list[str]:
 
 
 def too_far(told: Iterable[AHashStatus]) -> list[str]:
-    """A line for each two replicas that are farther apart than their group is made for: who measured, and the cure."""
+    """Return a line, with the cure, for each two replicas farther apart than their group's `round_trip_ms`."""
     lines: dict[tuple[int, ...], str] = {}
     for found in told:
         for view in found.replicas:
@@ -277,7 +276,6 @@ def too_far(told: Iterable[AHashStatus]) -> list[str]:
 
 
 def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
-    """How far the scrub of one A-Hash's pages is, and what to do about damage."""
     seen = found.pages
     if seen is None:
         session.out.say(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")

@@ -1,6 +1,6 @@
-"""`chelonia doctor` and `chelonia whoami`: what is used, what was passed over and why, and the cure of each problem.
+"""`chelonia doctor` and `chelonia whoami`: the settings in use, those passed over and why, and a cure for each problem.
 
-The doctor looks at everything even when the first thing is wrong, and is content (exit 0) only when all is well.
+The doctor checks everything even when the first thing is wrong, and exits with 0 only when all is well.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from chelonia_clients.settings import Settings
 DAYS_LEFT_MIN: Final = 7.0
 PROXY_HOURS_LEFT_MIN: Final = 1.0
 SLOW_MS: Final = 2_000.0
-"""An answer to a question for one name that takes longer is worth a word."""
+"""Time of a `stat` of one name above which a note is given."""
 REVOKED: Final = "a new certificate, with a new key: yours from your CA; where it is that host's, its keeper's to bring"
 SKEW_S_MAX: Final = 30.0
-"""Tickets and proxies are judged by clocks: half a minute apart is where trouble begins."""
+"""Difference of clocks at which tickets and proxies begin to fail."""
 
 
 @dataclass(slots=True)
 class DoctorReport:
-    """What was found: `ok` lines and problems with their cures, in the order of looking."""
+    """The findings: `ok` lines and problems with their cures, in the order of the checks."""
 
     session: Session
     problems: int = 0
 
     def good(self, topic: str, text: str) -> None:
-        """Something is well."""
+        """Report a check that passed."""
         self.session.out.say(f"[ok]      {topic}: {text}")
         self.session.out.result(topic=topic, text=text)
 
     def note(self, topic: str, text: str) -> None:
-        """Something to know that is no problem."""
+        """Report a fact that is no problem."""
         self.session.out.say(f"[note]    {topic}: {text}")
         self.session.out.result(topic=topic, text=text, note=True)
 
     def bad(self, topic: str, text: str, cure: str) -> None:
-        """Something is wrong, and what to do about it."""
+        """Report a problem and its cure."""
         out = self.session.out
         out.say(f"[problem] {topic}: {text}")
         if cure:
@@ -171,13 +171,13 @@ async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
             tls = find_cas(settings.files, surroundings(report.session.environ))
             urls = settings.bartender_urls()
         except CheloniaError:
-            return  # told already
+            return  # reported already
     try:
         async with open_http(tls) as http:
             for url in urls:
                 await _look_at_bartender(report, http, url)
     except CheloniaError as error:
-        if not report.problems:  # else told already: these files make no TLS
+        if not report.problems:  # else reported already: these files make no TLS
             report.bad("TLS", f"{error.subject}: {error.cause}".lstrip(": "), "correct what is named")
 
 
@@ -222,11 +222,11 @@ UNTRUSTED: Final = (
     ("not yet valid", "look at the clock of this machine: it says {now}; run an NTP service"),
     ("the CRL", "bring that CRL up to date where it lies: on this machine, or on that host (ask its keeper)"),
 )
-"""What a refusal says, and its cure."""
+"""Words in a refusal, and its cure."""
 
 
 def cure_of(error: CheloniaError) -> str:
-    """What to do when a Bartender cannot be reached or does not answer as one."""
+    """Return the cure for a Bartender that cannot be reached or does not answer as one."""
     if error.kind is Kind.UNTRUSTED and (cure := next((cure for word, cure in UNTRUSTED if word in error.cause), "")):
         return cure.format(now=stamp(_now()))
     match error.kind:

@@ -1,7 +1,7 @@
 """`chelonia admin drill`: a safe exercise on the live cluster, watched, with the curve of its recovery.
 
-The repair leader decides whether it may begin, watches it and ends it; this command only asks, looks and draws. When it
-is ended, or its host dies, the drill ends all the same.
+The repair leader decides whether a drill may begin, watches it and ends it; this command only requests, watches and
+draws. When the command is ended, or its host dies, the drill ends all the same.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from chelonia_clients.session import Session
 from chelonia_clients.verbs.removing import agreed
 
 LOOK_MS: Final = 200
-"""Between two looks at a drill, at first; later a part of the time that it has taken, so that the curve stays small."""
+"""First pause between two looks at a drill; it grows with the time of the drill, so that the curve stays small."""
 LOOKS: Final = 500
 PATIENCE_MS: Final = 30_000
-"""After its deadline a drill that nobody can be asked about is given up by this command."""
+"""Time after a drill's deadline at which this command gives up if no Librarian answers."""
 NOT_HEALED: Final = 1
-"""Exit code of a drill after which all was not whole in time, or that was called off."""
+"""Exit code of a drill that was called off, or after which not all was whole in time."""
 
 
 async def drill(session: Session, arguments: Arguments, words: list[str]) -> None:
@@ -53,7 +53,7 @@ async def drill(session: Session, arguments: Arguments, words: list[str]) -> Non
 
 
 def order_of(arguments: Arguments, action: DrillAction, shepherd: str) -> DrillOrder:
-    """The order that a command line means. Raises: UsageError."""
+    """Return the order of a command line. Raises: UsageError."""
     order = DrillOrder(action, ServiceId(shepherd))
     if arguments.has("--for"):
         if action is not DrillAction.SILENCE:
@@ -87,7 +87,7 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder) -
 
 
 def _check_curve(name: str) -> None:
-    """Raises: UsageError for a file that cannot be written: after the drill its curve would be lost."""
+    """Check before the drill that its curve can be written. Raises: UsageError."""
     if not name.endswith(curve.SUFFIXES):
         raise UsageError(f"--curve takes a file called {', '.join(curve.SUFFIXES)}, not {name!r}")
     path = Path(name)
@@ -109,7 +109,7 @@ def _plan(planned: Drill) -> str:
 
 
 async def _confirm(session: Session, arguments: Arguments) -> None:
-    """Raises: UsageError where nobody can be asked, CANCELLED when he says no."""
+    """Confirm at the terminal. Raises: UsageError without a terminal, CANCELLED for a no."""
     if arguments.has("--yes"):
         return
     if session.out.as_json or not sys.stdin.isatty():
@@ -119,7 +119,7 @@ async def _confirm(session: Session, arguments: Arguments) -> None:
 
 
 async def _watch(session: Session, administrator: Administrator, status: DrillStatus) -> tuple[Drill, Curve]:
-    """Look until it is over. Raises: what the Librarians answer, long after the drill has to be over."""
+    """Watch until it is over. Raises: the Librarians' error, `PATIENCE_MS` after the drill has to be over."""
     points = [CurvePoint(0, {})]
     give_up_ms = administrator.clock.monotonic_ms() + status.drill.deadline_ms - status.drill.began_ms + PATIENCE_MS
     with Bar("whole", status.drill.files, beside=session.bars, unit="files") as bar:

@@ -1,7 +1,7 @@
-"""Which verb a word means, and what to try in place of a word that is none. Pure.
+"""The verb that a word means, and suggestions for a word that is none. Pure.
 
-The original's rule holds for its verbs: the first three letters of a method count, in any case, and `mount` anywhere in
-a word that begins with `mak` selects the mount variant. Our own verbs take an abbreviation of three letters or more.
+The original's rule holds for its verbs: the first three letters of a method count, in any case. `mount` anywhere in a
+word that begins with `mak` selects the mount variant. Our own verbs take an abbreviation of three letters or more.
 A verb that removes takes its whole name, or one of its other whole names: nothing is removed by a slip.
 """
 
@@ -25,7 +25,7 @@ WHOLE: Final[dict[str, Verb]] = {
 """Other words for verbs, as people type them."""
 
 REMOVING: Final = frozenset(("rm", "delFile", "unlink", "unmakeCollection", "unmakeMountPoint", "removeCredentials"))
-"""Verbs that take something away."""
+"""Verbs that remove something."""
 
 FOREIGN: Final[dict[str, str]] = {
     "copy": "cp", "rename": "mv", "dir": "ls", "upload": "put", "download": "get", "chmod": "policy", "chown": "policy",
@@ -35,13 +35,13 @@ FOREIGN: Final[dict[str, str]] = {
     "del": "rm", "delete": "rm", "remove": "rm",
     "erase": "rm", "info": "stat", "touch": "put", "man": "help", "symlink": "ln", "link": "ln",
 }  # fmt: skip
-"""What other programs call what a verb does."""
+"""Words of other programs for a verb."""
 
 _ADMIN: Final = frozenset(form.split()[0] for form in table.ADMIN.synopsis.split(" | "))
 
 
 def find_verb(word: str) -> Verb | None:
-    """The verb a word means, or None."""
+    """Return the verb that a word means, or None."""
     lower = word.lower()
     names = {verb.name.lower(): verb for verb in VERBS} | WHOLE
     if lower in names:
@@ -55,7 +55,7 @@ def find_verb(word: str) -> Verb | None:
 
 
 def suggest(word: str) -> str:
-    """What a word that is no verb may have been meant as: `Did you mean ...?` after a blank, or ""."""
+    """Return a suggestion for a word that is no verb: `Did you mean ...?` after a blank, or ""."""
     import difflib  # here: hardly a command needs it
 
     lower = word.lower()

@@ -1,8 +1,7 @@
-"""`chelonia admin fsck`: the whole metadata, or what is below a name, checked and on request repaired.
+"""`chelonia admin fsck`: checks the whole metadata, or those below a name, and on request repairs them.
 
-The Librarian looks and mends; this file goes from piece to piece, counts, and says what was found. A repair may bring
-to light or settle other findings, so checking is repeated until a pass has repaired nothing: what that pass finds is
-what is left.
+The Librarian checks and mends; this module goes from page to page, counts and reports. A repair may reveal or settle
+other findings, so passes are repeated until one has repaired nothing. Its findings are those that are left.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import tell_parted
 
 PASSES_MAX: Final = 5
-"""Passes of `--repair`: one to find, and some for what repairs bring to light."""
+"""Passes of `--repair`: one to find, and some for findings that repairs reveal."""
 MENDED_PER_CALL: Final = 100
 """Findings repaired by one call: each is several reads and a transact."""
 FINDINGS_LEFT: Final = 1
-"""Exit code when something is wrong and still is; where files are only out of reach it is that of the network."""
+"""Exit code when faults are left; where files are only unreachable it is that of the network."""
 UNREACHABLE: Final = "blob-unreachable"
-"""The rule of files that cannot be read while their Shepherds are away."""
+"""Rule of files that cannot be read while their Shepherds are away."""
 
 
 @dataclass(slots=True)
 class FsckTally:
-    """What one pass has found. `left`: what no repair has settled."""
+    """Findings of one pass. `left`: those that no repair has settled."""
 
     examined: int = 0
     mended: Counter[str] = field(default_factory=Counter)
@@ -43,12 +42,12 @@ class FsckTally:
 
     @property
     def faults(self) -> list[Finding]:
-        """What is left and is more than work in hand."""
+        """Findings left that are more than work in progress."""
         return [finding for finding in self.left if finding.severity is not Severity.WORK]
 
 
 async def fsck(session: Session, arguments: Arguments, path: str) -> None:
-    """Check what is below `path`, everything when it is ""; `--repair` mends what is safe to mend."""
+    """Check the metadata below `path`, all when it is ""; `--repair` mends where that is safe."""
     below = await guid_of(session, path) if path else Guid("")
     repair = arguments.has("--repair")
     tally = await _pass(session, below, repair=repair)
@@ -62,7 +61,7 @@ async def fsck(session: Session, arguments: Arguments, path: str) -> None:
 
 
 async def guid_of(session: Session, path: str, op: str = "fsck") -> Guid:
-    """The entry that a Logical Name leads to. Raises: NOT_FOUND."""
+    """Return the GUID that a Logical Name leads to. Raises: NOT_FOUND."""
     ln = parse_ln(session.ln(path))
     [walk] = await session.administrator().librarian.traverse(new_call(), (ln,))
     if not walk.complete or not walk.last.exists:
@@ -73,7 +72,6 @@ async def guid_of(session: Session, path: str, op: str = "fsck") -> Guid:
 
 
 async def _pass(session: Session, below: Guid, *, repair: bool) -> FsckTally:
-    """One pass over everything; repairs as it goes."""
     tally, cursor, librarian = FsckTally(), "", session.administrator().librarian
     with Bar("checking", beside=session.bars, unit="objects") as bar:
         while True:

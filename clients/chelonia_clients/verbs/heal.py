@@ -1,6 +1,6 @@
 """`chelonia admin heal`: how far healing is and when all will be whole; pausing, resuming and limiting it.
 
-The figures are the repair leader's, whichever Librarian is asked.
+The figures are the repair leader's, whichever Librarian answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _told(session: Session, status: HealStatus) -> None:
 
 
 def limits(control: HealControl) -> str:
-    """What one Shepherd is asked to bear."""
+    """Return the limits of repair copies for one Shepherd, in words."""
     rate = f"{human_size(control.bytes_per_s)}/s" if control.bytes_per_s else "no limit on bytes/s"
     return f"{rate}, {control.copies_per_node} copies at once, for each Shepherd"
 
@@ -80,7 +80,7 @@ async def _status(session: Session, *, watch: bool) -> None:
 
 
 async def _watch(session: Session, status: HealStatus) -> HealStatus:
-    """Look until the leader says that nothing is exposed, or healing is paused."""
+    """Watch until the leader reports that nothing is exposed, or healing is paused."""
     shown, told = 0, ""
     with Bar("copies", beside=session.bars, unit="copies") as bar:
         while not (nothing_to_mend(status) or status.control.paused):
@@ -97,7 +97,7 @@ async def _watch(session: Session, status: HealStatus) -> HealStatus:
 
 
 def _held_up(status: HealStatus) -> str:
-    """Why watching may take long, in words; "" while copies are made."""
+    """Why the watch may take long, in words; "" while copies are made."""
     if why := doubt(status):
         return f"not known whether all is whole: {why}"
     return f"nothing can be copied now: {_waiting(status)}" if status.at_rest else ""
@@ -108,7 +108,7 @@ def _waiting(status: HealStatus) -> str:
 
 
 def lines(status: HealStatus) -> list[str]:
-    """The status, for people."""
+    """Return the status, for people."""
     deaf = " (which does not answer)" if status.leader and not status.is_leader else ""
     out = [
         _state(status),
@@ -141,7 +141,7 @@ def lines(status: HealStatus) -> list[str]:
 
 
 def dangers(status: HealStatus) -> list[str]:
-    """Files that nobody can read, for people: lost ones with their names, and those that are only out of reach."""
+    """Return lines about files that nobody can read: lost ones with their names, and those only unreachable."""
     out = []
     if status.lost:
         names = ", ".join(found.name or found.blob for found in status.lost_named)
@@ -154,7 +154,7 @@ def dangers(status: HealStatus) -> list[str]:
 
 
 def held_drain(drain: HeldDrain) -> str:
-    """What keeps a drain from its end, and the cure, in words."""
+    """Return what keeps a drain from its end, and the cure, in words."""
     names = [f"{found.name or found.blob} (wants {found.wanted})" for found in drain.examples if found.live]
     lost = [str(found.name or found.blob) for found in drain.examples if not found.live]
     such = ": " if drain.blobs == len(drain.examples) else ", such as "
@@ -178,7 +178,7 @@ def _exposed(status: HealStatus) -> str:
 
 
 def facts(status: HealStatus) -> dict[str, Any]:
-    """The status, for programs."""
+    """Return the status, for programs."""
     told = record_facts(status)
     control = told.pop("control")
     return {
@@ -193,5 +193,5 @@ def facts(status: HealStatus) -> dict[str, Any]:
 
 
 def held_facts(drain: HeldDrain) -> dict[str, Any]:
-    """What keeps a drain from its end, for programs."""
+    """Return what keeps a drain from its end, for programs."""
     return {"blobs": drain.blobs, "examples": [record_facts(found) for found in drain.examples]}

@@ -10,7 +10,7 @@ from chelonia_clients.output import table
 from chelonia_clients.session import Session
 
 JOB_FAILS = 1
-"""Exit code while a job fails: it is tried again, and is worth knowing."""
+"""Exit code while a job fails, though it is tried again."""
 
 
 async def jobs(session: Session) -> None:
@@ -22,7 +22,7 @@ async def jobs(session: Session) -> None:
     except CheloniaError as error:
         if not error.meaning.retryable:
             raise
-        out.failure(error)  # and the nodes of the A-Hash are asked: Librarians are mostly there
+        out.failure(error)  # go on with the nodes of the A-Hash, which mostly host Librarians
     urls = administrator.node_urls(records)
     rows: list[tuple[str, ...]] = [("NODE", "SERVICE", "JOB", "STATE", "NEXT", "LEADER", "BUGS", "WHY")]
     for url, answer in (await jobs_of_all(administrator.http, urls)).items():
@@ -36,8 +36,7 @@ async def jobs(session: Session) -> None:
 
 
 def _row(session: Session, url: str, node: str, job: JobView) -> tuple[str, ...]:
-    """What a person sees of one job; programs are told as well. Nodes are called alike on all hosts of an `init`."""
-    session.out.result(
+    session.out.result(  # `url` too: nodes are called alike on all hosts of an `init`
         url=url, node=node, service=job.service, job=job.name, state=job.state, why=job.why, last_error=job.last_error,
         bugs=job.bugs, next_in_ms=job.next_in_ms, needs_lease=job.needs_lease,
     )  # fmt: skip

@@ -19,7 +19,7 @@ WHY: Final = {
     " unreachable": "it is not lost, all Shepherds with a good copy are away now",
 }
 LINES_AT_ONCE = 1000
-"""Entries aligned together: a long listing starts to show before it is whole."""
+"""Entries aligned together, so that a long listing begins to show before it is whole."""
 
 Show = Callable[[Sequence[DirectoryEntry]], None]
 
@@ -44,7 +44,7 @@ async def stat(session: Session, arguments: Arguments) -> None:
 
 
 def _original_line(text: str, error: CheloniaError) -> str:
-    """What the original says of this; nothing where its words would hide the cause."""
+    """The original's line for this failure; "" where its words would hide the cause."""
     if error.kind is Kind.NOT_FOUND:
         return f"'{text}': not found"
     return "" if error.meaning.exit_code is ExitCode.NETWORK else f"'{text}': {original_status('stat', error)}"
@@ -65,7 +65,7 @@ async def list_(session: Session, arguments: Arguments) -> None:
 
 
 async def ls(session: Session, arguments: Arguments) -> None:
-    """The verb `ls`: like `list`, but what is no collection shows itself, and without a name the root is meant."""
+    """The verb `ls`: like `list`, but other entries than collections show themselves, and the default is the root."""
     for text in arguments.operands or ("/",):
         try:
             await _list_one(session, arguments, text)
@@ -83,7 +83,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
         entries = client.list(ln, recursive=recursive, needed=(*SHORT, Needed("locations")))
     elif recursive and not out.as_json:
         entries = client.names(ln, recursive=True)
-    else:  # of one collection there are mostly few: to load what asks for names alone would take longer
+    else:  # one collection mostly has few entries: loading the code for names alone would take longer
         entries = client.list(ln, recursive=recursive, needed=SHORT)
     show, plain = shower(session, arguments, text)
     facts: list[dict[str, object]] = []
@@ -117,9 +117,9 @@ async def _list_itself(session: Session, arguments: Arguments, text: str) -> Non
 
 
 def shower(session: Session, arguments: Arguments, top: str) -> tuple[Show, bool]:
-    """How entries below `top` are shown, by the options, and whether that is for programs (without a head line).
+    """Return the function that shows entries below `top`, and whether it is for programs (without a head line).
 
-    Raises: UsageError for a format that names what there is not.
+    Raises: UsageError for a format that names an unknown column.
     """
     out, form = session.out, arguments.value("--format")
     if form:
@@ -162,7 +162,7 @@ def _columns(entry: DirectoryEntry, top: str, *, human: bool) -> dict[str, str]:
 
 
 def path_of(top: str, name: str) -> str:
-    """The whole name of what is listed as `name` below `top` ("": the name is whole)."""
+    """Return the whole name of an entry listed as `name` below `top` ("": the name is whole)."""
     return f"{top.rstrip('/')}/{name}" if top else name
 
 
@@ -205,12 +205,12 @@ def _time(entry: DirectoryEntry) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time as people read it, UTC."""
+    """Return a time as people read it, UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def without_copies(metadata: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether no copies are told of: it is no file, has no bytes, or is one that the user may not read."""
+    """Whether the metadata show no copies: of an entry that is no file, has no bytes, or that the user may not read."""
     states = metadata.get("states", {})
     if metadata.get("entry", {}).get("type") != "file":
         return True
@@ -218,7 +218,7 @@ def without_copies(metadata: Mapping[str, Mapping[str, str]]) -> bool:
 
 
 def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
-    """` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
+    """Return ` LOST` or ` unreachable` for a file that nobody can read now, by the states of its copies; else ""."""
     states = set(metadata.get("locations", {}).values())
     if without_copies(metadata) or states & {state.value for state in PROVEN}:
         return ""
@@ -226,7 +226,7 @@ def unreadable(metadata: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def facts_of(entry: DirectoryEntry) -> dict[str, object]:
-    """An entry for programs: numbers as numbers, and all `metadata` as the cluster keeps it, which is text."""
+    """Return an entry for programs: numbers as numbers, and all `metadata` as the cluster keeps it, as text."""
     return {
         "type": entry.type,
         "guid": entry.guid,

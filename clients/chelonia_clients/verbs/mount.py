@@ -1,4 +1,4 @@
-"""The verbs `mount` and `umount`: the namespace as a file system. What they do is in `chelonia_fuse`, an extra."""
+"""The verbs `mount` and `umount`: the namespace as a file system, by `chelonia_fuse`, an extra."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _status(session: Session, commands: Any, arguments: Arguments) -> None
 
 
 def _commands() -> Any:
-    """What does the work. By name, as it is an extra: without it everything else of the client goes on."""
+    """Load the mount by name: it is an extra, and the rest of the client works without it."""
     try:
         return importlib.import_module("chelonia_fuse.command")
     except ImportError as error:

@@ -92,7 +92,7 @@ async def _move(session: Session, source: str, target: str, *, preserve: bool, d
 async def each_name(
     session: Session, operands: Sequence[str], op: str, doing: str, act: Callable[[str], Awaitable[str]]
 ) -> None:
-    """Do the same with each name; say each outcome in the original's form."""
+    """Call `act` for each name, and print each outcome in the original's form."""
     for text in operands:
         head = f"{doing} '{text}': "
         with session.out.trying(head, op, ln=text):

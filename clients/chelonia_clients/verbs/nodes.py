@@ -1,4 +1,4 @@
-"""`admin node ...`: the Shepherds as administrators see them, and what they decide about one."""
+"""`admin node ...`: the Shepherds, their maintenance, drains and removal."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from chelonia_clients.verbs.heal import held_drain, held_facts
 from chelonia_clients.verdict import is_full
 
 _LOOK_MS: Final = 1_000
-"""Between two looks at a drain."""
+"""Pause between two looks at a drain."""
 _STILL_MS: Final = 600_000
-"""A drain that nothing has left for so long may never end, which is told. Longer than `trim_grace_ms` by default, after
-which what has been copied goes."""
+"""Time without progress after which a drain may never end, and a note says so. Longer than the default `trim_grace_ms`,
+after which copied replicas go."""
 
 
 async def nodes(session: Session) -> None:
@@ -46,7 +46,6 @@ async def nodes(session: Session) -> None:
 
 
 def _reclaimable(node: NodeView) -> str:
-    """What quarantine and unfinished uploads take."""
     return human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
 
 
@@ -74,7 +73,7 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
 
 
 async def _known(session: Session, op: str, shepherd: str) -> NodeView:
-    """The Shepherd as it is now. Raises: NOT_FOUND, naming those there are."""
+    """The Shepherd as it is now. Raises: NOT_FOUND, naming the known ones."""
     known = {node.shepherd: node for node in await session.administrator().nodes()}
     if (node := known.get(ServiceId(shepherd))) is not None:
         return node
@@ -85,7 +84,7 @@ async def _known(session: Session, op: str, shepherd: str) -> NodeView:
 
 
 async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
-    """`node drain`: begin; with `--wait`, until it may go."""
+    """`node drain`: begins a drain; with `--wait`, waits until the Shepherd may go."""
     await _known(session, "drain", shepherd)
     await session.administrator().drain(shepherd, on=True)
     node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
@@ -100,7 +99,7 @@ async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
 
 
 async def _held(session: Session, nodes: Sequence[NodeView]) -> dict[ServiceId, HeldDrain]:
-    """What cannot leave those of these that are being drained, as the repair leader knows it."""
+    """Replicas that cannot leave, by draining Shepherd, as the repair leader knows them."""
     draining = {node.shepherd for node in nodes if node.drain and node.drain != DRAINED}
     if not draining:
         return {}
@@ -109,7 +108,7 @@ async def _held(session: Session, nodes: Sequence[NodeView]) -> dict[ServiceId, 
 
 
 async def _drained(session: Session, shepherd: str) -> NodeView:
-    """Wait until it is drained, telling how far it is. Raises: CANCELLED when somebody calls it off."""
+    """Wait until it is drained, and print its progress. Raises: CANCELLED when somebody calls it off."""
     clock = session.administrator().clock
     told, since, why = -1, clock.monotonic_ms(), ""
     while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
@@ -154,7 +153,7 @@ async def undrain(session: Session, shepherd: str) -> None:
 
 
 async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
-    """`node forget`: look at all first, and change nothing when that names a file that would be lost."""
+    """`node forget`: checks all files first, and changes nothing when one would be lost."""
     administrator, accepted = session.administrator(), arguments.has("--accept-loss")
     if not any(record.service_id == shepherd and record.forgotten for record in await administrator.services()):
         await _known(session, "forget", shepherd)

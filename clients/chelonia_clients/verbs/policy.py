@@ -1,4 +1,4 @@
-"""Verbs on rules and properties: modify and policy, with the original's checks made before anything is sent."""
+"""Verbs on rules and properties: modify and policy, with the original's checks before any request."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _read_rule(words: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _check_modify(how: str, triple: Triple, *, given: bool) -> None:
-    """The original's checks of what makes no sense anywhere. Raises: UsageError."""
+    """The original's checks of changes that make no sense anywhere. Raises: UsageError."""
     if how not in ("set", "unset", "add") and not how.startswith("setifvalue="):
         raise UsageError(f"modify takes set, unset or add, not {how!r}")
     if how != "unset" and not given:

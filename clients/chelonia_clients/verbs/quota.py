@@ -1,4 +1,4 @@
-"""Quotas: `quota` shows what binds you and what is used; `admin quota` sets, lists, removes and counts them anew."""
+"""Quotas: `quota` shows those that bind the user; `admin quota` sets, lists, removes and recounts them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ async def quota(session: Session, arguments: Arguments) -> None:
 
 
 async def _require_there(session: Session, ln: str) -> None:
-    """Below a name that is not there one would be told his own quota, as below one that he may not read.
-
-    Raises: NOT_FOUND.
-    """
+    """Raises: NOT_FOUND when the name is not there: the answer would be the user's own quota."""
     try:
         await session.client().stat(ln)
     except CheloniaError as error:
@@ -78,10 +75,9 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
 
 
 async def _named(session: Session, name: str) -> Quota:
-    """Whose: `default`, a DN (begins with a slash and has `=` in its first part), ANONYMOUS; what else is a
-    collection's.
+    """The quota of `default`, a DN (begins with a slash and has `=` in its first part), ANONYMOUS, or a collection.
 
-    Raises: BAD_NAME for what is neither, NOT_FOUND.
+    Raises: UsageError for a DN without its slash, BAD_NAME, NOT_FOUND.
     """
     if name == "default":
         return Quota(user=EACH_USER)

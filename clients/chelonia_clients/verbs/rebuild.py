@@ -1,7 +1,7 @@
-"""`chelonia admin rebuild`: begin a rebuild of the namespace, watch it, and say what came back and what is not known.
+"""`chelonia admin rebuild`: begins a rebuild of the namespace, watches it, and reports its findings.
 
-The Librarian works by itself. The command, given again, goes on watching, or tells once more what was found; it begins
-again what has broken off. With `--late` it is about one Shepherd that a rebuild was made without, and is back.
+The Librarian works by itself. The command, given again, goes on watching, or reports the findings once more; a rebuild
+that has failed it begins again. With `--late` it is about one Shepherd that was away during a rebuild and is back.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FAILED: Final = 1
 
 
 async def rebuild(session: Session, arguments: Arguments) -> None:
-    """Begin, or watch one that runs, until it has ended; one that was through is reported again.
+    """Begin a rebuild, or watch a running one, to its end; report one that has ended again.
 
-    Raises: NOT_EMPTY, NOT_SUPPORTED; of a late Shepherd NOT_FOUND, DENIED, CONFLICT; CANCELLED when the Librarian was
-    started again meanwhile.
+    Raises: NOT_EMPTY, NOT_SUPPORTED, CANCELLED when the Librarian was started again meanwhile; for a late Shepherd also
+        NOT_FOUND, DENIED, CONFLICT.
     """
     late = ServiceId(arguments.value("--late"))
     if arguments.has("--late") and not late:
@@ -43,7 +43,7 @@ async def rebuild(session: Session, arguments: Arguments) -> None:
 
 
 async def _begun(session: Session) -> RebuildStatus:
-    """Begin, or find the end of the one by which the namespace has come to be what it is."""
+    """Begin a rebuild, or return the status of the one that has made the present namespace."""
     librarian = session.administrator().librarian
     try:
         return await librarian.rebuild(new_call(), True)
@@ -58,7 +58,6 @@ async def _begun(session: Session) -> RebuildStatus:
 
 
 async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
-    """Watch one stage until the next."""
     stage, shown = status.stage, 0
     with Bar(stage, beside=session.bars, unit="objects") as bar:
         while status.stage == stage:

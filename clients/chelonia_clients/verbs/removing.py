@@ -1,6 +1,6 @@
-"""Verbs that remove: rm, delFile, unlink. What a removal takes along is shown before, at a terminal, and after.
+"""Verbs that remove: rm, delFile, unlink. They show the removed entries, at a terminal also before the removal.
 
-At a terminal one is asked before more than the single named entry goes; scripts are not asked, nor is who says --yes.
+At a terminal they ask for confirmation before more than the single named entry goes; scripts and --yes skip that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chelonia_clients.verbs.namespace import each_name
 SHOWN: Final = 20
 """Names shown before a removal, beside their number."""
 ask = input
-"""Asks a person at the terminal."""
+"""Prompt for a person at the terminal."""
 
 
 async def unlink(session: Session, arguments: Arguments) -> None:
@@ -75,7 +75,7 @@ async def _remove_one(session: Session, arguments: Arguments, text: str) -> None
 
 
 async def _seen(client: Client, ln: str) -> Metadata:
-    """What is known of an entry; nothing of one that may be removed without being read. Raises: NOT_FOUND."""
+    """The metadata of an entry; empty for one that may be removed but not read. Raises: NOT_FOUND."""
     try:
         return await client.stat(ln)
     except CheloniaError as error:
@@ -104,7 +104,6 @@ async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: 
 
 
 async def _is_there(client: Client, ln: str) -> bool:
-    """Whether a name has stayed, as far as the user is told."""
     try:
         return await client.exists(ln) != ""
     except CheloniaError:
@@ -120,7 +119,7 @@ def _refuse_root(ln: str) -> None:
 
 
 async def _may(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
-    """Whether a removal goes on: asked of a person, who is shown what it takes along; --dry-run only shows it."""
+    """Whether a removal goes on: shows its plan, and asks for confirmation where needed; --dry-run only shows it."""
     recursive, dry = arguments.has("--recursive"), arguments.has("--dry-run")
     told = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not at_a_terminal()
     if not dry and (told or not (all_names or recursive)):
@@ -131,7 +130,7 @@ async def _may(session: Session, arguments: Arguments, text: str, *, all_names: 
     doomed = await foresee(session.client(), ln, all_names=all_names)
     names = [*doomed.names, *reversed(doomed.collections)]
     if not dry and (len(names) + len(doomed.elsewhere) <= 1 or (doomed.collections and not recursive)):
-        return True  # one name, and that is the one that was given; or what will be refused
+        return True  # only the given name goes, or the removal will be refused
     if dry:
         session.out.say(*names, *_elsewhere(doomed))
         session.out.result(ln=text, would_remove=names, other_names=doomed.elsewhere)
@@ -155,10 +154,10 @@ def _counts(doomed: RemovalPlan) -> str:
 
 
 async def agreed(question: str) -> bool:
-    """Whether a person says yes."""
+    """Return whether a person says yes."""
     return (await asyncio.to_thread(ask, f"{question} [y/N] ")).strip().lower() in ("y", "yes")
 
 
 def at_a_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Whether there is a person at a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()

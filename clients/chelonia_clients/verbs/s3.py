@@ -1,4 +1,4 @@
-"""The verb `s3`: access keys, and what to write into the configuration of programs that speak S3."""
+"""The verb `s3`: access keys, and configuration for programs that speak S3."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from chelonia_clients.session import Session
 from chelonia_clients.settings import toml_path
 
 ONLY: Final = {"read": READING, "upload": (*READING, *ADDING), "write": (*READING, *CHANGING)}
-"""What a key may be narrowed to."""
+"""Rights that a key may be narrowed to."""
 VOID: Final = "void"
-"""Of a key or link that is refused, though it has not expired."""
+"""State of a key or link that is refused, though it has not expired."""
 PORT_AFTER_BARTENDER: Final = 7
-"""Where `cheloniad init` puts the S3 door, counted from the Bartender's port."""
+"""Port of the S3 door by `cheloniad init`, counted from the Bartender's."""
 
 
 async def s3(session: Session, arguments: Arguments) -> None:
@@ -41,7 +41,7 @@ async def s3(session: Session, arguments: Arguments) -> None:
 
 
 async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
-    """`s3 key ...`, of one's own or as an administrator."""
+    """`s3 key ...`, for one's own keys or as an administrator."""
     match tuple(words):
         case ("key", "create", dn):
             await _create(session, arguments, dn)
@@ -72,7 +72,6 @@ async def _create(session: Session, arguments: Arguments, dn: str) -> None:
 
 
 def _scopes(session: Session, arguments: Arguments) -> Scopes:
-    """What a new key is narrowed to."""
     if not (arguments.has("--only") or arguments.has("--in")):
         return ()
     only = arguments.value("--only") or "write"
@@ -132,11 +131,11 @@ SNIPPETS: Final = {
         "export S3_ENDPOINT_URL={url} AWS_CA_BUNDLE={ca}",
     ),
 }
-"""For each program: where it goes, and what to write there."""
+"""For each program: the place of its configuration, and the text for it."""
 
 
 def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> None:
-    """`s3 configure`: nothing is written and nobody is asked; the secret stands in the environment, if at all."""
+    """`s3 configure`: prints only, with a secret from the environment, if there is one."""
     unknown = [tool for tool in tools if tool not in SNIPPETS]
     if unknown:
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
@@ -162,7 +161,7 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
 
 
 def _endpoint(session: Session) -> str:
-    """Where the S3 door is: as a cluster file says, or where `cheloniad init` puts it."""
+    """The URL of the S3 door by a cluster file, or where `cheloniad init` puts it."""
     settings = session.settings()
     if settings.s3:
         return settings.s3[0]

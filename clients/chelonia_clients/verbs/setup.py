@@ -1,4 +1,4 @@
-"""The verb `setup`: writes down, under a name, where a cluster is and who one is there."""
+"""The verb `setup`: writes down, under a name, where a cluster is and with which credential it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chelonia_clients.settings import TOML_KEYS, checked_url, is_name, parse_rep
 
 
 async def setup(session: Session, arguments: Arguments) -> None:
-    """The verb `setup`: lists the clusters, or writes one down from the options of this very command."""
+    """The verb `setup`: lists the clusters, or writes one down from the options of this command."""
     path = toml_path(session.environ, home())
     if path is None:
         raise CheloniaError(Kind.BAD_CONFIG, "setup", cause="this user has no home directory to keep client.toml in")
@@ -39,8 +39,8 @@ async def setup(session: Session, arguments: Arguments) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file whole: a full disk takes no clusters away that were written down before."""
-    from chelonia.hosting.net.certificates import write_file  # here, as it loads much that only looking does not need
+    """Replace the file atomically, so that a full disk loses no clusters."""
+    from chelonia.hosting.net.certificates import write_file  # here: it loads much that a listing does not need
 
     write_file(path, text.encode(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
 
@@ -72,7 +72,7 @@ def _show(session: Session, path: Path, said: dict[str, Any]) -> None:
 
 
 def _toml(said: dict[str, Any]) -> str:
-    """The file: strings, numbers and lists of strings are written in TOML as in JSON."""
+    # TOML has strings, numbers and lists of strings as JSON has.
     lines = [f"{key} = {json.dumps(said[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in said]
     for name, settings in sorted(said.get("clusters", {}).items()):
         lines += [

@@ -1,4 +1,4 @@
-"""The verb `share`: links that work in any browser, without a certificate: giving, listing, taking back."""
+"""The verb `share`: makes, lists and revokes links that work in any browser, without a certificate."""
 
 from __future__ import annotations
 

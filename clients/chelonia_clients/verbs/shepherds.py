@@ -1,7 +1,7 @@
-"""`admin scrub` and `admin quarantine`: what administrators ask of the Shepherds themselves, each over its own port.
+"""`admin scrub` and `admin quarantine`: requests of administrators to the Shepherds themselves, each over its own port.
 
-Nothing is decided here: a Shepherd checks, reports and repairs as always. A scrub goes on from page to page, on all
-Shepherds at once, so that it can be watched, and broken off without harm.
+Decides nothing: a Shepherd checks and reports as always. A scrub goes on from page to page, on all Shepherds at once,
+so that it can be watched, and broken off without harm.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
 
 DAMAGE_FOUND = 1
-"""Exit code of a scrub that has found damage: it is being repaired, and is worth knowing."""
+"""Exit code of a scrub that has found damage, though it is being repaired."""
 _WHOLE = tuple(state.value for state in (ReplicaState.ALIVE, ReplicaState.THIRDWHEEL, ReplicaState.INVALID))
 Away = Mapping[ServiceId, str]
-"""Shepherds that should have been asked and are away: what they are."""
+"""States of Shepherds that are concerned and away."""
 
 
 @dataclass(slots=True)
 class _Scrubbed:
-    """What one Shepherd's scrub came to. `left`: replicas still to be looked at; `failure`: why it was broken off."""
+    """The result of one Shepherd's scrub. `left`: replicas still to be checked; `failure`: why it was broken off."""
 
     checked: int = 0
     bytes: int = 0
@@ -46,7 +46,7 @@ class _Scrubbed:
 
 
 async def scrub(session: Session, arguments: Arguments) -> None:
-    """`scrub`: have replicas checked now, and say what is damaged."""
+    """`scrub`: has replicas checked now, and reports damage."""
     administrator = session.administrator()
     before = arguments.value("--older-than")
     before_ms = Ms(administrator.clock.now_ms() - parse_duration(before)) if before else Ms(0)
@@ -64,7 +64,7 @@ async def scrub(session: Session, arguments: Arguments) -> None:
 async def _orders(
     session: Session, arguments: Arguments, order: ScrubOrder
 ) -> tuple[dict[ServiceId, list[ScrubOrder]], Away]:
-    """What each Shepherd is asked for, and which of those concerned cannot be asked."""
+    """The orders for each Shepherd, and the concerned ones that are away."""
     node, path = ServiceId(arguments.value("--node")), arguments.value("--path")
     if arguments.has("--recursive") and not path:
         raise UsageError("admin scrub takes -r together with --path LN")
@@ -82,7 +82,7 @@ async def _orders(
 
 
 async def _shepherds(administrator: Administrator, node: ServiceId) -> tuple[list[ServiceId], Away]:
-    """The Shepherds to be asked, all that are alive or the one named, and those that are not there to be asked."""
+    """The Shepherds that are alive, or the one named, and those that are away."""
     nodes = await administrator.nodes()
     if node and node not in {each.shepherd for each in nodes}:
         cause = f"no such Shepherd; known: {', '.join(each.shepherd for each in nodes) or 'none'}"
@@ -102,7 +102,7 @@ def _broken_off(error: CheloniaError, shepherd: ServiceId, how: str) -> Chelonia
 
 
 async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[ServiceId, list[ReferenceId]], Away]:
-    """The replicas of a file, or of all files below a collection, and the Shepherds of others that are away."""
+    """The replicas of a file, or of all files below a collection, and the Shepherds that are away with some."""
     client = session.client()
     names = [ln]
     if await client.exists(ln) == "collection":
@@ -211,7 +211,7 @@ async def _list(session: Session, node: ServiceId) -> None:
 
 
 def _row(session: Session, shepherd: ServiceId, item: ReplicaRecord) -> tuple[str, ...]:
-    """What a person sees of one replica in quarantine; programs are told as well."""
+    """The row of one replica in quarantine, for people; adds a result for programs."""
     facts = item.facts
     size, name, owner = (facts.size, facts.name, facts.owner) if facts else (-1, "", "")
     state = "was part of a file" if item.committed else "never acknowledged"
@@ -225,7 +225,6 @@ def _row(session: Session, shepherd: ServiceId, item: ReplicaRecord) -> tuple[st
 
 
 async def _aside(administrator: Administrator, shepherd: ServiceId) -> AsyncGenerator[ReplicaRecord, None]:
-    """What a Shepherd has in quarantine."""
     after = RECORDS_ASIDE
     while after:
         page = await administrator.shepherd(shepherd).records(new_call(), after, bounds.REFERENCES_PAGE)

@@ -24,7 +24,7 @@ from chelonia_clients.verbs.heal import dangers
 from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms, judge, master_elsewhere, space
 
 EVERY_MS: Final = 2_000
-"""How often `admin top` looks."""
+"""Interval of `admin top`."""
 CLEAR: Final = "\x1b[H\x1b[J"
 
 
@@ -36,7 +36,7 @@ async def status(session: Session) -> None:
 
 
 async def top(session: Session, arguments: Arguments) -> None:
-    """`top`: until it is interrupted, or --for is over."""
+    """`top`: shows the status until it is interrupted, or --for is over."""
     ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
     administrator, out = session.administrator(), session.out
     began = administrator.clock.monotonic_ms()
@@ -55,12 +55,12 @@ async def top(session: Session, arguments: Arguments) -> None:
 
 
 async def look(administrator: Administrator) -> Seen:
-    """Ask the Librarian, every A-Hash and every node; who does not answer is told as such. Raises: as `nodes`."""
+    """Query the Librarian, every A-Hash and every node, and note those that do not answer. Raises: as `nodes`."""
     health, healing = await administrator.health(), await administrator.heal_status()
     nodes, records = await administrator.nodes(), await administrator.services()
     try:
         told, silent = await ask_all(administrator.ahashes)
-    except CheloniaError:  # none is known here: the rest is worth telling
+    except CheloniaError:  # none is known here: the rest is still worth showing
         told, silent = {}, {}
     away = {node.shepherd for node in nodes if node.state != "alive"}
     urls = administrator.node_urls([record for record in records if record.service_id not in away])
@@ -85,7 +85,7 @@ async def look(administrator: Administrator) -> Seen:
 
 
 async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | CheloniaError, str]:
-    """The jobs of a node, or why it does not answer; and its metrics, "" where it tells none."""
+    """The jobs of a node, or why it does not answer; and its metrics, "" where it serves none."""
     try:
         jobs = await administrator.jobs(url)
     except CheloniaError as error:
@@ -101,7 +101,7 @@ async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | Chel
 
 
 def verdict_lines(seen: Seen) -> list[str]:
-    """The verdict, and a line with its cure for each point."""
+    """Return the verdict, and a line with its cure for each point."""
     points = judge(seen)
     if not points:
         return ["OK: all files are whole, all services are there"]
@@ -180,7 +180,7 @@ def _space(seen: Seen) -> str:
 
 
 def _full(seen: Seen) -> str:
-    """When space is full, as far as that is recorded: each node counts what it takes since it started."""
+    """When space is full, in words: each node counts the bytes that it has received since it started."""
     left_ms = full_in_ms(seen)
     if left_ms >= 0:
         since = min(each.ms for each in seen.arrived)
@@ -218,7 +218,7 @@ def _versions(seen: Seen) -> list[str]:
 
 
 def _repair_lines(seen: Seen) -> list[str]:
-    """Copies and repair: as the Librarian asked counts them where it leads, else as the leader told it."""
+    """Copies and repair: as the Librarian counts them where it leads, else as the leader has reported."""
     health, healing = seen.health, seen.healing
     if health.is_leader:
         replicas, exposed = f"{_counts(health.replicas)} at the last survey", str(health.exposed)

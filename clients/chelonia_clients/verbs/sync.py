@@ -73,7 +73,7 @@ def _options(session: Session, arguments: Arguments, bar: Bar) -> TreeOptions:
 
 
 class _Tally:
-    """How many of each there were."""
+    """Counts of the results of each kind."""
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry

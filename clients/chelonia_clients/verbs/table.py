@@ -1,6 +1,4 @@
-"""Every verb of the command line: how it is called, what it takes, where it is implemented.
-Which word means which verb: `finding`.
-"""
+"""The table of all verbs: forms, options, and the function of each. `finding` finds the verb of a word."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Verb:
     Args:
         operands: least and most (-1: any number) it takes.
         literal: operands may begin with `-`.
-        names: so many of the first operands may be names in the cluster (-1: all); what follows is none.
+        names: number of first operands that may be names in the cluster (-1: all).
         patterns: which operands may be patterns of names in the cluster: "all", all but the "last", or none.
     """
 

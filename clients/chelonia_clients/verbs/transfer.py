@@ -1,7 +1,7 @@
 """Verbs that move bytes: putFile, getFile, cp, cat.
 
 A target that ends with a slash, or is a collection (a directory) already, means "into". Nothing is overwritten without
--f, and what is overwritten is the old file or the new one at every moment.
+-f; an overwritten file is the old one or the new one at every moment.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from chelonia_clients.transfers import (
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What the options ask for."""
+    """The options of a command."""
 
     recursive: bool
     tree: TreeOptions
 
     @property
     def would(self) -> str:
-        """Stands before what a dry run says of a file."""
+        """Words before the verb in a dry run's line about a file."""
         return "would be " if self.tree.dry_run else ""
 
     def options(self, bar: Bar) -> TreeOptions:
-        """As the transfers take them."""
+        """Return them as the transfers take them."""
         return replace(self.tree, progress=bar.advance)
 
 
@@ -123,7 +123,7 @@ async def _put_all(session: Session, sources: Sequence[str], target: str, wishes
 async def _is_into(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> bool:
     """Whether uploads go into the target rather than become it. Raises: NOT_FOUND for several without a collection."""
     if len(sources) == 1 and target.endswith("/") and not wishes.recursive:
-        return True  # the server says so when it is not there
+        return True  # the Bartender refuses when it is not there
     if await session.is_collection(target):
         return True
     if len(sources) > 1:
@@ -287,7 +287,7 @@ async def _check_recursive(client: Client, ln: str, new: str, wishes: Wishes) ->
 
 
 async def _from_the_root(client: Client, text: str) -> str:
-    """The full name of a collection, with a slash at its end, whatever it is called by."""
+    """The full name of a collection, with a slash at its end."""
     ln = parse_ln(text)
     return "/".join((await Paths(client).of(ln.start), *ln.parts, ""))
 
@@ -301,7 +301,7 @@ def _copied(session: Session, done: TransferResult) -> None:
 
 @asynccontextmanager
 async def _going_on(session: Session, source: str, target: str) -> AsyncIterator[None]:
-    """Say to who interrupts a tree how to go on: given again, the same command may mean a place inside the target."""
+    """Print, when a tree is interrupted, how to continue: the same command may now mean a place inside the target."""
     try:
         yield
     except asyncio.CancelledError:
@@ -311,7 +311,7 @@ async def _going_on(session: Session, source: str, target: str) -> AsyncIterator
 
 @asynccontextmanager
 async def _resumable(session: Session, is_large: Callable[[], bool]) -> AsyncIterator[None]:
-    """Say to who interrupts a large file that nothing of it is sent twice."""
+    """Print, when a large file is interrupted, that the same command continues."""
     try:
         yield
     except asyncio.CancelledError:
@@ -358,7 +358,7 @@ def _size_of(path: Path) -> int:
     try:
         return expected_size(path)
     except OSError:
-        return -1  # opening it will say what is wrong
+        return -1  # opening it will report the error
 
 
 def _set_time(path: Path, mtime_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The verb `undelete`: show what was deleted and is kept for a while, and bring it back, whole trees too."""
+"""The verb `undelete`: lists deleted entries that are kept for a while, and brings them back, whole trees too."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from chelonia_clients.session import Session
 from chelonia_clients.verbs.listing import facts_of, path_of, shower
 
 EVERY_MS: Final = 2_000
-"""How often `watch` looks."""
+"""Interval of `watch`."""
 TYPES: Final = ("file", "collection", "mountpoint")
 Fits = Callable[[DirectoryEntry], bool]
 Entries = AsyncGenerator[DirectoryEntry, None]
@@ -70,7 +70,7 @@ async def find(session: Session, arguments: Arguments) -> None:
 
 
 def _conditions(arguments: Arguments) -> Fits:
-    """All that the options ask of an entry. Raises: UsageError."""
+    """The conditions of the options on an entry. Raises: UsageError."""
     asked: list[Fits] = []
     if name := arguments.value("--name"):
         asked.append(lambda entry: name_fits(entry.name.rpartition("/")[2], name))
@@ -124,7 +124,7 @@ def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, in
 
 
 async def watch(session: Session, arguments: Arguments) -> None:
-    """The verb `watch`: until it is interrupted, or --for is over."""
+    """The verb `watch`: shows changes until it is interrupted, or --for is over."""
     every = parse_duration(arguments.value("--every"), "--every") if arguments.has("--every") else EVERY_MS
     ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
     clock = session.client().clock
@@ -157,9 +157,9 @@ def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[s
 async def _each_tree(
     session: Session, arguments: Arguments, act: Callable[[str, Entries], Awaitable[None]], needed: Filter = ()
 ) -> None:
-    """Do the same with each operand and all that is below it; a file, or what cannot be listed, is a failure.
+    """Call `act` with each operand and all entries below it; an operand that cannot be listed, as a file, is a failure.
 
-    `needed`: what to read of each entry beside what a listing tells by itself; programs are told all that is known.
+    `needed`: metadata to read of each entry beside those of every listing; for programs the usual ones at least.
     """
     needed = needed or (SHORT if session.out.as_json else ())
     for text in arguments.operands or ("/",):
