@@ -1,8 +1,8 @@
-"""Commits files after they were closed: new small ones that a program makes many of, many in a call.
+"""Commits files after `close`: small new ones, where a program makes many, many in a call.
 
-Decides which: a file that this mount has just made, and that bears the mark which tells other mounts to wait for its
-bytes when they open it. So what is closed here is read there, although `close` returns once the bytes are in the
-journal. Never lets a commit come late: who closes more than the cluster takes waits.
+Decides which: files that this mount has just made, with the mark that has other mounts wait for the bytes when they
+open them. So other mounts read a closed file, although `close` returns once the bytes are in the journal. Never lets a
+commit come late: `close` waits where the cluster takes fewer files than programs close.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.inodes import Inode, is_unwritten
 
 YOUNG_S: Final = 1.0
-"""How young a file is whose `close` does not wait: the rest of `AWAITED_S` is for the commit, and for clocks."""
+"""Age up to which `close` of a new file does not wait: the rest of `AWAITED_S` is for the commit, and for clocks."""
 MANY, MANY_S = 4, 4.0
-"""Making so many files in such a time is a reason not to wait; a single file is there for all when it is closed."""
+"""Files made, and in which time, from which on `close` does not wait; a single file is committed when it is closed."""
 LATE_S: Final = 0.5
-"""When the oldest change has waited so long, `close` waits too."""
+"""Wait of the oldest change from which on `close` waits too."""
 LINGER_S: Final = 0.15
 """How long a few changes wait for more."""
 _PAUSE_S: Final = 0.02
 SENDERS_MAX: Final = 2
 TROUBLE_S: Final = 60.0
-"""After a commit was refused for good, programs wait for theirs, to hear of it, for so long."""
+"""How long programs wait for their commits, to get failures, after one was refused for good."""
 
 
 @dataclass(slots=True)
 class WriteBehind:
-    """What was closed and is not committed yet. `act` commits one, and knows what to do when that fails; its answer is
-    whether programs may go on without waiting."""
+    """Files that are closed and not committed yet. `act`: commits one and handles its failure; returns whether programs
+    may go on without waiting."""
 
     act: Callable[[Inode], Awaitable[bool]]
     _made: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
@@ -48,7 +48,7 @@ class WriteBehind:
     _trouble_until: float = 0.0
 
     def makes_many(self) -> bool:
-        """Take note that a file is made. Returns: whether that is one of many."""
+        """Note that a file is made. Returns: whether it is one of many."""
         self._made.append(time.monotonic())
         return self.is_busy() and time.monotonic() > self._trouble_until
 
@@ -87,7 +87,7 @@ class WriteBehind:
             while self._waiting:
                 await self._send_some()
         finally:
-            self._senders -= 1  # in the step that saw that nothing waits: who comes after it begins another
+            self._senders -= 1  # in the step that saw nothing wait: a later change begins another sender
 
     async def _send_some(self) -> None:
         async with self._gathering:

@@ -1,6 +1,6 @@
-"""What a mount asks of the cluster, over the port `Files` and the byte port: nothing else here knows them.
+"""Requests of a mount to the cluster, over the port `Files` and the byte port: no other module here knows them.
 
-Each call has a deadline. A change is keyed, so it applies once however often it is tried; those that come together
+Each call has a deadline. A change is keyed, so it applies once however often it is tried. Changes that come together
 share calls.
 """
 
@@ -51,18 +51,17 @@ from chelonia_fuse.crowding import CommitCrowd
 from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
-"""For one question or change: several times what a failover takes."""
+"""Deadline of one request: several times what a failover takes."""
 AWAY_S: Final = 15.0
-"""For so long after a question that nobody answered, those who can do without an answer do not ask."""
+"""Time after an unanswered request in which callers that can do without an answer send none."""
 _AWAY: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED, Kind.EXPIRED)
 A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A commit: where, what, and what must hold. `body`: the plan's bytes, from the first, each time it is called;
-    `etag`: what names them, as the file's etag or, of what is laid over it, as the pieces' mark; "" leaves that to the
-    cluster."""
+    """A commit: its place, plan and condition. `body`: returns the plan's bytes, anew with each call. `etag`: the etag
+    of the file, or the mark of pieces laid over it; "": the cluster chooses."""
 
     place: LogicalName
     plan: Plan
@@ -75,7 +74,7 @@ class Saving:
 
 @dataclass(slots=True)
 class MountedCluster:
-    """The port, the bytes, and how many copies of a new file are wanted. `away_until_s`: see `AWAY_S`."""
+    """The ports of the cluster. `wanted`: copies of a new file; `away_until_s`: see `AWAY_S`."""
 
     files: Files
     transfers: Bytes
@@ -89,11 +88,11 @@ class MountedCluster:
     def __post_init__(self) -> None:
         self._looks = CallBatches(self.files.look, SystemClock(), again_ms=0)
         self._changes = CallBatches(self.files.apply, SystemClock())
-        self._commits = CallBatches(self.files.apply, SystemClock(), again_ms=0)  # who commits tries again himself
+        self._commits = CallBatches(self.files.apply, SystemClock(), again_ms=0)  # `FileCommitter` tries again itself
 
     @property
     def is_away(self) -> bool:
-        """Whether a question was not answered a moment ago, and none since."""
+        """Whether a request was not answered within the last `AWAY_S`, and none since."""
         return time.monotonic() < self.away_until_s
 
     async def look(
@@ -112,15 +111,15 @@ class MountedCluster:
         return good(answer, "look")
 
     async def page(self, place: LogicalName, after: str, limit: int = 0) -> Listed:
-        """A page of a collection; `limit` 0: as many entries as one has. Raises: NOT_FOUND, DENIED, ..."""
+        """Return a page of a collection; `limit` 0: of the usual length. Raises: NOT_FOUND, DENIED, ..."""
         return await _in_time(self.files.list(new_call(), Listing(place, after, limit)), "list", place)
 
     async def space(self, top: LogicalName) -> Space:
-        """How much there is to store in, and the quotas that bind below a collection."""
+        """Return the space of the cluster, and the quotas that bind below a collection."""
         return await _in_time(self.files.space(new_call(), top), "statfs", top)
 
     async def change(self, change: Change) -> Done:
-        """Apply one change. Raises: what it says."""
+        """Apply one change. Raises: its failure."""
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
         return good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
@@ -141,9 +140,9 @@ class MountedCluster:
         return FileReader(self.files, self.transfers, new_call(), place).get(there, span)  # type: ignore[return-value]
 
     async def save(self, saving: Saving, tried: list[BlobId]) -> Attributes:
-        """Send bytes, and make them a file's. `tried`: takes note of the blobs they are sent as.
+        """Send bytes, and commit them to a file. `tried`: gets the blobs they are sent as.
 
-        Raises: PRECONDITION and what else the change says; what sending says.
+        Raises: PRECONDITION and other failures of the change or of sending.
         """
         place, plan = saving.place, saving.plan
         if not plan.ranges:
@@ -167,7 +166,6 @@ class MountedCluster:
 
 
 async def _inline(saving: Saving) -> Inline:
-    """Few bytes, in the message that names them."""
     data = b"".join([chunk async for chunk in saving.body()])
     return Inline(data, saving.wanted, Checksums(hashlib.sha256(data).hexdigest()))
 
@@ -178,7 +176,7 @@ def _content(saving: Saving, blob: BlobId, *arrived: Arrived, inline: Inline | N
 
 
 def new_etag() -> str:
-    """A name for bytes that nothing else has."""
+    """Return an etag that no other bytes have."""
     return str(new_call().request_key)
 
 

@@ -1,4 +1,4 @@
-"""What `chelonia mount` and `chelonia umount` do, once the command line is read."""
+"""The commands `chelonia mount` and `chelonia umount`, once the command line is read."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from chelonia_fuse.xattrs import STATUS
 TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
 SWITCH_S: Final = 0.000_5
-"""A thread that asks for Python while others run waits so long: 5 ms else, for each name that the kernel is to let go
-of and for each sync."""
+"""How long a thread waits for the interpreter while others run. The default 5 ms would be paid for each sync, and for
+each name that the kernel has to forget."""
 ANSWER_S: Final = 5.0
 END_S: Final = 60.0
 UNHEARD: Final = (
@@ -48,7 +48,7 @@ UNKNOWN: Final = (
     "started by another version"
 )
 GONE: Final = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What the kernel says where the process of a mount is gone."""
+"""Errors of the kernel where the process of a mount is gone."""
 UNENDED: Final = (
     f"let go of, and its process has not ended in {END_S:.0f} s: somebody uses it, it still commits, or a container "
     "has a copy of it (`grep -ls fuse.chelonia /proc/*/mountinfo` shows whose)"
@@ -57,7 +57,7 @@ UNENDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be mounted where. `tell`: given lines for a person."""
+    """A request to mount `ln` at `mountpoint`. `tell`: prints lines for a person; `live`: show activity on stderr."""
 
     ln: str
     mountpoint: str
@@ -68,7 +68,7 @@ class Request:
 
 async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, replicas: int) -> None:
     """Mount, and return when it was unmounted. Raises: BAD_CONFIG, NOT_FOUND, DENIED, ..."""
-    importlib.import_module("chelonia.hosting.net.quick_bodies")  # else the first large file waits for it
+    importlib.import_module("chelonia.hosting.net.quick_bodies")  # loaded now: else the first large file waits for it
     options = mount_options.parse(request.options)
     if _is_mounted(request.mountpoint):  # also where its process is gone
         cause = f"something is mounted there already; `chelonia umount {request.mountpoint}` ends it"
@@ -87,7 +87,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
 
     try:
         await mounted.run(ready, _live if request.live else None)
-    except RuntimeError as error:  # what the binding says
+    except RuntimeError as error:  # raised by the binding
         cause = (
             f"{error}; are /dev/fuse and fusermount3 (package fuse3) there? For allow_other /etc/fuse.conf must say "
             "user_allow_other"
@@ -96,8 +96,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
 
 
 def tell_systemd() -> None:
-    """Say that the directory can be used, where a unit waits for that (sd_notify(3)): what comes after it would else
-    write into the directory below."""
+    """Notify systemd that the directory can be used (sd_notify(3)), so that no later unit writes into the one below."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
@@ -110,7 +109,7 @@ def _live(line: str) -> None:
 
 
 def in_background(argv: Sequence[str], log: str) -> str:
-    """Start a mount as a process of its own. Returns: what it said when it was mounted. Raises: as it does."""
+    """Start a mount as a process of its own. Returns: its line once it is mounted. Raises: its failure."""
     path = Path(log) if log else cache_home() / "mount.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -135,7 +134,7 @@ def in_background(argv: Sequence[str], log: str) -> str:
 
 
 def mounts() -> list[str]:
-    """Where something of ours is mounted on this machine."""
+    """Return the directories of this machine at which Chelonia is mounted."""
     out = []
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]:
         words = line.split(" ")
@@ -145,7 +144,7 @@ def mounts() -> list[str]:
 
 
 def _is_mounted(directory: str) -> bool:
-    """Whether something of ours is mounted there. Looks at the directory itself last: its process may hang."""
+    """Whether Chelonia is mounted there. Looks at the directory itself last: its process may hang."""
     above, name = os.path.split(os.path.abspath(directory))
     known = mounts()
     return os.path.join(os.path.realpath(above), name) in known or os.path.realpath(directory) in known
@@ -158,8 +157,8 @@ def _expect_mounted(mountpoint: str, op: str) -> None:
 
 
 async def status(mountpoint: str) -> dict[str, object]:
-    """What a mount tells of itself. Raises: NOT_FOUND; TIMEOUT, NETWORK when it does not answer; NOT_SUPPORTED when it
-    does not tell."""
+    """Return the status of a mount. Raises: NOT_FOUND, TIMEOUT or NETWORK when it does not answer, NOT_SUPPORTED when
+    it reports none."""
     _expect_mounted(mountpoint, "mount")
     asking = Future[str | bytes | bytearray]()
 
@@ -185,8 +184,8 @@ async def status(mountpoint: str) -> dict[str, object]:
 
 
 async def umount(mountpoint: str, *, lazy: bool = False) -> str:
-    """Unmount, and return when its process has ended: what was closed is committed, or the log says why not. Returns:
-    what a person is to know where that was not waited for. Raises: BUSY, NOT_FOUND."""
+    """Unmount, and return when its process has ended: closed files are committed, or the log says why not. Returns: a
+    remark for the user where the end was not awaited, else "". Raises: BUSY, NOT_FOUND."""
     _expect_mounted(mountpoint, "umount")
     process, said = -1, ""
     try:

@@ -1,8 +1,8 @@
-"""Makes what was changed here the file's content in the cluster, on the version it was changed from.
+"""Commits of local changes to the cluster, on the version that they were made on.
 
-Decides what a refusal means: an earlier try that applied, a file that has another name by now, or somebody else's
-commit. Then appends go behind the other's bytes, and anything else is kept under a name beside the file: nobody's bytes
-are lost. What cannot be committed because the cluster is away waits in the journal.
+Decides what a refusal means: an earlier try that applied, a file that has another name by now, or another writer's
+commit. In the last case appends go behind the other's bytes, and other changes are kept under a name beside the file:
+no bytes are lost. Changes that cannot be committed because the cluster is away wait in the journal.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from chelonia_fuse.staging import Plan, Staged
 TRIES: Final = 9
 PAUSE_MS: Final = 200
 PAUSE_MS_MAX: Final = 2_000
-"""Between two tries; together they cover the time in which Shepherds that died are back, or known to be dead."""
+"""Pause between two tries; together they cover the time until dead Shepherds are back, or known to be dead."""
 GIVE_UP_S: Final = 15.0
-"""After so long without a Bartender no further try is begun."""
+"""Time without a Bartender after which no further try is begun."""
 AGAIN_MS: Final = 3_000
-"""Between two tries of what waits in the journal."""
+"""Pause between two tries of changes in the journal."""
 REFUSED_S: Final = 60.0
-"""Between two tries of what was refused: quotas are raised, and rights given back."""
+"""Pause between two tries of refused changes: quotas are raised, and rights given back."""
 _LOG = logging.getLogger(__name__)
 _REFUSED: Final = (
     Kind.PRECONDITION, Kind.NOT_FOUND, Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.EXISTS, Kind.NOT_A_FILE,
@@ -53,7 +53,7 @@ _REFUSED: Final = (
 
 
 class FileCommitter:
-    """Commits copies, and works off the journal. `waiting`: what is in it, by GUID."""
+    """Commits copies, and works off the journal. `waiting`: files in it, by GUID."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class FileCommitter:
     # --- close and fsync ---
 
     async def close(self, inode: Inode) -> None:
-        """Commit as `close` does: what cannot be committed now waits in the journal, unless this mount is strict.
+        """Commit as `close` does: changes that cannot be committed now wait in the journal, unless the mount is strict.
 
-        Raises: what cannot be cured by waiting.
+        Raises: failures that waiting cannot cure; those of a strict mount all.
         """
         copy = inode.copy
         if copy is not None and copy.staged.changed and not inode.gone and not self._strict:
@@ -106,8 +106,8 @@ class FileCommitter:
             await self._later(inode, error)
 
     async def part(self, inode: Inode) -> None:
-        """Commit where no program hears what comes of it: behind the last close, and at the end of the mount. What
-        cannot be committed waits, and is told to the log. Raises: as `close`, where the mount is strict."""
+        """Commit where no program gets the result: behind the last close, and at the end of the mount. A change that
+        cannot be committed is logged, and waits. Raises: as `close`, where the mount is strict."""
         try:
             await self.close(inode)
         except (CheloniaError, OSError) as error:
@@ -116,7 +116,7 @@ class FileCommitter:
             await self._unsent(inode, error)
 
     async def commit(self, inode: Inode) -> None:
-        """Return once what was changed is durable in the cluster. Raises: what it says."""
+        """Return once the changes are durable in the cluster. Raises: its failures."""
         copy = inode.copy
         if inode.gone:
             self.let_go(inode)  # it may have been removed while it was written to the journal
@@ -130,7 +130,7 @@ class FileCommitter:
             await self._journal.settled()
 
     async def _unmark(self, inode: Inode) -> None:
-        """A file that stays empty is whole: nobody need wait for bytes. Where that cannot be said they wait for 3 s."""
+        """Remove the mark of a file that stays empty. If that fails, other mounts wait `AWAITED_S` for its bytes."""
         known = inode.attributes
         if self.is_marked(inode):
             place, setting = LogicalName(inode.guid, ()), Setting(accessed_ns=known.modified_ns)
@@ -140,26 +140,26 @@ class FileCommitter:
                     inode.learn(after)
 
     def is_marked(self, inode: Inode) -> bool:
-        """Whether others wait for bytes from here that are not to come: it was made here, and nothing was written."""
+        """Whether other mounts wait for bytes that will not come: it was made here, and nothing was written."""
         written = inode.copy is not None and (inode.copy.staged.changed or inode.copy.queued)
         known = inode.attributes
         return inode.made_ns > 0 and not inode.gone and not written and is_unwritten(known, known.created_ns)
 
     def makes_many(self) -> bool:
-        """Take note that a file is made. Returns: whether its `close` will not wait for the commit."""
+        """Note that a file is made. Returns: whether its `close` will not wait for the commit."""
         return self.behind.makes_many() and not self._strict
 
     async def settled(self) -> None:
-        """Return once what was let go of stays so after a power cut."""
+        """Return once removals from the journal are durable."""
         await self._journal.settled()
 
     async def settle(self, inode: Inode) -> None:
-        """Commit now what was closed and waits."""
+        """Commit now a closed file that waits for its commit behind `close`."""
         if inode.copy is not None and inode.copy.queued and inode.guid not in self.waiting:
             await self.commit(inode)
 
     def let_go(self, inode: Inode) -> None:
-        """Take a change out of the journal: it is committed, or its file is no more."""
+        """Remove a change from the journal: it is committed, or its file is no more."""
         if inode.copy is not None and inode.copy.queued:
             inode.copy.queued = inode.copy.kept = False
             self.waiting.pop(inode.guid, None)
@@ -182,7 +182,6 @@ class FileCommitter:
             self._packed.done(inode.guid)
 
     async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
-        """Keep what the cluster does not take now."""
         await self._keep(inode)
         path = self._inodes.place(inode)
         _LOG.warning(
@@ -201,7 +200,7 @@ class FileCommitter:
                 copy.queued = True  # also when it failed: it may be on the disk
 
     async def _behind(self, inode: Inode) -> bool:
-        """Commit what was closed. Returns: whether others may be committed like it."""
+        """Commit a closed file. Returns: whether others may be committed like it."""
         queued = inode.copy is not None and inode.copy.queued
         try:
             await (self.commit(inode) if queued else self._unmark(inode))
@@ -213,7 +212,7 @@ class FileCommitter:
         return True
 
     async def _unsent(self, inode: Inode, error: CheloniaError | OSError) -> None:
-        """It waits, as what is closed while the cluster is away; where even that fails its packed record stays."""
+        """Keep a change in the journal, as while the cluster is away; where even that fails its packed record stays."""
         if inode.copy is None:
             return
         passing = isinstance(error, CheloniaError) and error.kind in AGAIN
@@ -225,7 +224,7 @@ class FileCommitter:
             self._refused(inode, error)
 
     def _refused(self, inode: Inode, error: CheloniaError | OSError) -> None:
-        """Have what was refused tried again, seldom, and told once."""
+        """Have a refused change tried again, each minute; log it once."""
         copy = inode.copy
         assert copy is not None, "what waits has bytes here"
         if not copy.due_s:
@@ -235,11 +234,11 @@ class FileCommitter:
         self.waiting[inode.guid] = inode
 
     async def replay(self) -> int:
-        """Take up what an earlier mount left in the journal; what else is in the cache goes. Returns: how many changes.
+        """Load the changes that an earlier mount left in the journal; all else in the cache goes. Returns: how many.
         Raises: as a look does."""
         records = {record.guid: record for record in self._journal.records()}
         for record, data in self._packed.records():
-            if record.guid not in records:  # else that one is later: it was closed again, and could not be packed
+            if record.guid not in records:  # else that record is later: the file was closed again, and not packed
                 self._cache.keep(record.guid, data)
                 self._journal.write(record)
                 records[record.guid] = record
@@ -252,7 +251,7 @@ class FileCommitter:
             except CheloniaError as error:
                 if error.kind in AGAIN:
                     raise
-                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not to be seen: its commit tells
+                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(known)
             inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
@@ -263,11 +262,11 @@ class FileCommitter:
         return len(records)
 
     def job(self) -> Job:
-        """Commit what waits, again and again."""
+        """Return the job that commits waiting changes."""
         return Job("commit", every(AGAIN_MS, self.work_off), Wait(AGAIN_MS))
 
     async def work_off(self) -> None:
-        """Try once to commit what waits, when the cluster answers."""
+        """Try once to commit waiting changes, when the cluster answers."""
         now_s = time.monotonic()
         due = [guid for guid, inode in self.waiting.items() if inode.copy is not None and inode.copy.due_s <= now_s]
         if due:
@@ -279,7 +278,7 @@ class FileCommitter:
         for guid in due:
             if (inode := self.waiting.pop(guid, None)) is None:
                 continue  # it was committed meanwhile
-            self.waiting[guid] = inode  # the last from now on: where it cannot be committed, others come first
+            self.waiting[guid] = inode  # now the last: if it cannot be committed, others come first
             assert inode.copy is not None, "what waits has bytes here"
             path = self._place(inode, inode.copy)
             try:
@@ -290,7 +289,7 @@ class FileCommitter:
                     return
                 self._refused(inode, error)
                 continue
-            except OSError as error:  # of this machine's disk: the others are not to wait for it
+            except OSError as error:  # of this machine's disk: the others go on
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)
                 continue
             _LOG.warning("%s is committed now", path)
@@ -299,7 +298,7 @@ class FileCommitter:
 
     async def _commit(self, inode: Inode, copy: CachedCopy) -> None:
         tried, etag = copy.tried, copy.commit or new_etag()
-        copy.commit = etag  # who tries again later is to know that this try has applied
+        copy.commit = etag  # a later try recognises by it that this one has applied
         by_guid = anew = False
         ends, backoff = time.monotonic() + GIVE_UP_S, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message
@@ -356,7 +355,7 @@ class FileCommitter:
         inode.shown = attributes.etag
 
     async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId]) -> bool:
-        """Find out why a commit was refused, and settle it. Returns: whether to try again by GUID."""
+        """Find out why a commit was refused, and resolve it. Returns: whether to try again by GUID."""
         staged, there = copy.staged, await self._there(inode, plan)
         if there is None:
             if not inode.gone:  # else it was removed here
@@ -365,7 +364,7 @@ class FileCommitter:
         elif there.attributes.etag in tried or any(_names(there, extent.blob) & {*tried} for extent in there.extents):
             self._done(inode, copy, plan, there.attributes)  # an earlier try has applied
         elif there.attributes.size == plan.size == 0:
-            self._done(inode, copy, plan, there.attributes)  # the same, or somebody else has emptied it
+            self._done(inode, copy, plan, there.attributes)  # the same, or another writer has emptied it
         elif there.attributes.etag == staged.etag:
             return True  # it has another name
         elif there.attributes.size == staged.base == 0:
@@ -396,9 +395,9 @@ class FileCommitter:
             return None
 
     async def _beside(self, inode: Inode, copy: CachedCopy, there: Looked | None) -> None:
-        """Keep what was changed here under another name. What is not here of the file's old bytes is read from the
-        version that is there now, as far as it reaches; else it is zeros. Where no name of it is known any more,
-        that is where the mount begins."""
+        """Keep the local version under another name beside the file, or at the top of the mount if no name is known.
+
+        Old bytes that are not here are read from the present version, as far as it reaches; the rest is zeros."""
         staged, place = copy.staged, self._place(inode, copy)
         for start, end in staged.missing(0, staged.size):
             if there is not None:
@@ -426,19 +425,19 @@ class FileCommitter:
                 start += len(chunk)
 
     def _place(self, inode: Inode, copy: CachedCopy) -> LogicalName:
-        """Where it is, or was when it was closed."""
+        """The place of a file, or its place when it was closed."""
         place = self._inodes.place(inode)
         return place if place.parts or copy.place is None else copy.place
 
 
 def _names(there: Looked, blob: BlobId) -> set[str]:
-    """What a piece may be known by: its blob, and the mark that it was sent with."""
+    """Names of a piece: its blob, and the mark that it was sent with."""
     return {blob, there.sums.get(blob, {}).get(MARK, "")}
 
 
 @contextlib.contextmanager
 def _saving(copy: CachedCopy) -> Iterator[None]:
-    """Others who see another version meanwhile wait until it is known whose it is."""
+    """Have readers that see another version meanwhile wait until it is known whose it is."""
     copy.saving = asyncio.get_running_loop().create_future()
     try:
         yield
@@ -448,7 +447,7 @@ def _saving(copy: CachedCopy) -> Iterator[None]:
 
 
 def conflict_name(name: str, host: str, now_s: float) -> str:
-    """The name of what one of two writers wrote: that of the file, cut as the name law asks, host and time."""
+    """Return the name for one of two writers' versions: the file's name, cut to the name law, host and time."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_s)) + f"{int(now_s * 1000) % 1000:03d}"
     tail = f".conflict-{host[:32]}-{stamp}"
     kept = name.encode()[: bounds.NAME_BYTES_MAX - len(tail.encode())].decode("utf-8", "ignore")

@@ -1,7 +1,7 @@
-"""The local copy of a file's bytes, and what is known of it: a sparse file in the cache directory, few bytes in memory.
+"""The local copy of a file's bytes and its state: a sparse file in the cache directory, or a few bytes in memory.
 
-One copy serves all who have the file open, so they see each other's writes at once. Copies that nobody has open and
-that hold nothing uncommitted are let go, the longest unused first.
+One copy serves all programs that have the file open, so they see each other's writes at once. Copies that are not open
+and have nothing uncommitted are dropped, the longest unused first.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from chelonia_fuse.inodes import Inode
 from chelonia_fuse.staging import Range, Ranges, Staged
 
 FILES_OPEN_MAX: Final = 512
-"""Copies whose file is kept open: half of what a process may have by default."""
+"""Copies whose file is kept open: half of a process's default limit."""
 HELD_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a copy that has no file: to make one and remove it costs a fifth of what the mount does for a new small
-file. So many of each of the `FILES_OPEN_MAX` copies last used are 8 MiB."""
+"""Bytes of a copy without a file: making and removing one costs a fifth of the mount's work for a new small file. For
+`FILES_OPEN_MAX` copies that is 8 MiB."""
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""How far ahead of a program that reads on bytes are fetched: four times what it has read in one go, at most this."""
+"""Most bytes fetched ahead of a sequential reader; otherwise four times the bytes it has read in one go."""
 BEHIND_BYTES: Final = 1024 * 1024
-"""What stays behind it when room is needed: the kernel's own reads ahead overtake one another."""
+"""Bytes kept behind a reader when room is needed: the kernel's own reads ahead overtake one another."""
 SHED_PARTS: Final = 4
-"""To let go of a quarter of what stays pays for writing that anew."""
+"""Dropping bytes pays if they are at least a quarter of those that stay, which are written anew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class Fetch:
         await self._waiting[-1][1]
 
     def came(self, at: int) -> None:
-        """Its bytes before `at` are here."""
+        """Note that its bytes before `at` are here."""
         for end, waiter in self._waiting:
             if end <= at and not waiter.done():
                 waiter.set_result(None)
@@ -63,21 +63,20 @@ class Fetch:
 
 @dataclass(slots=True, eq=False)
 class CachedCopy:
-    """A file's bytes here. `lock`: held by whoever commits or changes what is staged.
+    """The local copy of a file. `lock`: held while its staged bytes are committed or changed.
 
     Args:
-        modified_ns: when it was last written here, or what a program set; None: neither.
+        modified_ns: when it was last written here, or the time that a program set; None: neither.
         written_ns: when it was last written here.
         setting: mode and owner that a program set since it was written; committed with the bytes.
-        source: where to read the base from, looked up at `source_ms`.
-        queued: its change is in the journal, as it is now (`kept`) or was before; `place`: where it was then.
-        commit: the etag that its bytes are to have, "" where they are others than had one chosen; `tried`: the blobs
-            that they were sent as.
-        due_s: when it is to be committed again, monotonic, where that was refused; 0: it was not.
-        held: the bytes while they are few and no file has them; None: the file does.
-        saving: done once what was sent is settled: it is the file's content, or why not is known. None: nothing was.
-        read_at: where it was read last.
-        pinned: all of it is needed here: its last name is about to go, or has gone.
+        source: the look by which to read the base, made at `source_ms`.
+        queued: its change is in the journal, as it is now (`kept`) or was before; `place`: its place then.
+        commit: the etag chosen for its bytes, "" for none since the last change; `tried`: blobs they were sent as.
+        due_s: monotonic time of the next try of a refused commit; 0: it was not refused.
+        held: the bytes while they are few and have no file; None: they are in the file.
+        saving: done once it is known whether a commit under way has applied; None: there is none.
+        read_at: offset of the last read.
+        pinned: all bytes must stay here: its last name is about to go, or has gone.
     """
 
     path: Path
@@ -103,16 +102,16 @@ class CachedCopy:
 
     @property
     def owned(self) -> bool:
-        """Whether its bytes are not all to be had from the cluster as they are, or somebody works on them."""
+        """Whether the cluster does not have all its bytes as they are, or a task works on them."""
         return self.staged.changed or self.queued or self.lock.locked()
 
     @property
     def busy(self) -> bool:
-        """Whether it must not be let go."""
+        """Whether it must not be dropped."""
         return self.owned or bool(self.fetching)
 
     def file(self) -> int:
-        """Its file, opened; the bytes are in it."""
+        """Return the descriptor of its file, which has the bytes."""
         if self.fd < 0:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self.held is not None:
@@ -141,7 +140,7 @@ class CachedCopy:
             del self.held[size:]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes that are here; those that no file has yet are zeros."""
+        """Return bytes that are here, with zeros beyond the end of its file, up to the staged size."""
         size = max(0, min(size, self.staged.size - offset))
         data = self._bytes(offset, size) if size else b""
         return data if len(data) == size else data + bytes(size - len(data))
@@ -159,7 +158,7 @@ class CachedCopy:
             data, offset = data[done:], offset + done
 
     def resize(self, size: int) -> None:
-        """Cut, or lengthen by zeros."""
+        """Truncate, or lengthen by zeros."""
         self.modified_ns = self._changed()
         if size < self.staged.size:
             self._cut(size)
@@ -179,17 +178,17 @@ class CachedCopy:
         return self.written_ns
 
     def settled(self) -> Setting:
-        """The attributes to commit."""
+        """Return the attributes to commit."""
         return replace(self.setting, modified_ns=self.modified_ns)
 
     def restart(self, staged: Staged) -> None:
-        """Let go of all that is here, for another version."""
+        """Drop all bytes and changes, for another version."""
         self._cut(0)
         self.staged, self.source, self.modified_ns, self.setting = staged, None, None, LEAVE
 
     def shed(self) -> None:
-        """Let go of what was read but is not near to where it is read now, nor on its way: when that is much of it.
-        What stays is written anew, as a hole takes no less room than what was there before."""
+        """Drop bytes that are neither near the last read nor on their way, if they are many (`SHED_PARTS`)."""
+        # The others are written anew: a hole takes no less room than the bytes that were there.
         near = Ranges((each.start, each.end) for each in self.fetching)
         near.add(max(0, self.read_at - BEHIND_BYTES), self.read_at + AHEAD_BYTES)
         kept = [part for start, end in near for part in self.staged.valid.within(start, end)]
@@ -210,17 +209,17 @@ class CachedCopy:
             self.store(start + by, self._bytes(start, size).ljust(size, b"\0"))
 
     async def chunks(self, ranges: tuple[Range, ...]) -> AsyncIterator[bytes]:
-        """The bytes of ranges, one after another."""
+        """Yield the bytes of ranges, one after another."""
         for start, end in ranges:
             for at in range(start, end, bounds.CHUNK_BYTES):
                 yield self.read(at, min(bounds.CHUNK_BYTES, end - at))
 
     async def sync(self) -> None:
-        """Have its bytes on this machine's disk."""
+        """Sync its bytes to this machine's disk."""
         await asyncio.to_thread(os.fdatasync, self.file())
 
     def close(self) -> None:
-        """Close its file; what is held in memory goes into it first. Raises: OSError when it cannot."""
+        """Close its file; bytes in memory are written to it first. Raises: OSError."""
         if self.held:
             self.file()
         self._close()
@@ -239,10 +238,10 @@ class CachedCopy:
 
 
 class Cache:
-    """All copies, the longest unused first."""
+    """The cache of all copies, the longest unused first."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
-        """`directory`: emptied but for what `keep` names before it is used."""
+        """`directory`: the files of copies; `clear` empties it before use."""
         self._directory = directory
         self._bytes_max = bytes_max
         self._inodes: dict[Guid, Inode] = {}
@@ -250,7 +249,7 @@ class Cache:
         self.bytes = 0
 
     def clear(self, keep: set[str], aside: set[str]) -> None:
-        """Make the directory, and remove what another life left there; `aside`: becomes .bad, and stays."""
+        """Make the directory, and remove files of an earlier mount other than `keep`; those in `aside` become .bad."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._directory.iterdir():
             if path.name in aside:
@@ -262,13 +261,13 @@ class Cache:
         return self._directory / guid
 
     def scratch(self) -> int:
-        """The descriptor of an empty file, which goes when it is closed. Raises: OSError."""
+        """Return the descriptor of an empty file, which goes when it is closed. Raises: OSError."""
         fd, path = tempfile.mkstemp(dir=self._directory)
         os.unlink(path)
         return fd
 
     def keep(self, guid: str, data: bytes) -> None:
-        """Have bytes that the journal held in their file, on the disk."""
+        """Write bytes from the journal durably to the file of a copy."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.path(Guid(guid)).open("wb") as file:
             file.write(data)
@@ -276,7 +275,7 @@ class Cache:
             os.fsync(file.fileno())
 
     def of(self, inode: Inode) -> CachedCopy:
-        """The copy of a file, begun when there is none."""
+        """Return the copy of a file, begun when there is none."""
         if inode.copy is None:
             known = inode.attributes
             inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size), held=bytearray())
@@ -286,7 +285,7 @@ class Cache:
         while len(self._open) > FILES_OPEN_MAX:
             idle = (each for each in self._open.values() if each.copy is None or not each.copy.lock.locked())
             if (each := next(idle, None)) is None:
-                break  # one that is locked may have its bytes on their way to the disk
+                break  # the bytes of a locked one may be on their way to the disk
             try:
                 if each.copy is not None:
                     each.copy.close()
@@ -296,13 +295,13 @@ class Cache:
         return inode.copy
 
     def took(self, count: int) -> None:
-        """Count bytes that came or were written, and let go of what is too much."""
+        """Count fetched or written bytes, and drop copies beyond the limit."""
         self.bytes += count
         if self.bytes > self._bytes_max:
             self.trim(self._bytes_max)
 
     def with_room(self, act: Callable[[], object]) -> None:
-        """Put bytes on the disk; when it is full, once more without what can be read again."""
+        """Call `act`, which writes to the disk; when that is full, once more after dropping all idle copies."""
         try:
             act()
         except OSError as error:
@@ -312,7 +311,7 @@ class Cache:
             act()
 
     def trim(self, bytes_max: int) -> None:
-        """Let go of copies until the rest fits."""
+        """Drop copies until the rest has at most `bytes_max`."""
         left = {guid: i.copy.staged.valid.total for guid, i in self._inodes.items() if i.copy is not None}
         self.bytes = sum(left.values())
         idle = [inode for inode in self._inodes.values() if _is_idle(inode)]
@@ -321,7 +320,7 @@ class Cache:
                 return
             self.bytes -= left[inode.guid]
             self.drop(inode)
-        for inode in self._inodes.values():  # one file that is larger than the cache: what was read of it goes
+        for inode in self._inodes.values():  # for files larger than the cache: drop bytes that were read
             copy = inode.copy
             if self.bytes <= bytes_max or copy is None or copy.owned or copy.pinned:
                 continue
@@ -342,7 +341,7 @@ class Cache:
         return len(self._inodes)
 
     def inodes(self) -> list[Inode]:
-        """All that have a copy."""
+        """Return all inodes that have a copy."""
         return list(self._inodes.values())
 
 

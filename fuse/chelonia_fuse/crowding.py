@@ -1,8 +1,8 @@
-"""Has commits wait for each other while several threads make files: a call of many costs little more than one of one,
-and the kernel lets one thread at a time make a name in a directory.
+"""Joint commits while several threads make files: a call of many costs little more than a call of one.
 
-Decides how many go together: as many as were on their way when a file was last made. Who is alone never waits; nobody
-waits where no file was made a moment ago, nor much longer than commits take.
+Decides how many go together: as many as were on their way when a file was last made. (The kernel lets one thread at a
+time make a name in a directory.) A lone commit never waits. None waits where no file was made a moment ago, nor much
+longer than commits take.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 ENOUGH: Final = 8
-"""So many do not wait for more: half of a call, so that the threads behind them make files meanwhile."""
+"""Commits that do not wait for more: half of a call, so that the threads behind them make files meanwhile."""
 PATIENCE: Final = 3
-"""A commit waits for others so many times as long as the last one took, at most; the machine's load is in that."""
+"""Longest wait for others, in durations of the last commit, which reflect the machine's load."""
 WAIT_S_MAX: Final = 0.5
-"""Nor for longer than this; nor at all where no file was made in as long as it would wait."""
+"""Limit of that wait; a commit waits not at all where no file was made in that time."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class CommitCrowd:
     _begin: asyncio.Future[None] | None = None
 
     def makes(self) -> None:
-        """Take note that a file is being made."""
+        """Note that a file is being made."""
         self._together, self._made_s = min(self._commits, ENOUGH), time.monotonic()
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
-        """A commit, which begins in one step with those that it waited for."""
+        """Hold during a commit, which begins in one step with those that it waited for."""
         self._commits += 1
         try:
             await self._others()
@@ -59,7 +59,7 @@ class CommitCrowd:
         begin = self._begin
         self._waiting += 1
         if self._waiting >= self._together:
-            loop.call_soon(self._go, begin)  # not at once: then this one would go before those that it woke
+            loop.call_soon(self._go, begin)  # not at once: else this one would go before those that it wakes
         await asyncio.wait([begin])
 
     def _go(self, begin: asyncio.Future[None]) -> None:

@@ -1,6 +1,6 @@
-"""An open directory: what it has shown, page by page, so that changes in it neither repeat nor skip what stays.
+"""An open directory, read page by page, so that changes in it neither repeat nor skip entries that stay.
 
-Keeps the last two pages; what asks for an older position has its page listed anew.
+Keeps the last two pages; for an older position the page is listed anew.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chelonia_fuse.listings import LargeListing
 from chelonia_fuse.names import Told
 
 _PAGES_KEPT: Final = 2
-"""The kernel asks again for what did not fit into a program's buffer."""
+"""Pages kept: the kernel requests entries again that did not fit into a program's buffer."""
 _AHEAD_NS: Final = 500_000_000
-"""A page that was asked for ahead so long ago is asked for again."""
+"""Age at which a page that was requested ahead is requested again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +40,10 @@ class OpenDirectory:
     Args:
         shown: entries that are kept, in order; `first`: the position of the first of them.
         pages: position of each page's first entry, and the name after which it begins.
-        after: where the next page begins; `ended`: there is none.
-        asked_ns: when the last page was asked for, monotonic; `began_ns`: the first one.
-        ahead: the page that a reader of several will want next.
-        large: what was told of several pages, for lookups; `scratch`: gives it a file.
+        after: the mark of the next page; `ended`: there is none.
+        asked_ns: monotonic time of the last page's request; `began_ns`: of the first one's.
+        ahead: the next page, requested ahead for a reader of several.
+        large: a listing of several pages, for lookups; `scratch`: makes a file for it.
     """
 
     inode: Inode
@@ -60,19 +60,19 @@ class OpenDirectory:
 
     @property
     def age_s(self) -> float:
-        """How long ago the last page was asked for."""
+        """Age of the last page, from its request."""
         return (time.monotonic_ns() - self.asked_ns) / 1e9
 
     @property
     def is_empty(self) -> bool:
-        """Whether it was read to its end, and nothing is in it."""
+        """Whether it was read to its end, and is empty."""
         return self.ended and not self.shown
 
     async def entries(
         self, cluster: MountedCluster, inodes: Inodes, start: int, accept: Callable[[Named, Inode | None, int], bool]
     ) -> None:
-        """Hand entries from position `start` on to `accept`, until it takes no more; without inodes while those are too
-        many: who lists on keeps the kernel from letting go of what is in the directory."""
+        """Hand entries from position `start` on to `accept`, until it takes no more; without inodes while there are too
+        many."""
         if start < self.first or start == 0:
             self._back_to(start)
         while True:
@@ -85,7 +85,7 @@ class OpenDirectory:
                 return
             entry = self.shown[start - self.first]
             inode = None
-            if self.large is None or not inodes.crowded:
+            if self.large is None or not inodes.crowded:  # the kernel forgets no entry of a directory being listed
                 inode = inodes.listed(entry.attributes, self.inode.number, entry.name, self.asked_ns)
             if not accept(entry, inode, start + 1):
                 return
@@ -133,7 +133,7 @@ class OpenDirectory:
         return _PageAhead(self.after, time.monotonic_ns(), page)
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """Give up the page requested ahead: the reader has stopped."""
         if self.ahead is not None:
             self.ahead.page.add_done_callback(lambda page: page.cancelled() or page.exception())
             self.ahead.page.cancel()

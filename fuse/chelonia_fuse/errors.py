@@ -1,4 +1,4 @@
-"""What programs are told when something fails: an errno; and a line in the log with the file and the cure. Pure."""
+"""Failures for programs, as an errno, and for the log, as a line with the file and the cure. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ AGAIN: Final = frozenset(
         Kind.EXPIRED, Kind.UNTRUSTED, Kind.ALREADY_DONE, Kind.NOT_ALIVE,
     }
 )  # fmt: skip
-"""Failures that pass: what failed with one may be tried again as a whole. Proxies and CRLs end while it is mounted, and
-are renewed."""
+"""Failures that pass: the whole operation may be tried again. Proxies and CRLs expire during a mount, and are
+renewed."""
 _NUMBERS: Final = dict.fromkeys(AGAIN, errno.EIO) | {Kind.CANCELLED: errno.EINTR}
-"""Where a program expects something else of a file than the table of kinds says."""
+"""Kinds for which programs expect another errno than the table of kinds has."""
 _QUIET: Final = frozenset(
     {
         Kind.NOT_FOUND, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.NOT_EMPTY,
         Kind.PRECONDITION, Kind.BAD_NAME, Kind.INVALID_TARGET,
     }
 )  # fmt: skip
-"""Answers, not troubles: programs ask for them all the time."""
+"""Ordinary answers, which are not logged: programs get them all the time."""
 
 
 def errno_of(error: CheloniaError) -> int:
-    """The errno of a failure."""
+    """Return the errno of a failure."""
     if error.kind is Kind.BAD_NAME and "bytes" in error.cause:
         return errno.ENAMETOOLONG
     return _NUMBERS.get(error.kind, error.meaning.errno)
 
 
 def line_of(error: CheloniaError, op: str, path: str) -> str:
-    """What to write into the log; "" when there is nothing to tell."""
+    """Return the line for the log; "" when there is none."""
     if error.kind in _QUIET:
         return ""
     return f"{op} {path}: {error.kind.value}: {error.cause or 'no reason was given'}{_cure(error.kind)}"

@@ -1,7 +1,7 @@
 """The operations of the file system on inodes and open files, in terms of the cluster. The binding translates them.
 
-Decides what each operation asks of the cluster, and what of it programs on this machine see at once: their own writes,
-and files that were taken away while they are open. Failures are `CheloniaError`, or OSError for what only POSIX knows.
+Decides the cluster requests of each operation, and which effects programs on this machine see at once: their own
+writes, and open files after removal. Failures are `CheloniaError`, or OSError for those that only POSIX knows.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ from chelonia_fuse.staging import Staged
 from chelonia_fuse.stats import mode_of
 
 FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
-"""Of a file that is taken away while it is open, so many bytes are brought here first."""
+"""Size up to which an open file is fetched before it is removed."""
 
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """An open file. `at`: where a program that reads on reads next; `run`: how much it has read so, one byte after the
-    other."""
+    """An open file. `at`: offset of the next sequential read; `run`: bytes read sequentially so far."""
 
     inode: Inode
     flags: int
@@ -64,7 +63,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who makes an entry."""
+    """Owner and group of a process that makes an entry."""
 
     uid: int
     gid: int
@@ -91,9 +90,9 @@ class FileSystem:
     # --- names ------------------------------------------------------------------------------------------------------
 
     async def refresh(self, inode: Inode) -> float:
-        """Ask the cluster for attributes, unless they are young: the kernel forgets them with each change, also of what
-        is in a directory. While it is away those that are known stand. Returns: their age in s. Raises: NOT_FOUND,
-        DENIED."""
+        """Look up attributes, unless they are young; while the cluster is away the known ones stand. Returns: their age
+        in s. Raises: NOT_FOUND, DENIED."""
+        # Young ones are requested often: the kernel forgets them with each change, also in a directory.
         told_ns = max(inode.learned_ns, inode.heard_ns)  # 0: never
         age_s = (time.monotonic_ns() - told_ns) / 1e9
         if inode.gone or (told_ns and age_s < VALID_S):
@@ -150,12 +149,11 @@ class FileSystem:
         return LogicalName(parent.guid, (check_name(name),))
 
     def _group(self, parent: Inode, owner: Owner) -> int:
-        """A directory with the set-group-ID bit hands its group on."""
         handed = mode_of(parent.attributes) & stat.S_ISGID and parent.attributes.gid >= 0
         return parent.attributes.gid if handed else owner.gid
 
     async def remove(self, parent: Inode, name: str, *, directory: bool) -> None:
-        """Take a name away (unlink, rmdir)."""
+        """Remove a name (unlink, rmdir)."""
         what = Removing.COLLECTION if directory else Removing.NAME
         while True:
             inode = self.inodes.named(parent.number, name)
@@ -170,7 +168,7 @@ class FileSystem:
                 await self._led_elsewhere(parent, name, inode, error)
 
     async def _led_elsewhere(self, parent: Inode, name: str, known: Inode | None, error: CheloniaError) -> None:
-        """Find out what a name leads to that does not lead to what was known. Raises: what is wrong otherwise."""
+        """Look a name up after a failed condition. Raises: `error`, unless it leads to another entry by now."""
         if known is None or error.kind is not Kind.PRECONDITION:
             raise error
         parent.children.change(name, time.monotonic_ns())
@@ -178,7 +176,7 @@ class FileSystem:
             raise error
 
     async def _before_removal(self, inode: Inode | None) -> None:
-        """What is open goes on being read when it has no name any more: its bytes come here first."""
+        """Fetch the bytes of an open file before its last name goes, so that it can still be read."""
         if inode is not None:
             await self._written(inode)
             await self._recounted(inode)
@@ -191,9 +189,9 @@ class FileSystem:
             await self._reader.ensure(inode, 0, copy.staged.size)
 
     async def _recounted(self, inode: Inode) -> None:
-        """What was written here of a file goes with its last name: others may have given it one more."""
+        """Count the names of a file with local bytes anew: others may have given it one more."""
         if inode.attributes.type == TYPE_FILE and (inode.opens or (inode.copy is not None and inode.copy.owned)):
-            with contextlib.suppress(CheloniaError):  # what is wrong the removal is told
+            with contextlib.suppress(CheloniaError):  # the removal itself reports failures
                 inode.learn((await self._cluster.look(LogicalName(inode.guid, ()))).attributes)
 
     async def _before_replacing(self, inode: Inode | None) -> None:
@@ -214,7 +212,7 @@ class FileSystem:
         if inode is None:
             return
         _touch(inode)
-        self.inodes.doubt(inode)  # of what has other names left, how many is asked, by whatever name
+        self.inodes.doubt(inode)  # if it has other names left, their count is looked up, by whatever name
         if gone:
             inode.gone = True
             self.committer.let_go(inode)
@@ -222,8 +220,8 @@ class FileSystem:
                 self.cache.drop(inode)
 
     async def _replaced(self, parent: Inode, name: str, inode: Inode | None) -> None:
-        """A name was given to another entry. No condition says that it led to what is known: that is asked, where it
-        matters."""
+        """Note that a name was given to another entry. The change had no condition on the replaced entry, so its state
+        is looked up where it matters."""
         if inode is None or inode.opens or (inode.copy is not None and inode.copy.owned):
             self._removed(parent, name, inode, gone=inode is not None and await self._is_no_more(inode))
             return
@@ -251,7 +249,7 @@ class FileSystem:
         (old, old_name), (new, new_name) = source, target
         inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not there:
-            await self.committer.settle(inode)  # what has a new name is whole
+            await self.committer.settle(inode)  # a file has its new name only once it is whole
         if over is Over.REPLACE and there is not inode:
             await self._before_replacing(there)
         places = self._inside(old, old_name), self._inside(new, new_name)
@@ -276,7 +274,8 @@ class FileSystem:
 
     @contextlib.asynccontextmanager
     async def _settled(self, inode: Inode | None) -> AsyncIterator[None]:
-        """While a name is taken away no commit of what it leads to is on its way: it would change what is gone."""
+        """Hold while a name is removed: no commit of its file is on its way then, which would change a file that is
+        gone."""
         copy = inode.copy if inode is not None else None
         if copy is None or not copy.queued:
             yield
@@ -303,13 +302,13 @@ class FileSystem:
         _learn(inode, done)
 
     async def space(self) -> tuple[int, int]:
-        """Bytes of files in all, and free: each takes as much as its copies; the narrowest quota may leave less."""
+        """Return (total, free) bytes of files, each with its copies; the narrowest quota may leave less."""
         return (await self._cluster.space(self.inodes.place(self.inodes.root))).of_files(self._cluster.wanted)
 
     # --- attributes -------------------------------------------------------------------------------------------------
 
     async def set(self, inode: Inode, setting: Setting) -> None:
-        """Set mode, owner, times; of a file that was changed here they are committed with its bytes."""
+        """Set mode, owner, times; for a file that was changed here they are committed with its bytes."""
         copy = inode.copy
         if setting.mode is not None and inode.attributes.type == TYPE_SPECIAL:
             mode = stat.S_IFMT(inode.attributes.mode) | stat.S_IMODE(setting.mode)
@@ -327,7 +326,7 @@ class FileSystem:
             inode.touched_ns = 0
 
     async def resize(self, inode: Inode, size: int, *, by_name: bool) -> None:
-        """Cut a file, or lengthen it by zeros; by name: as it is in the cluster now, and committed at once."""
+        """Truncate a file, or lengthen it by zeros; by name: in its present version, and committed at once."""
         if by_name and not inode.gone:
             await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
         alone = not inode.opens and (inode.copy is None or not inode.copy.staged.changed)
@@ -335,18 +334,18 @@ class FileSystem:
         if by_name:
             try:
                 await self.committer.commit(inode)
-            except BaseException:  # also who is interrupted
-                if alone and not inode.opens and inode.copy is not None:  # else whoever closes it next would cut it
+            except BaseException:  # also when the program is interrupted
+                if alone and not inode.opens and inode.copy is not None:  # else the next `close` would truncate it
                     inode.copy.restart(Staged.of(inode.attributes.etag, inode.attributes.size))
                 raise
 
     async def _resize(self, inode: Inode, size: int) -> None:
         copy = self.cache.of(inode)
-        inode.opens += 1  # else whoever closes it now lets go of this copy
+        inode.opens += 1  # else a `close` meanwhile drops this copy
         try:
             async with copy.lock:
                 copy.resize(size)
-            if not copy.staged.changed:  # then nothing is committed that takes along what was set
+            if not copy.staged.changed:  # then no commit follows that carries the attributes
                 await self.set(inode, copy.settled())
                 if not (inode.gone or copy.staged.changed):
                     copy.setting = LEAVE
@@ -356,7 +355,7 @@ class FileSystem:
     # --- open files -------------------------------------------------------------------------------------------------
 
     async def create(self, parent: Inode, name: str, flags: int, mode: int, owner: Owner) -> Handle:
-        """Make a file and open it; one that is there is opened, unless the caller wants a new one."""
+        """Make a file and open it; open an existing one, unless `O_EXCL` forbids it."""
         try:
             inode = await self._made_file(parent, name, mode, owner, marked=self.committer.makes_many())
         except CheloniaError as error:
@@ -370,7 +369,7 @@ class FileSystem:
         return self._opened(inode, flags)
 
     async def open(self, inode: Inode, flags: int) -> Handle:
-        """Open a file, as it is in the cluster now."""
+        """Open a file in its present version."""
         if not inode.gone:
             await self._look_anew(inode, flags)
         if flags & os.O_TRUNC and flags & os.O_ACCMODE != os.O_RDONLY:
@@ -393,16 +392,16 @@ class FileSystem:
             return  # the cluster is away; what is here can be read
         inode.learn(there.attributes)
         if there.attributes.version < inode.attributes.version:
-            return  # something was committed here since it was asked for
+            return  # a commit from here came after the request
         if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
             self._reader.changed(inode, copy, there)
         if there.data is not None or there.sources or (there.blobs and there.told >= there.attributes.size):
             copy = self.cache.of(inode)
-            if copy.staged.etag == there.attributes.etag:  # what was changed here may be of another version
+            if copy.staged.etag == there.attributes.etag:  # local changes may be of another version
                 copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
 
     async def _looked_written(self, inode: Inode, want: Want, *, spare: bool) -> Looked:
-        """A file as it is in the cluster, once its bytes are there."""
+        """Look a file up, once its bytes are there."""
         there = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
         for _ in range(_LOOKS_MAX):
             if not _is_awaited(inode, there.attributes):
@@ -420,7 +419,7 @@ class FileSystem:
             return await self._cluster.look(place)
 
     async def read(self, handle: Handle, offset: int, size: int) -> bytes:
-        """Bytes of an open file; fewer at its end."""
+        """Read bytes of an open file; fewer at its end."""
         inode = handle.inode
         copy = self.cache.of(inode)
         handle.run = handle.run + size if offset == handle.at else 0
@@ -435,26 +434,26 @@ class FileSystem:
         return copy.read(offset, size)
 
     async def write(self, handle: Handle, offset: int, data: bytes) -> int:
-        """Change bytes of an open file, here."""
+        """Change bytes of an open file in its local copy."""
         copy = self.cache.of(handle.inode)
         async with copy.lock:
             append = bool(handle.flags & os.O_APPEND)
             if append:
-                offset = copy.staged.size  # the kernel's is older, where others have appended meanwhile
+                offset = copy.staged.size  # the kernel's is too low if others have appended meanwhile
             self.cache.with_room(lambda: copy.write(offset, data, append=append))
         self.cache.took(len(data))
         return len(data)
 
     async def flush(self, handle: Handle) -> None:
-        """What `close` does: commit."""
+        """Commit as `close` does (`FileCommitter.close`)."""
         await self.committer.close(handle.inode)
 
     async def sync(self, handle: Handle) -> None:
-        """What `fsync` does: commit, and fail when that is not possible now."""
+        """Commit as `fsync` does: fail when that is not possible now."""
         await self.committer.commit(handle.inode)
 
     async def release(self, handle: Handle) -> None:
-        """The last one who had it open has closed it."""
+        """Close an open file after its last `close`."""
         inode = handle.inode
         try:
             await self.committer.part(inode)
@@ -468,11 +467,11 @@ class FileSystem:
             self.cache.took(0)
 
     def forget(self, number: int, count: int) -> None:
-        """The kernel lets go of an inode."""
+        """Lower the kernel's count of an inode, which it forgets."""
         self.forgotten(self.inodes.forget(number, count))
 
     def forgotten(self, inode: Inode | None) -> None:
-        """Let go of the bytes of an inode that nobody knows any more."""
+        """Drop the bytes of an inode that is no longer known."""
         if inode is not None:
             self.cache.drop(inode)
 
@@ -488,13 +487,13 @@ class FileSystem:
 
 _NEW: Final = When(absent=True)
 _PAUSE_S: Final = 0.03
-"""Between two looks at a file whose bytes are to come."""
+"""Pause between two looks at a file whose bytes are to come."""
 _LOOKS_MAX: Final = round(AWAITED_S / _PAUSE_S)
-"""So many of them at most: this machine's clock may be slow, and no bytes may come."""
+"""Limit of these looks: this machine's clock may be slow, and no bytes may come."""
 
 
 def _wanted(flags: int, *, here: bool) -> Want:
-    """What to ask of a file that is opened: also whether it may be written, as few programs read what `close` says."""
+    """The look for a file to open; for writing also at the right to, as few programs check the result of `close`."""
     reads = READABLE if flags & os.O_ACCMODE != os.O_WRONLY else Want.BYTES
     want = Want.NOTHING if here or flags & os.O_TRUNC else reads
     return want if flags & os.O_ACCMODE == os.O_RDONLY else want | Want.WRITE
@@ -505,14 +504,14 @@ def _is_awaited(inode: Inode, known: Attributes) -> bool:
 
 
 def _touch(inode: Inode, name: str = "") -> None:
-    """Its times change with its names, and with what is in it, here under `name`: the cluster does not say so."""
+    """Note a change of its names or, under `name`, of its content: the cluster does not report the times of these."""
     inode.touched_ns = time.time_ns()
     if name:
         inode.children.change(name, time.monotonic_ns())
 
 
 def _still(inode: Inode | None) -> When:
-    """A name leads to what is known: by now another machine may have given it to something else."""
+    """The condition that a name still leads to the known entry: another machine may have changed it."""
     return When(guid=inode.guid) if inode is not None else ANY
 
 

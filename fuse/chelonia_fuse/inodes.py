@@ -1,7 +1,7 @@
 """The inodes that the kernel knows: numbers, names, how often each was looked up. Pure.
 
-An inode's number comes from its GUID, so it is the same after every mount. Names are those that were last seen here;
-they serve to write a path into messages and records, and to find what a name on this mount leads to.
+An inode's number comes from its GUID, so it is the same after every mount. Its names are those last seen here: they
+make paths for messages and records, and serve lookups by name.
 Invariants: a number is never given to two entries at a time; the root is number 1 and is never forgotten.
 """
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 ROOT: Final = 1
 _BITS: Final = 62
 LAGS_NS: Final = 1_000_000_000
-"""How far a listing, which tells no versions of files, may be behind a look or a change that was answered."""
+"""How far a listing, which has no versions of files, may be behind an answered look or change."""
 UNWRITTEN_NS: Final = 1
-"""The access time of a file whose bytes are still to come, from a mount that does not wait for them."""
+"""Access time that marks a file whose bytes are still to come, from a mount that does not wait for them."""
 AWAITED_S: Final = 3.0
 """How long after such a file was made other mounts wait for its bytes, at most."""
 AT_ONCE: Final = 8
-"""This share of those that may be known goes at once: while any goes, the kernel takes attributes of a listing for old,
-and asks for those of each entry."""
+"""Known entries are forgotten in portions of one in so many. While any is forgotten, the kernel treats attributes of a
+listing as old, and requests those of each entry."""
 TOLD_MAX, LARGE_MAX = 8, 4
-"""Collections of which parts that were told are kept, and of which listings of several pages."""
+"""Collections with a kept part of a listing, and with a kept listing of several pages."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,17 +48,17 @@ class Inode:
     """One entry that the kernel knows.
 
     Args:
-        attributes: as last told by the cluster.
+        attributes: the cluster's last answer.
         names: `(number of the parent, name)`, as seen on this mount.
         lookups: the kernel's count; opens: files open now.
-        gone: the last name was taken away here while it was open.
+        gone: its last name was removed here while it was open.
         shown: the etag of the bytes that the kernel may have in its cache.
-        touched_ns: when this mount last changed its names, or what is in the collection.
-        learned_ns: when the attributes were told with their version, monotonic.
-        heard_ns: when the listing was asked for that told of it last, monotonic.
+        touched_ns: when this mount last changed its names, or the entries of the collection.
+        learned_ns: monotonic time of the last answer that had attributes with their version.
+        heard_ns: monotonic time of the request for the last listing that had it.
         known_names: of a collection: see `children`.
-        told_size: the size that the kernel was last told.
-        made_ns: when this mount asked to make it, monotonic; 0: it did not.
+        told_size: the size that the kernel last got.
+        made_ns: monotonic time of this mount's request to make it; 0: there was none.
     """
 
     number: int
@@ -78,24 +78,24 @@ class Inode:
 
     @property
     def guid(self) -> Guid:
-        """Of the entry."""
+        """GUID of the entry."""
         return self.attributes.guid
 
     @property
     def children(self) -> KnownNames:
-        """Which names in this collection are known."""
+        """Known names in this collection."""
         if self.known_names is None:
             self.known_names = KnownNames()
         return self.known_names
 
     def learn(self, attributes: Attributes) -> None:
-        """Take what the cluster says, unless something newer is known."""
+        """Take attributes that the cluster answers, unless newer ones are known."""
         if attributes.version >= self.attributes.version:
             self.attributes = _sharing(attributes, attributes.version)
             self.learned_ns = time.monotonic_ns()
 
     def hear(self, attributes: Attributes, asked_ns: int) -> None:
-        """Take what a listing says that was asked for at a monotonic time: without a version, times decide."""
+        """Take attributes of a listing requested at a monotonic time: without a version, times decide."""
         known, since_ns = self.attributes, asked_ns - self.learned_ns
         if attributes.version:
             self.learn(attributes)
@@ -107,7 +107,7 @@ class Inodes:
     """All inodes that the kernel knows, by number, GUID and name."""
 
     def __init__(self, root: Attributes, place: LogicalName, kept_max: int = INODES) -> None:
-        """`place`: what is mounted; `kept_max`: how many are known before the oldest go."""
+        """`place`: the mounted collection; `kept_max`: inodes known before the oldest are forgotten."""
         self._place = place
         self._kept_max = kept_max
         self.root = Inode(ROOT, root, lookups=1)
@@ -125,13 +125,13 @@ class Inodes:
         return self._by_number[number]
 
     def seen(self, attributes: Attributes, parent: int = 0, name: str = "") -> Inode:
-        """The inode of an entry, made when it is new here; `name` leads to it."""
+        """Return the inode of an entry, made when it is new here; `name` leads to it."""
         inode = self._known(self._at(attributes.guid), attributes, parent, name)
         inode.learn(attributes)
         return inode
 
     def listed(self, attributes: Attributes, parent: int, name: str, asked_ns: int) -> Inode:
-        """The inode of an entry of a listing, as `seen`; `asked_ns`: when it was asked for, monotonic."""
+        """Return the inode of an entry of a listing, as `seen`; `asked_ns`: monotonic time of its request."""
         inode = self._at(attributes.guid)
         if inode is not None:
             inode.hear(attributes, asked_ns)
@@ -155,14 +155,14 @@ class Inodes:
         return inode
 
     def told(self, inode: Inode, told: Told) -> None:
-        """Keep what was told of the names in a collection; of a few only, as entries take room."""
+        """Keep a listed part of a collection, for at most `TOLD_MAX` collections, as entries take room."""
         inode.children.listed(told)
         self._told.append(inode.children)
         if len(self._told) > TOLD_MAX and (oldest := self._told.popleft()) not in self._told:
             oldest.told = NOTHING
 
     def told_large(self, inode: Inode, listing: LargeListing) -> None:
-        """Keep a listing of several pages of a collection; of a few only, as each has a file."""
+        """Keep a listing of several pages of a collection, for at most `LARGE_MAX`, as each has a file."""
         children = inode.children
         if children.large is not None:
             children.large.close()
@@ -173,7 +173,7 @@ class Inodes:
             oldest.large = None
 
     def named(self, parent: int, name: str) -> Inode | None:
-        """What a name was last seen to lead to."""
+        """Return the inode that a name was last seen to lead to."""
         return self._children.get((parent, name))
 
     def name(self, inode: Inode, parent: int, name: str) -> None:
@@ -181,7 +181,7 @@ class Inodes:
         if inode.names[:1] == (key,):
             return
         self.unname(parent, name)
-        inode.names = (key, *inode.names)  # the newest first: others may have taken those before away
+        inode.names = (key, *inode.names)  # the newest first: others may have removed the older ones
         self._children[key] = inode
 
     def unname(self, parent: int, name: str) -> None:
@@ -190,7 +190,7 @@ class Inodes:
             inode.names = tuple(each for each in inode.names if each != (parent, name))
 
     def doubt(self, inode: Inode) -> None:
-        """What was told of it is past: what has its names is asked."""
+        """Treat all answers about it as outdated: its names are looked up anew."""
         inode.learned_ns = inode.heard_ns = 0
         for number, name in inode.names:
             if (above := self._by_number.get(number)) is not None:
@@ -206,12 +206,12 @@ class Inodes:
 
     @property
     def crowded(self) -> bool:
-        """Whether the kernel lets go of less than it was asked to: a listing is to tell it of no more."""
+        """Whether the kernel forgets fewer inodes than requested: a listing adds no more then."""
         return len(self) > self._kept_max + 2 * self._kept_max // AT_ONCE
 
     def too_many(self) -> list[tuple[int, str]]:
-        """Names, as `(number of the parent, name)`, that the kernel may let go of: those of the oldest files, that
-        nobody has open. Those that were looked through come last the next time."""
+        """Return names, as `(number of the parent, name)`, that the kernel may forget: those of the oldest files that
+        are not open. Inodes checked here come last the next time."""
         names = list[tuple[int, str]]()
         share = self._kept_max // AT_ONCE
         if self._new < share or len(self) <= self._kept_max:
@@ -224,23 +224,23 @@ class Inodes:
         return names
 
     def drop(self, inode: Inode) -> Inode | None:
-        """Let go of an inode that neither the kernel nor a commit needs. Returns: it, when it went just now."""
+        """Remove an inode that neither the kernel nor a commit needs. Returns: it, when it was removed just now."""
         if self._by_number.get(inode.number) is not inode:
-            return None  # it went before, and another one may have its number
+            return None  # it was removed before, and another one may have its number
         if inode.lookups > 0 or inode.opens > 0 or (inode.copy is not None and inode.copy.busy):
             return None
         for parent, name in inode.names:
             above = self._by_number.get(parent)
             if inode.learned_ns and above is not None and above.known_names and above.known_names.large:
-                above.known_names.large.change(name, time.monotonic_ns())  # it told of what was before
+                above.known_names.large.change(name, time.monotonic_ns())  # it has an earlier state
             self.unname(parent, name)
         del self._by_number[inode.number]
         self._elsewhere.pop(inode.guid, None)
         return inode
 
     def place(self, inode: Inode) -> LogicalName:
-        """Where it is: by its names where they are known up to the root, else by its GUID. Deeper than the name law
-        allows, where programs get step by step, its collection is told by its GUID."""
+        """Return its place: by its names where they are known up to the root, else by its GUID. Deeper than the name
+        law allows, where programs get step by step, it is a name in its collection's GUID."""
         parts: list[str] = []
         at = inode
         while at is not self.root:
@@ -259,7 +259,7 @@ class Inodes:
         return self.entry(inode) if is_long else place
 
     def entry(self, inode: Inode) -> LogicalName:
-        """One of its names, in the collection that has it; by its GUID where none is known."""
+        """Return one of its names, below the GUID of its collection; its own GUID where none is known."""
         for number, name in inode.names:
             if (above := self._by_number.get(number)) is not None:
                 return LogicalName(above.guid, (name,))
@@ -273,13 +273,13 @@ class Inodes:
 
 
 def _sharing(attributes: Attributes, version: int) -> Attributes:
-    """The same of a version, with one text for what many entries have in common."""
+    """The attributes with a version, and with shared strings for values that many entries have in common."""
     kind, owner = intern(attributes.type), Dn(intern(attributes.owner))
     return structs.replace(attributes, version=version, type=kind, owner=owner)
 
 
 def number_of(guid: Guid) -> int:
-    """The number of an entry on every mount, unless another one has it."""
+    """Return the number of an entry on every mount, unless another one has it."""
     return int(guid[-17:].replace("-", ""), 16) % (1 << _BITS)  # `UUID` takes four times as long
 
 

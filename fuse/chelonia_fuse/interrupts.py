@@ -1,7 +1,7 @@
-"""Gives up requests whose program is to end, as Ctrl-C and `kill` ask: the kernel holds it until they are answered.
+"""Interrupts of requests whose program has a signal to end: the kernel holds it until they are answered.
 
-The binding does not pass on that the kernel says so. So of what takes long the program is looked at: `pid` is the one
-that asks, or has opened what is read or written. What was to be committed is committed behind the last close.
+The binding does not pass the kernel's interrupts on. So the program of a long request is checked for such signals.
+`pid` is the process that makes the request, or that has opened its file. Changes are committed behind the last close.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDING: Final = sum(
 
 
 def is_to_end(status: str) -> bool:
-    """Whether a process was told to end, and has not heard it, by its `status` (proc(5))."""
+    """Whether a signal to end is pending and not blocked in a process, by its `status` (proc(5))."""
     sets = dict(line.split(":\t", 1) for line in status.splitlines() if line.startswith(("Sig", "Shd")))
     sent, blocked = (int(sets[name], 16) for name in ("SigPnd", "SigBlk"))
     return bool((sent | int(sets["ShdPnd"], 16)) & ~blocked & _ENDING)
@@ -30,13 +30,13 @@ def is_to_end(status: str) -> bool:
 
 @dataclass(slots=True)
 class RequestWatch:
-    """The requests in work: since when, and for which process (0: it is not known)."""
+    """The requests under way: since when, and for which process (0: not known)."""
 
     _since: dict[asyncio.Task[Any] | None, tuple[float, int]] = field(default_factory=dict)
     _given_up: set[asyncio.Task[Any] | None] = field(default_factory=set)
 
     def begin(self, pid: int) -> asyncio.Task[Any] | None:
-        """A request of this task begins. Returns: what `end` is to be told."""
+        """Begin a request of this task. Returns: the argument for `end`."""
         task = asyncio.current_task()
         self._since[task] = time.monotonic(), pid
         return task
@@ -51,20 +51,20 @@ class RequestWatch:
         return asyncio.current_task() in self._given_up
 
     def end(self, task: asyncio.Task[Any] | None) -> None:
-        """The request of a task is over; the task goes on to the next one."""
+        """End the request of a task, which goes on to the next one."""
         self._since.pop(task, None)
         if task is not None and task in self._given_up:
             self._given_up.discard(task)
             task.uncancel()
 
     async def watch(self) -> None:
-        """Look again and again."""
+        """Look every `LOOK_S` until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Give up what is to be given up."""
+        """Cancel long requests whose program has a signal to end."""
         for task, (since_s, pid) in list(self._since.items()):
             if now_s - since_s < LONG_S or not pid or task is None or task in self._given_up:
                 continue

@@ -1,8 +1,8 @@
-"""Changes that were closed here and are not committed yet, on this machine's disk.
+"""Changes of closed files that are not committed yet, on this machine's disk.
 
-There is a record beside the bytes of each; of small files records and bytes stand one behind another. A record is
-written whole or not at all. What has one survives the end of the mount and of the machine, and is committed by the next
-mount of the same place.
+A record stands beside the bytes of each; for small files records and bytes are packed one behind another. A record is
+written whole or not at all. A change with a record survives the end of the mount and of the machine: the next mount of
+the same place commits it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from chelonia.core.ports.files import Setting
 from chelonia_fuse.staging import Range, Ranges, Staged
 
 TURN_BYTES: Final = 16 << 20
-"""Of a file of packed records, before the other one is used."""
+"""Size of a file of packed records from which the other one is used."""
 _HEAD: Final = struct.Struct("<III")
 """Length of the record and of the bytes behind it, and a CRC-32 of both."""
 _LOG = logging.getLogger(__name__)
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """One change. `path`: where the file was; `commit`: the etag that its bytes are to have, "" where it was not chosen
-    yet; the rest as in `Staged`."""
+    """One change. `path`: the file's place then. `commit`: the etag chosen for its bytes, "" for none yet. The rest is
+    as in `Staged`."""
 
     guid: str
     path: str
@@ -52,12 +52,12 @@ class JournalRecord(msgspec.Struct, frozen=True):
         return Staged(self.etag, self.base, self.size, self.kept, appended=self.appended, valid=valid, dirty=dirty)
 
     def setting(self) -> Setting:
-        """The attributes to commit with it."""
+        """Return the attributes to commit with it."""
         return Setting(**self.attributes)
 
 
 def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: str = "") -> JournalRecord:
-    """The record of a change."""
+    """Return the record of a change."""
     values = structs.asdict(setting)
     return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
@@ -67,7 +67,7 @@ def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: s
 
 
 class StagingJournal:
-    """The records, one file each; `packed`: those of small files, with their bytes; `unreadable`: whose were not."""
+    """The records, one file each. `packed`: those of small files, with their bytes. `unreadable`: GUIDs of bad ones."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -78,7 +78,7 @@ class StagingJournal:
         self.packed = PackedJournal(directory.with_name("packed"))
 
     def write(self, record: JournalRecord) -> None:
-        """Keep a record, in place of what was kept of the same file."""
+        """Write a record durably, in place of an earlier one of the same file. Raises: OSError."""
         path = self._path(record.guid)
         new = path.with_suffix(".new")
         with new.open("wb") as file:
@@ -94,9 +94,9 @@ class StagingJournal:
             self._unsynced = True
 
     async def settled(self) -> None:
-        """Return once the disk knows what was let go of: after a power cut it is not committed again."""
+        """Return once removals are durable: after a power cut they are not committed again."""
         try:
-            async with self._settling:  # a sync on its way may be of what this caller let go of
+            async with self._settling:  # a sync under way may be of this caller's removals
                 if self._unsynced:
                     self._unsynced = False
                     await asyncio.to_thread(self._sync)
@@ -105,7 +105,7 @@ class StagingJournal:
             _LOG.error("journal %s: %s: after a power cut what is committed may be tried again", self._directory, error)
 
     def records(self) -> list[JournalRecord]:
-        """All that is kept. One that cannot be read, or whose bytes are gone, is set aside, and told."""
+        """Return all records. One that cannot be read, or whose bytes are gone, becomes .bad, and is logged."""
         out = []
         for path in sorted(self._directory.glob("*.json")):
             try:
@@ -130,10 +130,10 @@ class StagingJournal:
 
 
 class PackedJournal:
-    """Records of small files with their bytes, in two files in turn; one that holds nothing more is emptied.
+    """Records of small files with their bytes, in two files in turn; one without pending changes is emptied.
 
-    A frame is a head, a record and bytes; one whose record is a GUID alone says that its change needs no record more.
-    What is torn at the end was never promised. All frames of one file that count are in one of the two.
+    A frame is a head, a record and bytes; one with a GUID in place of a record ends that change. A torn frame at the
+    end was never promised. All frames of one file that count are in one of the two.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -141,13 +141,13 @@ class PackedJournal:
         self._paths = [directory / "0", directory / "1"]
         self._fds = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._paths]
         self._held: list[set[str]] = [set(), set()]
-        self._over = set[str]()  # of these what need not be held: no frame says so yet
+        self._over = set[str]()  # of these the changes that are over, without a frame that says so yet
         self._at = self._size = 0
         self._syncs: list[asyncio.Task[None]] = []
         self._unsynced = set[int]()
 
     def records(self) -> Iterator[tuple[JournalRecord, bytes]]:
-        """All that an earlier mount kept here."""
+        """Yield the records and bytes that an earlier mount has left."""
         found = dict[str, tuple[JournalRecord, bytes]]()
         for path in self._paths:
             here = dict[str, tuple[JournalRecord, bytes]]()
@@ -155,7 +155,7 @@ class PackedJournal:
                 if head.startswith(b"{"):
                     record = msgspec.json.decode(head, type=JournalRecord)
                     here[record.guid] = record, data
-                else:  # of this file: the other one may have a later change
+                else:  # in this file alone: the other one may have a later change
                     here.pop(head.decode(), None)
             found |= here
         yield from found.values()
@@ -166,9 +166,9 @@ class PackedJournal:
             os.fdatasync(fd)
 
     async def keep(self, record: JournalRecord, data: bytes) -> None:
-        """Return once a record and its bytes are on the disk; who comes meanwhile shares the next sync.
+        """Return once a record and its bytes are on the disk; concurrent calls share a sync.
 
-        Raises: OSError when they are not; until `done` this one may be there, or the one before.
+        Raises: OSError when they are not; until `done` this record may be there, or the one before.
         """
         if self._size > TURN_BYTES and not self._held[1 - self._at]:
             self._at, self._size = 1 - self._at, 0
@@ -179,7 +179,7 @@ class PackedJournal:
         await self._synced()
 
     async def settled(self) -> None:
-        """Return once the disk knows what is done. Raises: OSError."""
+        """Return once ended changes are durable. Raises: OSError."""
         for at, held in enumerate(self._held):
             if held & self._over:
                 self._say(at)
@@ -194,15 +194,15 @@ class PackedJournal:
     async def _sync(self, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
-                await before  # when it failed, nobody knows what of the file is on the disk
-            for at in sorted(self._unsynced):  # a sync takes as long where nothing was written
+                await before  # raises when it failed: then it is not known which bytes are on the disk
+            for at in sorted(self._unsynced):  # only these: a sync takes as long where nothing was written
                 self._unsynced.remove(at)
                 await asyncio.to_thread(os.fdatasync, self._fds[at])
         finally:
             del self._syncs[0]
 
     def done(self, guid: str) -> None:
-        """A change is committed, or no more. A full disk is told later, and all of it is there until then."""
+        """End a change: it is committed, or no more. On a full disk its frame is written later; until then it stays."""
         for at, held in enumerate(self._held):
             if guid in held:
                 self._over.add(guid)
@@ -233,7 +233,7 @@ class PackedJournal:
             while frame:
                 frame = frame[os.write(fd, frame) :]
         except OSError:
-            os.ftruncate(fd, end)  # what comes later is to be read
+            os.ftruncate(fd, end)  # else later frames could not be read
             raise
         self._unsynced.add(at)
         self._size += len(body) if at == self._at else 0

@@ -1,6 +1,6 @@
-"""The binding to the kernel, by pyfuse3: nothing else here imports it. Requests in, answers out; nothing is decided.
+"""The binding to the kernel, by pyfuse3: no other module here imports it. Requests in, answers out; decides nothing.
 
-What notifies the kernel (invalidations) would stop the event loop for good when called in it, so it goes to a thread.
+Invalidations, which notify the kernel, would stop the event loop for good when called in it, so they go to a thread.
 Locks of `flock` and `fcntl`, and `fallocate`, do not reach a file system through this binding.
 """
 
@@ -38,30 +38,30 @@ from chelonia_fuse.stats import BLOCK, Shown, mode_of, shown
 from chelonia_fuse.xattrs import Xattrs
 
 TASKS_MAX: Final = 128
-"""Requests in work at once."""
+"""Requests under way at once."""
 IN_VAIN_MAX: Final = 2
-"""So often the session may be seen readable while nobody waits: who reads next is about to. Then all are at work."""
+"""Times that the session may be readable while no task waits, as the next is about to; after more all are busy."""
 PREFERRED_BYTES: Final = 128 * 1024
 DOTS: Final = 2
-"""A listing begins with `.` and `..`, as programs that count what is in a directory expect."""
+"""Entries before all others of a listing: `.` and `..`, as programs that count entries expect."""
 _BLOCK_BYTES: Final = 4096
 _FILES: Final = 1 << 40
-"""There is no limit to the number of entries."""
+"""Free entries for `statfs`: there is no limit."""
 _OF_INODES: Final = frozenset(
     {
         "getattr", "setattr", "open", "read", "write", "flush", "fsync", "release", "opendir", "readdir",
         "getxattr", "setxattr", "removexattr", "listxattr",
     }
 )  # fmt: skip
-"""Requests about an entry that was there: when it is gone the kernel is to look its name up anew (ESTALE)."""
+"""Requests about a known entry: when it is gone the kernel has to look its name up anew (ESTALE)."""
 _OF_NAMES: Final = frozenset({"create", "mknod", "mkdir", "symlink", "link", "rename", "unlink", "rmdir"})
-"""And requests about names in directories that were there."""
+"""Requests about names in known directories, for which the same holds."""
 _UNAWAITED: Final = frozenset({"release", "releasedir"})
-"""What a program does not wait for, and what its bytes depend on: it is not given up."""
+"""Requests that no program waits for, and on which bytes depend: they are not interrupted."""
 _OF_DISK: Final = {errno.ENOSPC: errno.ENOSPC, errno.EDQUOT: errno.EDQUOT} | dict.fromkeys(
     (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE), errno.EIO
 )
-"""Troubles of this machine, and what they are to programs: of what is mounted none of the last is true."""
+"""Errors of this machine, and the errno for programs: the last ones are not true of the mount."""
 _LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ R = TypeVar("R")
 def _answering(
     act: Callable[Concatenate[Binding, P], Awaitable[R]],
 ) -> Callable[Concatenate[Binding, P], Coroutine[Any, Any, R]]:
-    """Counts a request, and turns its failure into an errno and a line in the log."""
+    """Count a request, and turn its failure into an errno and a line in the log."""
     op = act.__name__
     is_unawaited = op in _UNAWAITED
 
@@ -116,7 +116,7 @@ def _answering(
 
 
 class Binding(pyfuse3.Operations):
-    """What pyfuse3 calls."""
+    """The operations that pyfuse3 calls."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -136,7 +136,7 @@ class Binding(pyfuse3.Operations):
         self.read_bytes = self.written_bytes = 0
 
     def path(self, at: object) -> str:
-        """A path for the log."""
+        """Return a path for the log."""
         inode = self._at(at)
         return str(self._system.inodes.place(inode)) if inode is not None else "?"
 
@@ -150,7 +150,7 @@ class Binding(pyfuse3.Operations):
             return None
 
     def _doubt(self, *told: object) -> None:
-        """Of no entry here, told by numbers or by numbers and names, serves a listing for the lookups that follow."""
+        """Have entries, by number, or by number and name, looked up anew: no listing serves for them."""
         inodes = self._system.inodes
         named = (inodes.named(at, name.decode()) for at, name in pairwise(told) if isinstance(name, bytes))  # type: ignore[arg-type]
         for inode in (*map(self._at, told), *named):
@@ -171,7 +171,7 @@ class Binding(pyfuse3.Operations):
         return self._entry(inode)
 
     def _let_go(self) -> None:
-        """Keep the memory flat over any number of files: a thread of pyfuse3 tells the kernel."""
+        """Have the kernel forget old entries, by a thread of pyfuse3, so that memory stays flat."""
         for parent, name in self._system.inodes.too_many():
             pyfuse3.invalidate_entry_async(pyfuse3.InodeT(parent), name.encode(), ignore_enoent=True)
 
@@ -182,7 +182,7 @@ class Binding(pyfuse3.Operations):
         return self._next
 
     def _pid(self, at: Any, told: object) -> int:
-        """Who asks, or has opened what a request is about."""
+        """The process that makes a request, or that has opened its file."""
         return int(told.pid) if isinstance(told, pyfuse3.RequestContext) else self._pids.get(at, 0)
 
     # --- names ---
@@ -327,7 +327,7 @@ class Binding(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         handle = await self._system.open(self._inode(inode), flags)
         told = handle.inode.told_size
-        if told != self._entry(handle.inode).st_size:  # else the kernel would read up to the size that it was told
+        if told != self._entry(handle.inode).st_size:  # else the kernel would read up to its old size
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(pyfuse3.invalidate_inode, pyfuse3.InodeT(inode), attr_only=True)
         return self._opened(handle)
@@ -383,7 +383,7 @@ class Binding(pyfuse3.Operations):
             if start_id <= at and not pyfuse3.readdir_reply(token, name, _numbered(number, stat.S_IFDIR), at + 1):
                 return
         if start_id == DOTS and directory.is_empty:
-            return  # it was asked already
+            return  # the cluster has answered already
 
         def accept(entry: Named, inode: Inode | None, following: int) -> bool:
             if inode is None and UNLOOKED:
@@ -393,7 +393,7 @@ class Binding(pyfuse3.Operations):
                 entry.attributes, directory.inode.number, entry.name, directory.asked_ns
             )
             told = self._entry(inode)
-            told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # who reads slowly asks anew
+            told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # a page may be old by now
             taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, DOTS + following)
             inode.lookups += taken
             return taken
@@ -408,11 +408,11 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        return  # every change of a name is durable before it is answered
+        return  # every change of a name is durable when it is answered
 
 
 def _time(ns: int) -> int:
-    """A time that is not kept becomes the nearest that is."""
+    """The nearest time that the cluster can keep."""
     return min(max(0, ns), bounds.TIME_S_MAX * 10**9)
 
 
@@ -431,7 +431,7 @@ def _filled(told: Shown) -> pyfuse3.EntryAttributes:
 
 
 def _numbered(number: int, mode: int) -> pyfuse3.EntryAttributes:
-    """An entry of a listing that the kernel is told the number and type of, and does not keep."""
+    """An entry of a listing with number and type alone, which the kernel does not keep."""
     entry = pyfuse3.EntryAttributes()
     entry.st_ino, entry.st_mode = pyfuse3.InodeT(number), pyfuse3.ModeT(mode)
     if UNLOOKED:
@@ -440,7 +440,7 @@ def _numbered(number: int, mode: int) -> pyfuse3.EntryAttributes:
 
 
 def _node(entry: pyfuse3.EntryAttributes) -> ctypes.c_uint64:
-    """The number by which the kernel would keep an entry. pyfuse3 sets it together with the one that is shown."""
+    """The number by which the kernel would keep an entry. pyfuse3 sets it together with the visible one."""
     return ctypes.c_uint64.from_address(id(entry) + object.__basicsize__)
 
 
@@ -451,8 +451,8 @@ def _is_found(number: int) -> bool:
 
 
 UNLOOKED: Final = _is_found(0x5EED_1234_5678) and _is_found(0x1234_5EED_0001)
-"""Whether this pyfuse3 has that number where it is looked for. Else listings tell the kernel of all entries, however
-many it keeps."""
+"""Whether this pyfuse3 has that number at the expected address. If not, the kernel keeps all listed entries, however
+many."""
 
 
 def _text(name: bytes) -> str:
@@ -467,8 +467,8 @@ def _owner(ctx: pyfuse3.RequestContext) -> Owner:
 
 
 class NoLock:
-    """In the place of the lock behind which pyfuse3 has its tasks wait: `SessionWatch` wakes one for each request.
-    Handing a lock on costs a turn of the event loop each time."""
+    """A replacement of the lock on which pyfuse3's tasks wait: `SessionWatch` wakes one of them for each request.
+    Passing a lock on costs a turn of the event loop each time."""
 
     async def __aenter__(self) -> None:
         return
@@ -478,8 +478,8 @@ class NoLock:
 
 
 class SessionWatch:
-    """Tells when the kernel has a request: one of those who wait, each time. The session is watched all the time;
-    pyfuse3 by itself begins and ends a watch for each request, which costs ten system calls."""
+    """A permanent watch of the session, which wakes one waiting task for each request of the kernel. pyfuse3 by itself
+    begins and ends a watch for each, which costs ten system calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -494,7 +494,7 @@ class SessionWatch:
         return self._fd >= 0
 
     async def readable(self, fd: int) -> None:
-        """Return when there is one; who awaits this reads it in the same step."""
+        """Return when there is a request; the caller reads it in the same step."""
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         self._in_vain = 0
@@ -512,8 +512,8 @@ class SessionWatch:
 
     def _ready(self) -> None:
         if self._woken:
-            return  # who was woken reads it next
-        events = self._session.poll(0)  # a loop may tell of what was read since it looked
+            return  # the woken task reads it next
+        events = self._session.poll(0)  # the loop's event may be of a request that was read since
         has_ended = any(told & ~select.POLLIN for _, told in events)
         while self._waiters and events:
             waiter = self._waiters.pop()
@@ -521,29 +521,29 @@ class SessionWatch:
                 continue  # its task was cancelled
             self._woken = True
             waiter.set_result(None)
-            if has_ended:  # uvloop says so once, and watches no more
+            if has_ended:  # uvloop reports the end once, and watches no more
                 self.closing(self._fd)
             return
         self._in_vain += 1
         if has_ended or self._in_vain > IN_VAIN_MAX:
-            self.end()  # who waits next begins another watch
+            self.end()  # the next waiting task begins another watch
 
     def closing(self, fd: int) -> None:
-        """Have all who wait give up."""
+        """Have all waiting tasks give up."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
 
     def end(self) -> None:
-        """Watch no more, until somebody waits again."""
+        """Watch no more, until a task waits again."""
         if self.watches:
             self._loop.remove_reader(self._fd)
             self._fd = -1
 
 
 async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Callable[[], None]) -> None:
-    """Mount, answer until it is unmounted, and clean up. Raises: OSError, RuntimeError when it cannot be mounted."""
+    """Mount, answer requests until it is unmounted, and clean up. Raises: OSError, RuntimeError from mounting."""
     pyfuse3.asyncio.enable()
     watch = SessionWatch()
     pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
@@ -561,5 +561,5 @@ async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Ca
 
 
 def stop() -> None:
-    """End `serve`; in the thread of the event loop."""
+    """End `serve`. Call it in the thread of the event loop."""
     pyfuse3.terminate()

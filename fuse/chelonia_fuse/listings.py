@@ -1,8 +1,8 @@
-"""What a large directory was told to hold, kept on the disk: who reads it to its end before he looks at what is in it
-(`find`, `du`, `rm -r`) would have to ask for each entry.
+"""The listing of a large directory, kept on disk for lookups. Programs that read a directory to its end before they
+look at its entries (`find`, `du`, `rm -r`) would otherwise cost a request for each.
 
-Decides which lookups it serves. Never tells that a name is not there. What this mount has changed since is not served.
-Of an entry 8 bytes are in memory.
+Decides which lookups it serves. Never answers that a name is not there, and serves no entry that this mount has changed
+since. It takes 8 bytes of memory for each entry.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from chelonia.core.names import entry_key
 from chelonia.core.ports.files import Attributes, Named
 
 HEARD_NS: Final = 30 * 10**9
-"""How old what a listing told may be when it serves for a lookup."""
+"""Age up to which a listed entry serves for a lookup."""
 SERVES: Final = 5
-"""For so many times as long as it has taken a listing serves for lookups: one costs as much more than an entry. It may
-not be at its end: `find` and `du` read 100 000 entries, look at them, and read on."""
+"""How long a listing serves, in multiples of the time it took: a lookup costs as much more than an entry. It serves
+before its end, too: `find` and `du` read 100 000 entries, look at them, and read on."""
 LISTED_MAX: Final = 1 << 19
-"""Entries of a listing that is kept: more than can be listed and looked at within `HEARD_NS`. They take 100 MB."""
+"""Entries of a kept listing: more than can be listed and looked at within `HEARD_NS`. They take 100 MB."""
 BLOCK: Final = 32
-"""Entries that are read together."""
+"""Entries read together."""
 _ENTRIES: Final = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
 _TOLD: Final = msgspec.msgpack.Decoder(tuple[object, ...])
 
@@ -37,7 +37,7 @@ class LargeListing:
     """The entries of one directory, in the order of their keys: a name, and for a directory it ends in `/`."""
 
     def __init__(self, file: int, began_ns: int) -> None:
-        """`file`: the descriptor of an empty one, that is nobody else's; closed with this."""
+        """`file`: the descriptor of an empty file of its own, closed with this listing."""
         self._file = file
         self._began_ns = began_ns
         self._until_ns = 0
@@ -48,7 +48,7 @@ class LargeListing:
         self._changed: set[str] = set()
 
     def add(self, entries: Sequence[Named], asked_ns: int, now_ns: int) -> None:
-        """Take a page in; `asked_ns`: when it was asked for, monotonic."""
+        """Add a page; `asked_ns`: monotonic time of its request."""
         if self._file < 0:
             return
         if len(self._asked) * BLOCK + len(entries) > LISTED_MAX:
@@ -66,19 +66,19 @@ class LargeListing:
         self._until_ns = now_ns + SERVES * (now_ns - self._began_ns)
 
     def change(self, name: str, now_ns: int) -> None:
-        """Take note that something else is known of a name, as this mount has changed it."""
+        """Note that a name is known otherwise, as when this mount has changed it."""
         if self._firsts and now_ns > self._until_ns:
             self.close()
         found = [at for key in (name, name + "/") if (at := self._place(key)) is not None]
         for number, _ in found:
             self._gone[number // 8] |= 1 << number % 8
-        if not found and self._file >= 0:  # a page on its way may tell of what was before
+        if not found and self._file >= 0:  # a page on its way may have the earlier state
             self._changed.add(name)
             if len(self._changed) > LISTED_MAX // BLOCK:
                 self.close()
 
     def find(self, name: str, now_ns: int) -> tuple[Attributes, int] | None:
-        """What a name leads to, and when that was asked for."""
+        """Return the attributes of a name, and the monotonic time of the request for them; None: not served."""
         if now_ns > self._until_ns:
             return None
         for key in (name, name + "/"):
@@ -90,14 +90,14 @@ class LargeListing:
         return None
 
     def close(self) -> None:
-        """Serve no more, and let go of the file."""
+        """Serve no more, and close the file."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._until_ns = -1, -1
         self._firsts, self._changed = [], set()
 
     def _place(self, key: str) -> tuple[int, msgspec.Raw] | None:
-        """The number of an entry, and what was told of it."""
+        """The number of an entry, and its encoded attributes."""
         block = bisect_right(self._firsts, key) - 1
         if block < 0 or self._file < 0:
             return None

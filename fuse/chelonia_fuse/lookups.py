@@ -1,6 +1,6 @@
-"""What a name leads to: from what was told a moment ago where that tells of it, else from the cluster.
+"""Lookups of names: from recent answers where these have the name, else from the cluster.
 
-Who looks at name after name has the next ones listed, which costs less than a question for each.
+For a program that looks at name after name the next ones are listed, which costs less than a request for each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Lookups:
         self._listings: dict[KnownNames, asyncio.Future[None]] = {}
 
     async def lookup(self, parent: Inode, name: str) -> Inode:
-        """What a name leads to. Raises: NOT_FOUND, DENIED."""
+        """Return the inode that a name leads to. Raises: NOT_FOUND, DENIED."""
         check_name(name)
         if self._serves(parent, name) is not None:
             return self._answered(parent, name)
@@ -43,7 +43,7 @@ class Lookups:
         return await self._looked(parent, name, known)
 
     async def _told(self, parent: Inode, name: str) -> bool:
-        """Whether a listing that is made for this lookup, or is on its way, tells of the name."""
+        """Whether a listing that is made for this lookup, or is on its way, covers the name."""
         began_ns, children = time.monotonic_ns(), parent.children
         if self._cluster.is_away:
             return False
@@ -59,26 +59,26 @@ class Lookups:
             looked = await self._cluster.look(LogicalName(parent.guid, (name,)), spare=known is not None)
         except CheloniaError as error:
             if error.kind in AGAIN and known is not None:
-                return known  # what is known can be shown, and what is here read, while the cluster is away
+                return known  # while the cluster is away known entries are shown, and local bytes read
             if error.kind is Kind.NOT_FOUND:
                 self._inodes.unname(parent.number, name)
             raise
         return self._inodes.seen(looked.attributes, parent.number, name)
 
     def age_s(self, parent: Inode, name: str) -> float:
-        """How old an answer is that was just given."""
+        """Return the age of the answer just given for a name."""
         asked_ns = self._serves(parent, name)
         return 0.0 if asked_ns is None else (time.monotonic_ns() - asked_ns) / 1e9
 
     def _serves(self, parent: Inode, name: str) -> int | None:
-        """When that was asked for which tells of a name."""
+        """The monotonic time of the request whose answer serves for a name; None: there is none."""
         known, now_ns = parent.known_names, time.monotonic_ns()
         if known is None or parent.gone or not known.has(name, now_ns):
             return None
         if name not in known.told.entries and (
             not self._behind.is_busy() or self._inodes.named(parent.number, name) is not None
         ):
-            return None  # others may have made it: who makes many files finds out when he makes it; others ask
+            return None  # another mount may have made it; only a program that makes many files finds out by making it
         return known.told.asked_ns
 
     def _answered(self, parent: Inode, name: str) -> Inode:
@@ -90,7 +90,7 @@ class Lookups:
         return self._inodes.listed(attributes, parent.number, name, told.asked_ns)
 
     async def _list(self, parent: Inode, after: str, limit: int) -> None:
-        """Have a part of a directory told; who can do without does."""
+        """List a part of a directory; after a failure lookups go on without it."""
         children, asked_ns = parent.children, time.monotonic_ns()
         try:
             page = await self._cluster.page(LogicalName(parent.guid, ()), after, limit)

@@ -1,4 +1,4 @@
-"""One mount from beginning to end: connection, cache directory, journal, kernel; and what it tells of itself."""
+"""One mount from beginning to end: connection, cache directory, journal, kernel, and status."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.xattrs import Xattrs
 
 READ_MS, RETRY_MS = 15_000, 10_000
-"""How long one Bartender is waited for, and how long a question is repeated."""
+"""Time limit of a call to one Bartender, and time for which a request is repeated."""
 DRAIN_S: Final = 30.0
-"""How long the end of a mount waits for what is in its journal; the next mount does the rest."""
+"""How long the end of a mount waits for commits from its journal; the next mount does the rest."""
 RENEW_MS: Final = 10_000
-"""How often certificates are looked at: a proxy lasts some hours, a CRL some days, a mount for longer."""
+"""Interval of checks for renewed certificates: a proxy lasts some hours, a CRL some days, a mount longer."""
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MountConnection:
-    """How the cluster is reached: its Bartenders, an HTTP client with the user's certificate, copies of new files."""
+    """The connection to the cluster: Bartenders, an HTTP client with the user's certificate, copies of new files."""
 
     bartenders: Sequence[str]
     http: HttpClient
@@ -67,10 +67,10 @@ class Mount:
         self._began_s = time.time()
 
     async def run(self, ready: Callable[[], None], tell: Callable[[str], None] | None = None) -> None:
-        """Mount, and return when it was unmounted. `ready` is called once it can be used; `tell` is given a line of
-        activity each second.
+        """Mount, and return when it was unmounted. `ready` is called once it can be used; `tell` is called with a line
+        of activity each second.
 
-        Raises: NOT_FOUND, NOT_A_COLLECTION, BAD_CONFIG, and what the cluster says.
+        Raises: NOT_FOUND, NOT_A_COLLECTION, BAD_CONFIG, and other failures of the cluster.
         """
         there = (await self._cluster.look(self._place)).attributes
         if there.type != TYPE_COLLECTION:
@@ -110,7 +110,7 @@ class Mount:
             await self._drain()
 
     async def _renew(self) -> None:
-        """Take up certificates, proxies and CRLs that were renewed. Raises: why not; the old ones stay."""
+        """Load renewed certificates, proxies and CRLs. Raises: the failure, after which the old ones stay."""
         if await asyncio.to_thread(self._http.renew):
             if self._http.compact is not None:
                 self._http.compact.anew()
@@ -118,7 +118,7 @@ class Mount:
             _LOG.info("certificates were renewed, and are shown from now on")
 
     async def _drain(self) -> None:
-        """Commit what is here, for a while."""
+        """Commit local changes, for at most `DRAIN_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._committer.behind.drained()
@@ -137,7 +137,7 @@ class Mount:
         return len(self._committer.waiting) + len(self._committer.behind)
 
     def status(self) -> dict[str, object]:
-        """What is to be told of this mount."""
+        """Return the status of this mount."""
         counts = self._binding.counts
         return {
             "place": str(self._place), "mountpoint": str(self._mountpoint), "pid": os.getpid(),
@@ -162,19 +162,19 @@ class Mount:
 
 
 def cache_directory(options: Options, place: LogicalName, mountpoint: Path) -> Path:
-    """Where a mount keeps bytes and journal: the same each time the same is mounted at the same place."""
+    """Return the directory of a mount's bytes and journal: the same for each mount of a collection at one place."""
     name = hashlib.sha256(f"{place}\n{mountpoint}\n{os.getuid()}".encode()).hexdigest()[:16]
     return (Path(options.cache).expanduser() if options.cache else cache_home()) / f"mount-{name}"
 
 
 def cache_home() -> Path:
-    """Where this user's mounts keep what they are not told to keep elsewhere."""
+    """Return the default directory for caches of this user's mounts."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chelonia"
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep a second mount off a cache directory. Raises: BAD_CONFIG."""
+    """Keep a cache directory from a second mount. Raises: BAD_CONFIG."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (directory / "lock").open("w") as lock:
         try:

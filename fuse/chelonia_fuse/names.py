@@ -1,8 +1,8 @@
-"""Which names of a directory are known to be there, or not to be, without asking. Pure.
+"""Names of a directory that are known to be there, or not to be, without a request. Pure.
 
-Decides what a lookup is answered from, and which part of a directory is worth a listing: who looks at name after name
-is answered from one, and so is who makes files in a directory that was made here. Nothing that was told longer than
-`VALID_NS` ago serves.
+Decides which answer serves a lookup, and which part of a directory is worth a listing. A listing serves programs that
+look at name after name, and those that make files in a directory that was made here. No answer older than `VALID_NS`
+serves.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from chelonia.core.ports.files import Attributes
 from chelonia_fuse.listings import LargeListing
 
 VALID_NS: Final = 1_000_000_000
-"""For how long names and attributes stand that were told."""
+"""How long names and attributes of an answer are valid."""
 _ASKED_MIN: Final = 2
-"""So many lookups that had to ask, within `VALID_NS`, before a listing is worth it."""
+"""Lookups that needed a request, within `VALID_NS`, before a listing is worth it."""
 _WINDOW_MIN: Final = 64
 _WINDOW_MAX: Final = 1000
-"""Entries of a listing for those who look at names in order; doubled with each."""
+"""Entries of a listing for lookups in order of names; doubled with each."""
 _WORTH: Final = 16
-"""A lookup costs as much as so many entries of a listing."""
+"""Cost of a lookup, in entries of a listing."""
 _PASSED_MIN, _PASSED_MAX = 4, 256
-"""So many lookups are asked one by one after a listing that served too few; doubled with each. Who looks in another
-order than that of names (`find` in a large directory: of numbers) has each second name behind the one before."""
+"""Lookups without a listing after one that served too few; doubled with each. In another order than that of names, as
+`find` looks in a large directory, each second name is still behind the one before."""
 _CHANGED_MAX: Final = 2000
 _REFUSED_NS: Final = 30 * VALID_NS
-"""For so long what could not be listed is not tried again."""
+"""Time after a failed listing in which none is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A part of a directory that was told whole: all keys in (after, until], at a monotonic time. A key is a name, and
-    for a directory it ends in `/`. `until` "": to the end."""
+    """A part of a directory listed whole: all keys in (after, until], requested at a monotonic time. A key is a name,
+    and for a directory it ends in `/`. `until` "": to the end."""
 
     after: str = ""
     until: str = ""
@@ -42,7 +42,7 @@ class Told:
     entries: Mapping[str, Attributes] = field(default_factory=dict)
 
     def has(self, name: str, now_ns: int) -> bool:
-        """Whether it tells of a name, as a file or a directory."""
+        """Whether it covers a name, as a file or a directory."""
         if now_ns - self.asked_ns >= VALID_NS:
             return False
         key = name.encode()
@@ -54,11 +54,11 @@ NOTHING: Final = Told()
 
 @dataclass(slots=True, eq=False)
 class KnownNames:
-    """What is known of the names of one directory.
+    """Known names of one directory.
 
     Args:
-        told: the last part that was told; listing: whether another one is being asked for.
-        changed: names that this mount has changed, and when: what was asked for before says nothing of them.
+        told: the last listed part; listing: whether another one is on its way.
+        changed: names that this mount has changed, and when: earlier listings do not serve for them.
         served: lookups that were answered from it.
         large: the last listing of several pages.
     """
@@ -78,12 +78,12 @@ class KnownNames:
     _passed: int = 0
 
     def has(self, name: str, now_ns: int) -> bool:
-        """Whether a lookup can be answered: by `told.entries`, or that there is no such name."""
+        """Whether a lookup can be answered, with the entry or with its absence."""
         return self.told.has(name, now_ns) and self.changed.get(name, -1) < self.told.asked_ns
 
     def asked(self, name: str, now_ns: int) -> tuple[str, int] | None:
-        """Take note of a lookup that has to ask. Returns: after which path to list how many entries, if that pays: from
-        this name on, or from the first. The caller does so, and says when it is over."""
+        """Note a lookup that needs a request. Returns: the path after which to list, and how many entries, if that
+        pays: from this name on, or from the first. The caller lists them, and clears `listing` at the end."""
         self._asked = [at for at in self._asked[-_WINDOW_MIN:] if now_ns - at < VALID_NS] + [now_ns]
         in_order, self._last = name.encode() > self._last.encode(), name
         if len(self._asked) < _ASKED_MIN or self.listing or now_ns < self._refused_ns + _REFUSED_NS:
@@ -94,7 +94,7 @@ class KnownNames:
         return self._in_order(name) if in_order else None
 
     def _in_order(self, name: str) -> tuple[str, int] | None:
-        """From where to list how many entries for who looks in order of names, unless it served too few before."""
+        """Start and length of a listing for lookups in order of names, unless the last one served too few."""
         if self._passed < self._pass:
             self._passed += 1
             return None
@@ -108,11 +108,11 @@ class KnownNames:
         return _before(name), self._window
 
     def refused(self, now_ns: int) -> None:
-        """Take note that it could not be listed."""
+        """Note that it could not be listed."""
         self._refused_ns = now_ns
 
     def change(self, name: str, now_ns: int) -> None:
-        """Take note that this mount has changed what a name leads to."""
+        """Note that this mount has changed what a name leads to."""
         if self.large is not None:
             self.large.change(name, now_ns)
         if len(self.changed) >= _CHANGED_MAX:
@@ -122,13 +122,13 @@ class KnownNames:
         self.changed[name] = now_ns
 
     def listed(self, told: Told) -> None:
-        """Take note of a part that was told, at most `VALID_NS` ago."""
+        """Take in a listed part, requested at most `VALID_NS` ago."""
         self.told = told if told.asked_ns > self._forgot_ns else NOTHING
         if not told.after:
             self._whole = -1 if told.until else len(told.entries)
 
     def made(self, asked_ns: int) -> None:
-        """Take note that the directory was made here, empty."""
+        """Note that the directory was made here, empty."""
         self.listed(Told(asked_ns=asked_ns))
 
 

@@ -10,23 +10,23 @@ from chelonia_clients.arguments import amount
 
 CACHE_BYTES: Final = 1 << 30
 INODES, INODES_MIN = 16_000, 1_000
-"""Of 1 KiB each. Enough for a directory of so many entries to be read and then looked through."""
+"""Default and least number of known entries, 1 KiB each: a directory of that many can be read, then looked through."""
 _IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
                              "nodev", "suid", "nosuid", "relatime", "noatime", "async"})  # fmt: skip
-"""What `mount` and fstab say to others, or what is so anyhow."""
+"""Options of `mount` and fstab that are for other programs, or hold anyhow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to mount.
+    """Options of a mount.
 
     Args:
-        uid, gid: whose everything appears to be; -1: as stored, else the user's who mounts.
+        uid, gid: owner and group of all entries; -1: as stored, else those of the mounting user.
         umask: permission bits that are never shown; -1: as stored.
-        inodes: so many entries are known before the kernel is asked to let go of the oldest files. By itself it does so
-            only when the machine's memory is short.
-        cache: directory of staged and cached bytes, "" for one below the user's; `cache_bytes`: of what is only cached.
-        noexec: no program that lies there is run.
+        inodes: known entries from which on the kernel has to forget the oldest files. By itself it does so only when
+            the machine's memory is short.
+        cache: directory of staged and cached bytes, "" for one below the user's; `cache_bytes`: limit of cached bytes.
+        noexec: no program on it can be run.
         strict: a file is closed only once it is committed, however long the network is away.
     """
 

@@ -1,7 +1,7 @@
-"""Brings bytes of files here: what is asked for, and while a program reads on, what it will ask for next.
+"""Fetches bytes of files: those that a program reads and, for sequential readers, the next ones.
 
-Large spans come in parts side by side. When a file has changed meanwhile, what is here of it goes, unless something of
-it was written here.
+Large spans come in parts side by side. When a file has changed meanwhile, its local bytes are dropped, unless some of
+them were written here.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from chelonia_fuse.inodes import Inode
 from chelonia_fuse.staging import Staged
 
 PART_BYTES: Final = 4 * 1024 * 1024
-"""One request to a Shepherd."""
+"""Bytes of one request to a Shepherd."""
 PARTS_MAX: Final = 4
 """Requests side by side for one file."""
 SMALL_BYTES: Final = 1024 * 1024
-"""A file up to this size comes whole."""
+"""Size up to which a file is fetched whole."""
 BLOCKS: Final = (1024 * 1024, 256 * 1024, 64 * 1024)
-"""What a read here and there brings: the largest block of which a quarter is here already, else the smallest. A request
-costs as much as 64 KiB on their way, and who reads much of a region will read the rest."""
+"""Blocks of random reads: the largest of which a quarter is here already is fetched, else the smallest. A request costs
+as much as the transfer of 64 KiB, and a program that reads much of a region will read the rest."""
 WINDOW_MIN: Final = 512 * 1024
-"""What is fetched ahead at least."""
+"""Least bytes fetched ahead."""
 SOURCE_MS: Final = 5 * 60 * 1000
-"""How long sources are used: half of how long a ticket to read lasts by default."""
+"""How long sources are used: half the default lifetime of a read ticket."""
 READABLE: Final = Want.SOURCES | Want.BYTES
-"""What a look has to tell before a file is read: where, or at once what."""
+"""Request of a look before a file is read: its sources, or its bytes."""
 TRIES: Final = 9
 PAUSE_MS: Final = 200
 PAUSE_MS_MAX: Final = 2_000
-"""Between two tries; together they cover the time in which Shepherds that died are back."""
+"""Pause between two tries; together they cover the time in which dead Shepherds are back."""
 GIVE_UP_S: Final = 30.0
-"""After so long no further try is begun."""
+"""Time after which no further try is begun."""
 
 
 def around(staged: Staged, start: int, end: int) -> tuple[int, int]:
-    """The bytes to fetch where [start, end) is missing: with them comes the block that they are in."""
+    """Return the span to fetch where [start, end) is missing: it has the whole block (`BLOCKS`)."""
     for size in BLOCKS:
         first, last = start // size * size, min(-(-end // size) * size, staged.kept)
         here = last - first - sum(b - a for a, b in staged.missing(first, last))
@@ -57,7 +57,7 @@ def around(staged: Staged, start: int, end: int) -> tuple[int, int]:
 
 
 def _parts(start: int, end: int) -> range:
-    """Where the requests for [start, end) begin."""
+    """Offsets at which the requests for [start, end) begin."""
     return range(start, end, PART_BYTES)[:PARTS_MAX]
 
 
@@ -69,8 +69,8 @@ class CopyReader:
         self._cache = cache
 
     async def ensure(self, inode: Inode, start: int, end: int) -> None:
-        """Return once the bytes of [start, end) are here. Raises: PRECONDITION when the version that was changed here
-        is gone; NO_REPLICA, NETWORK, ..."""
+        """Return once the bytes of [start, end) are here. Raises: PRECONDITION when the version with local changes is
+        gone; NO_REPLICA, NETWORK, ..."""
         copy = self._cache.of(inode)
         while missing := copy.staged.missing(start, end):
             first, last = missing[0]
@@ -86,10 +86,10 @@ class CopyReader:
             fetch = next(each for each in parts if each.end > first)
             await fetch.reached(min(last, fetch.end))
             if fetch.task.done() and copy.staged.missing(first, min(last, fetch.end)):
-                fetch.task.result()  # trouble behind what was asked for is nobody's yet
+                fetch.task.result()  # raises; failures beyond the requested bytes are ignored
 
     def ahead(self, inode: Inode, copy: CachedCopy, start: int, window: int) -> None:
-        """Begin to fetch what a program reads on; of the end of the window once it is worth a request."""
+        """Begin to fetch the window ahead of a reader; its last part only once that is worth a request."""
         end, least = min(start + window, copy.staged.kept), min(window // 2, PART_BYTES)
         for first, last in copy.staged.missing(start, end):
             for at in range(first, last, PART_BYTES):
@@ -110,7 +110,7 @@ class CopyReader:
             copy.fetching.remove(fetch)
             fetch.came(end)
             if not task.cancelled():
-                task.exception()  # whoever needs these bytes tries again, and hears of it
+                task.exception()  # retrieved: `ensure` tries again and raises
 
         fetch.task.add_done_callback(over)
         return fetch
@@ -145,11 +145,11 @@ class CopyReader:
                     self._cache.with_room(partial(copy.store, first, memoryview(chunk)[first - at : last - at]))
                     took += last - first
                 at += len(chunk)
-                self._cache.took(took)  # when all is noted: it may let go of bytes of this file
+                self._cache.took(took)  # once all is noted: it may drop bytes of this file
                 fetch.came(at)
 
     async def _source(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Looked:
-        """Where to read from. A file of several blobs tells of one span only."""
+        """The look with sources to read from; that of a file of several blobs is for one span only."""
         now_ms = time.monotonic_ns() // 1_000_000
         known = copy.source
         if known is not None and now_ms - copy.source_ms < SOURCE_MS:
@@ -167,7 +167,7 @@ class CopyReader:
                 cause = "the cluster tells of an older version than this mount has seen; if that stays, mount anew"
                 raise CheloniaError(Kind.UNAVAILABLE, "read", inode.guid, cause)
             else:
-                again = True  # something may have been committed here since it was asked for
+                again = True  # a commit from here may have come after the request
         if there.attributes.etag != copy.staged.etag:
             self.changed(inode, copy, there)
         if there.sources or there.data is not None:
@@ -175,7 +175,7 @@ class CopyReader:
         return there
 
     def changed(self, inode: Inode, copy: CachedCopy, there: Looked) -> None:
-        """Go over to another version. Raises: PRECONDITION when something was changed here of the old one."""
+        """Switch to another version. Raises: PRECONDITION when the old one has local changes."""
         if copy.staged.changed:
             cause = "somebody else has changed the file while it was changed here; both are kept when it is closed"
             raise CheloniaError(Kind.PRECONDITION, "read", inode.guid, cause)
@@ -184,8 +184,7 @@ class CopyReader:
         copy.restart(Staged.of(there.attributes.etag, there.attributes.size))
 
     def follow(self, inode: Inode, copy: CachedCopy) -> None:
-        """Go over to the version that is known by now, as who reads on in a file that grows elsewhere expects; unless
-        it is ours that is to come, or that is kept because its name is gone."""
+        """Switch to the version known by now, as the reader of a file that grows elsewhere expects."""
         if not (copy.owned or copy.pinned or inode.gone):
             inode.shown = ""
             copy.restart(Staged.of(inode.attributes.etag, inode.attributes.size))

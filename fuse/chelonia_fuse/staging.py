@@ -1,8 +1,8 @@
-"""What is here of a file's bytes, what was changed here, and how the change is committed. Pure.
+"""Local bytes of a file, changes to them, and the plan of their commit. Pure.
 
-Decides which bytes have to be fetched, which were written, and whether a commit gives the file one new blob in place of
-all it had or lays one over a part of it. Never touches a file or the network.
-Invariants: what was written is here; no byte of the base beyond `kept` is shown again after the file was cut to it.
+Decides which bytes have to be fetched and which were written. Decides whether a commit replaces all blobs of the file
+by one, or lays one over a part of it. Never touches a file or the network.
+Invariants: written bytes are here; no byte of the base beyond `kept` is shown again after a truncation to it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 from chelonia.core import bounds
 
 WHOLE_BYTES_MAX: Final = 256 * 1024
-"""A file up to this size is written anew, as one blob with a checksum of the whole, after `LAID_MAX` commits were laid
-over it; and each time while it is of at most `SMALL_BYTES_MAX`, which travel in one message."""
+"""Size up to which a file is written anew, as one blob with a checksum of the whole, after `LAID_MAX` commits over it.
+While it has at most `SMALL_BYTES_MAX`, which travel in one message, that is done each time."""
 SMALL_BYTES_MAX: Final = bounds.INLINE_BYTES_MAX
 LAID_MAX: Final = 16
 MERGED_BYTES_MIN: Final = 16 * 1024
-"""A last piece up to this size is written anew with what is appended to it: that costs less than a blob more."""
+"""Size up to which a last piece is written anew with bytes appended to it: that costs less than another blob."""
 MERGED_BYTES_MAX: Final = 448 * 1024
-"""Beyond so many bytes last pieces of at most `WHOLE_BYTES_MAX` become one, which takes a ticket."""
+"""Bytes beyond which last pieces of at most `WHOLE_BYTES_MAX` become one, which takes a ticket."""
 PIECES_MAX: Final = bounds.SPLICE_EXTENTS_MAX // 2
-"""Pieces of one commit; more are joined, with what lies between them."""
+"""Pieces of one commit; more are joined, with the bytes between them."""
 Range = tuple[int, int]
-"""From the first byte up to, not including, the last offset."""
+"""Offset of the first byte, and of the byte after the last."""
 
 
 class Ranges:
@@ -57,7 +57,7 @@ class Ranges:
         return self._ends[-1] if self._ends else 0
 
     def add(self, start: int, end: int) -> None:
-        """Take [start, end) in."""
+        """Add [start, end)."""
         if start >= end:
             return
         first = bisect_left(self._ends, start)
@@ -67,7 +67,7 @@ class Ranges:
         self._starts[first:last], self._ends[first:last] = [start], [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Take [start, end) out."""
+        """Remove [start, end)."""
         if start >= end:
             return
         first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
@@ -79,14 +79,14 @@ class Ranges:
         self._starts[first:last], self._ends[first:last] = [s for s, _ in kept], [e for _, e in kept]
 
     def cut(self, size: int) -> None:
-        """Take out what is at `size` or beyond."""
+        """Remove all offsets from `size` on."""
         self.remove(size, max(size, self.end))
 
     def clear(self) -> None:
         self._starts, self._ends = [], []
 
     def missing(self, start: int, end: int) -> list[Range]:
-        """The parts of [start, end) that are not in it, in order."""
+        """Return the parts of [start, end) that are not in it, in order."""
         out, at = [], start
         for first, last in self.within(start, end):
             if first > at:
@@ -97,7 +97,7 @@ class Ranges:
         return out
 
     def within(self, start: int, end: int) -> list[Range]:
-        """The parts of [start, end) that are in it, in order."""
+        """Return the parts of [start, end) that are in it, in order."""
         first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
         pairs = zip(self._starts[first:last], self._ends[first:last], strict=True)
         return [(max(s, start), min(e, end)) for s, e in pairs]
@@ -127,14 +127,14 @@ class Plan:
 
 @dataclass(slots=True)
 class Staged:
-    """The bytes of one version of a file, as far as they are here, and what was changed of them.
+    """The local bytes of one version of a file, and changes to them.
 
     Args:
-        etag: of the version they are of; `base`: its size.
+        etag: of that version; `base`: its size.
         size: of the file now.
-        kept: how many bytes of the base may still be shown.
-        tails: where the last pieces that were committed here begin, as far as they may be written anew.
-        laid: how many commits were laid over it here since it was of one blob.
+        kept: bytes of the base that may still be shown.
+        tails: offsets of the last pieces committed here, as far as they may be written anew.
+        laid: commits laid over it here since it was of one blob.
         appended: every write since the last commit was an append.
     """
 
@@ -150,7 +150,7 @@ class Staged:
 
     @classmethod
     def of(cls, etag: str, size: int) -> Staged:
-        """Nothing here yet, nothing changed."""
+        """Return a version of which no byte is here yet, without changes."""
         return cls(etag, size, size, size)
 
     @property
@@ -158,11 +158,11 @@ class Staged:
         return bool(self.dirty) or self.size != self.base
 
     def missing(self, start: int, end: int) -> list[Range]:
-        """What has to be fetched before [start, end) can be read. What the base never had is zeros, and here."""
+        """Return the ranges to fetch before [start, end) can be read; bytes beyond the base are zeros, and here."""
         return self.valid.missing(start, min(end, self.size, self.kept))
 
     def fetched(self, start: int, end: int) -> Iterator[Range]:
-        """Of bytes of the base that came those that are to be kept: noted as here when the caller has kept them."""
+        """Yield the ranges of fetched bytes that the caller is to store; each is noted as here afterwards."""
         for first, last in self.valid.missing(start, min(end, self.kept)):
             yield first, last
             self.valid.add(first, last)
@@ -176,19 +176,19 @@ class Staged:
         self.size = max(self.size, end)
 
     def resize(self, size: int) -> None:
-        """Cut, or lengthen by zeros."""
+        """Truncate, or lengthen by zeros."""
         self.appended = self.appended and size >= self.base
         if size < self.size:
             self.valid.cut(size)
             self.dirty.cut(size)
             self.kept = min(self.kept, size)
         else:
-            self.dirty.add(max(self.size, self.kept), min(size, self.base))  # the base's bytes are not to come back
+            self.dirty.add(max(self.size, self.kept), min(size, self.base))  # the base's bytes must not come back
             self.valid.add(max(self.size, self.kept), size)
         self.size = size
 
     def plan(self, *, anew: bool = False) -> Plan:
-        """How to commit what was changed; `anew`: as one blob. Bytes that `valid` lacks have to be fetched first."""
+        """Return the plan of a commit; `anew`: as one blob. Bytes that `valid` lacks have to be fetched first."""
         if self.size == 0:
             return Plan(0, whole=True)
         if anew:
@@ -200,8 +200,9 @@ class Staged:
         return Plan(self.size, self._with_tails(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
 
     def _with_tails(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Last pieces are written anew with what is appended: as far as all travels in one message each that is at most
-        twice as long as what comes behind it; and all, once they are many bytes. So a byte is sent few times again."""
+        """The ranges of a commit, with last pieces that are written anew with the appended bytes."""
+        # These are pieces that travel in one message with the bytes behind them, and are at most twice as long as
+        # those; and all pieces, once they are many bytes. So a byte is sent few times again.
         start, end = ranges[0] if len(ranges) == 1 else (0, 0)
         if not (0 < start <= self.base and end == self.size):
             return ranges
@@ -215,7 +216,7 @@ class Staged:
         return ((merged, end),) if self.valid.covers(merged, end) else ranges
 
     def committed(self, plan: Plan, etag: str) -> None:
-        """Take note that a plan became the version `etag`; what was written meanwhile stays to be committed."""
+        """Note that a plan became the version `etag`; later changes stay to be committed."""
         start, end = plan.ranges[-1] if plan.ranges else (plan.size, plan.size)
         most = min(plan.size, start) if end == plan.size else plan.size
         tails = [tail for tail in self.tails if plan.size - 2 * MERGED_BYTES_MAX <= tail < most]
@@ -227,8 +228,8 @@ class Staged:
             self.dirty.remove(start, end)
 
     def moved_on(self, etag: str, size: int) -> int:
-        """Take note that what was appended goes behind another version, which somebody else committed; what is here of
-        the old one goes. Returns: by how many bytes it moves."""
+        """Move appended bytes behind another version, which another writer has committed; drop those of the old one.
+        Returns: by how many bytes they move."""
         assert self.appended, "only what was appended can go elsewhere"
         shift = size - self.base
         self.dirty = Ranges((start + shift, end + shift) for start, end in self.dirty)
@@ -238,7 +239,7 @@ class Staged:
 
 
 def joined(ranges: list[Range], most: int) -> tuple[Range, ...]:
-    """At most so many ranges, by joining those that are nearest to each other."""
+    """Return at most `most` ranges, by joining those that are nearest to each other."""
     if len(ranges) <= most:
         return tuple(ranges)
     gaps = sorted(range(1, len(ranges)), key=lambda n: ranges[n][0] - ranges[n - 1][1])

@@ -23,7 +23,7 @@ _KINDS: Final = {
 
 
 class Shown(NamedTuple):
-    """What `stat` tells; made by place, as a listing makes very many."""
+    """The fields of `stat`; a tuple, as a listing makes very many."""
 
     number: int
     mode: int
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 
 def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
-    """What `stat` tells of an inode. `uid`, `gid`: whose an entry is that says nothing."""
+    """Return the fields of `stat` for an inode. `uid`, `gid`: for an entry without owner or group."""
     known, copy = inode.attributes, inode.copy
     size, modified, changed = size_of(known), known.modified_ns, known.changed_ns
     if copy is not None and (copy.staged.changed or inode.gone):
@@ -63,7 +63,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
 
 
 def mode_of(known: Attributes, umask: int = -1) -> int:
-    """Type and permission bits."""
+    """Return type and permission bits."""
     kind, otherwise = _KINDS.get(known.type, (stat.S_IFREG, 0o644))
     bits = otherwise if known.mode == UNSET else stat.S_IMODE(known.mode)
     if known.type == TYPE_SPECIAL and known.mode != UNSET:
@@ -74,5 +74,5 @@ def mode_of(known: Attributes, umask: int = -1) -> int:
 
 
 def size_of(known: Attributes) -> int:
-    """Bytes; of a link, of what it says."""
+    """Return the size in bytes; for a link that of its target's text."""
     return len(known.target.encode()) if known.type in (TYPE_SYMLINK, TYPE_MOUNTPOINT) else known.size

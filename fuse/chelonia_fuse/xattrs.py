@@ -1,4 +1,4 @@
-"""Extended attributes: `user.*` as users' metadata, `chelonia.*` as what the cluster knows of a file.
+"""Extended attributes: `user.*` as users' metadata, `chelonia.*` as the cluster's facts about a file.
 
 Stored: property `x:<name>` of section `metadata`, value `t<text>` or `b<base64>`. Source: docs/formats/metadata.md.
 """
@@ -23,22 +23,23 @@ USER: Final = "user."
 STORED: Final = "x:"
 CHECKSUM, LOCATIONS, HEALTH = "chelonia.checksum", "chelonia.locations", "chelonia.health"
 STATUS: Final = "system.chelonia"
-"""The kernel asks for the attributes of what has any other, to judge who may read it: while the cluster is away too."""
+"""Attribute with the mount's status. For other prefixes the kernel first requests the entry's attributes, to check
+rights, also while the cluster is away."""
 
 
 class Xattrs:
-    """Extended attributes of one mount. `status`: what `STATUS` of its root tells."""
+    """Extended attributes of one mount. `status`: returns the value of `STATUS` of its root."""
 
     def __init__(self, cluster: MountedCluster, status: Callable[[], Mapping[str, object]]) -> None:
         self._cluster = cluster
         self._status = status
 
     async def get(self, inode: Inode, name: str) -> bytes:
-        """One value. Raises: OSError ENODATA, ENOTSUP."""
+        """Return one value. Raises: OSError ENODATA, ENOTSUP."""
         if name == STATUS and inode.number == ROOT:
             return json.dumps(self._status()).encode()
         if inode.gone or not name.startswith((USER, "chelonia.")):
-            raise OSError(errno.ENODATA if name.startswith(USER) else errno.ENOTSUP, name)  # so `ls` asks once only
+            raise OSError(errno.ENODATA if name.startswith(USER) else errno.ENOTSUP, name)  # so `ls` tries once only
         place, is_file = LogicalName(inode.guid, ()), inode.attributes.type == TYPE_FILE
         if name.startswith(USER):
             values = (await self._cluster.look(place, Want.USER)).user
@@ -59,15 +60,15 @@ class Xattrs:
         raise OSError(errno.ENODATA, name)
 
     async def names(self, inode: Inode) -> list[str]:
-        """The names that are kept with it. What the cluster knows is not among them: programs that copy (`rsync -X`,
-        `cp --preserve=xattr`, `tar --xattrs`) fail where they cannot set all that is listed."""
+        """Return the names of users' attributes, without the cluster's."""
         if inode.gone:
             return []
+        # Programs that copy (`rsync -X`, `cp --preserve=xattr`, `tar --xattrs`) fail if they cannot set all of them.
         user = (await self._cluster.look(LogicalName(inode.guid, ()), Want.USER)).user
         return [USER + name.removeprefix(STORED) for name in sorted(user) if name.startswith(STORED)]
 
     async def set(self, inode: Inode, name: str, value: bytes | None) -> None:
-        """Set a value, or take it away (None). Raises: OSError ENOTSUP, EPERM, EINVAL, E2BIG."""
+        """Set a value, or remove it (None). Raises: OSError ENOTSUP, EPERM, EINVAL, ENODATA, E2BIG."""
         if name.startswith("chelonia."):
             raise OSError(errno.EPERM, "the cluster says it; it cannot be set")
         if not name.startswith(USER) or (inode.gone and value is not None):
@@ -89,7 +90,7 @@ class Xattrs:
 
 
 def encoded(value: bytes) -> str:
-    """A value as it is stored."""
+    """Encode a value for the store."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -98,12 +99,12 @@ def encoded(value: bytes) -> str:
 
 
 def decoded(stored: str) -> bytes:
-    """A stored value."""
+    """Decode a stored value."""
     return base64.b64decode(stored[1:]) if stored.startswith("b") else stored[1:].encode()
 
 
 def locations(looked: Looked) -> str:
-    """The Shepherds from which a file can be read, nearest first; of a file of several blobs, those of each."""
+    """Return the Shepherds from which a file can be read, nearest first; one line for each of several blobs."""
     if looked.sources or not looked.blobs:
         return " ".join(urlsplit(source).netloc for source in looked.sources)
     each = (" ".join(urlsplit(source).netloc for source in sources) for sources in looked.blobs.values())
@@ -111,7 +112,7 @@ def locations(looked: Looked) -> str:
 
 
 def health(looked: Looked) -> str:
-    """How many copies can be read, of how many wanted; of a file of several blobs, of that which has the fewest."""
+    """Return in words how many of the wanted copies can be read; of several blobs the one with the fewest counts."""
     if not looked.attributes.size and not looked.blobs and not looked.sources:
         return "it has no bytes to keep copies of"
     counts = [len(sources) for sources in looked.blobs.values()] or [len(looked.sources)]
