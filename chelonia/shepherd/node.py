@@ -156,7 +156,7 @@ class ShepherdNode:
         for places in (self.sending, self.taking):
             places.limit(places_of(self.copies_at_once_max, copies_at_once_max))
 
-    # --- who we are -----------------------------------------------------------------------------------------------
+    # --- identity -------------------------------------------------------------------------------------------------
 
     def own_call(self, request_id: str = "", key: str = "") -> Call:
         """Return the context of a call in this Shepherd's own name."""
@@ -177,7 +177,7 @@ class ShepherdNode:
         ]
         return receipts.sign_all(unsigned, self.ports.signer.sign)
 
-    # --- what others must hear ------------------------------------------------------------------------------------
+    # --- reports --------------------------------------------------------------------------------------------------
 
     def report(self, reference: ReferenceId, delay_ms: int = 0) -> None:
         """Have the state of a replica reported."""

@@ -1,10 +1,8 @@
 """The Shepherd service: the control operations and the data plane of one storage node, put together from its parts.
 
-- `start` raises the boot number durably and builds the index from notes and records,
-- `run` keeps heartbeats, reports, scrub and expiry going until cancelled,
-- `stop` ends the tasks that requests left running.
-
-Bytes move on tickets alone.
+`start` raises the boot number durably and builds the index from notes and records. `run` keeps heartbeats, reports,
+scrub and expiry going until cancelled. `stop` ends the tasks that requests left running. Bytes move on tickets alone,
+but for small blobs in messages.
 """
 
 from __future__ import annotations
@@ -190,7 +188,7 @@ class ShepherdService:
         await self._readmit_once()
         if self._reporting.agrees:  # else the namespace may name it by now, as after a rebuild, and it is brought back
             await self._purge(now_ms - settings.quarantine_keep_ms)
-        await self._stock.note()  # after what makes room
+        await self._stock.note()  # after the steps that make room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
         if left is not None:  # it has held up nothing else

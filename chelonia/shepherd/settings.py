@@ -39,7 +39,7 @@ class ShepherdSettings:
         forward_stall_ms: how long a forwarded copy may take no byte before it is dropped and replaced.
         forward_finish_ms: how long the last byte's confirmation may take.
         forward_queue_chunks: chunks of `bounds.CHUNK_BYTES` waiting for one such copy at most.
-        commit_retry_ms, commit_deadline_ms: pace and end of asking a Librarian whose answer was lost.
+        commit_retry_ms, commit_deadline_ms: pause between repeats of a commit whose answer was lost, and their end.
         copy_tries, copy_retry_ms: attempts of one push, each resuming where the last left off, and the pause between.
         copies_at_once_max: repair copies sent at once, and as many received, unless the cluster orders less; from 1 to
             `bounds.COPIES_IN_FLIGHT_PER_NODE_MAX`.
@@ -47,7 +47,7 @@ class ShepherdSettings:
             less. At least `bounds.COPY_BYTES_PER_S_MIN`; 0 for the cluster's rate.
         scrub_period_ms, scrub_bytes_per_s_max: every replica is re-read within the period, at this rate at most.
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
-        tidy_ms: between two looks for what has expired.
+        tidy_ms: between two clean-ups of expired uploads and tickets.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
         segment_replica_bytes_max: largest replica kept in a segment, from 0 to `bounds.INLINE_BYTES_MAX`. Smaller ones
             that are files move there; with 0 none do, and segments keep theirs.

@@ -268,7 +268,7 @@ def _example(text: str) -> str:
 
 
 async def help_(session: Session, arguments: Arguments) -> None:
-    """The verb `help`."""
+    """Print the usage of the command, or of one verb (`help`)."""
     if not arguments.operands:
         session.out.say(*usage())
         return

@@ -1,8 +1,8 @@
-"""Joint commits while several threads make files: a call of many costs little more than a call of one.
+"""Joint commits while several threads make files, as a call of many costs little more than a call of one.
 
-Decides how many go together: as many as were on their way when a file was last made. (The kernel lets one thread at a
-time make a name in a directory.) A lone commit never waits. None waits where no file was made a moment ago, nor much
-longer than commits take.
+The kernel lets one thread at a time make a name in a directory, so without a wait their commits would come singly.
+Decides how many go together: as many as were on their way when a file was last made. A lone commit never waits. None
+waits where no file was made a moment ago, nor much longer than commits take.
 """
 
 from __future__ import annotations

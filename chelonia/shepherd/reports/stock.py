@@ -1,4 +1,4 @@
-"""The stocktaking of a start: it builds the index without reading the record of every replica.
+"""The stocktaking of a start, which builds the index without reading the record of every replica.
 
 The facts of a replica never change. Once the namespace lists it, they are noted beside the replicas. The next start
 reads the notes, and lists the directories to see which replicas are there. It reads only records that are not noted.
@@ -79,7 +79,7 @@ class Stock:
         noted = notes.parts.get(page.prefix, {})
         if page.known is not noted:
             self._miss_listed(noted, noted.keys() - page.known.keys() - {stored.reference for stored in page.read})
-        settled = self.mark is not None and self.mark.settled  # else notes may speak also of what nobody committed
+        settled = self.mark is not None and self.mark.settled  # else there may be notes of uncommitted replicas, too
         unsettled = [reference for reference in page.uncommitted if reference in page.known] if settled else []
         self._node.index.load(page)
         for reference in unsettled:

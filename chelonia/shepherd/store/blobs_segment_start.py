@@ -1,4 +1,4 @@
-"""The segments at a start: it takes the place of each replica from the notes of an orderly end, or from the headers.
+"""The segments at a start: the place of each replica, from the notes of an orderly end or from the headers.
 
 After a crash, half-written entries are cut off or wiped, in the newest segment alone: all others were synced.
 A damaged entry costs only itself: the next one is found behind it. Blocks that cannot be read are passed over and kept,

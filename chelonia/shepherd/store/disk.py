@@ -89,7 +89,7 @@ class Disk:
         try:
             found = await self._blobs.identity()
             if found is not None and found.store == self.identity.store and (hard or self.trouble):
-                await self._blobs.probe()  # what has failed once must prove itself
+                await self._blobs.probe()  # a disk that has failed once must prove itself
         except CheloniaError as error:
             return error.cause if error.kind is Kind.BAD_CONFIG else f"{FAILS}{error.cause}"
         if found is None:

@@ -1,4 +1,4 @@
-"""Downloads: it issues read tickets, opens replicas, and accounts for single-use tickets.
+"""The download side: read tickets, open replicas, and the use of single-use tickets.
 
 Bytes are verified block by block before they leave. A replica that a read finds truncated, unreadable or wrong is
 checked at once.

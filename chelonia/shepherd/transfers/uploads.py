@@ -1,4 +1,4 @@
-"""Uploads: it reserves space and issues tickets (`offer`), receives bytes (`receive`), and fulfils their purpose.
+"""The upload side: space and tickets (`offer`), bytes (`receive`), and the purpose that they are for.
 
 The table of open uploads is in memory: a restart ends their tickets, and clients need new TURLs. One ticket completes
 once. Its answer is kept until the ticket expires, or very many others are complete; the same client's repeat with the

@@ -10,12 +10,12 @@ from chelonia_clients.session import REMOTE, Session
 
 
 async def delegation(_session: Session, _arguments: Arguments) -> None:
-    """The verb `credentialsDelegation`."""
+    """Refuse `credentialsDelegation`. Raises: NOT_SUPPORTED."""
     raise _undelegated("credentialsDelegation")
 
 
 async def removal(_session: Session, _arguments: Arguments) -> None:
-    """The verb `removeCredentials`."""
+    """Refuse `removeCredentials`. Raises: NOT_SUPPORTED."""
     raise _undelegated("removeCredentials")
 
 
@@ -25,7 +25,7 @@ def _undelegated(op: str) -> CheloniaError:
 
 
 async def version(session: Session, _arguments: Arguments) -> None:
-    """The verb `version`."""
+    """Print the version (`version`)."""
     from importlib import metadata  # here and below: each verb loads what it needs
 
     number = metadata.version("chelonia")
@@ -34,7 +34,7 @@ async def version(session: Session, _arguments: Arguments) -> None:
 
 
 async def completion(session: Session, arguments: Arguments) -> None:
-    """The verb `completion`: prints the script of a shell, or, for that script, the `next` word of a command line."""
+    """Print the completion script of a shell or, for that script, the `next` word of a command line (`completion`)."""
     match tuple(arguments.operands):
         case ("bash",):
             session.out.say(*script("chelonia.bash").splitlines())

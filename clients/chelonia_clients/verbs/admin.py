@@ -21,7 +21,7 @@ from chelonia_clients.verbs.s3 import s3_keys
 
 
 async def admin(session: Session, arguments: Arguments) -> None:
-    """The verb `admin`."""
+    """Run a verb for administrators (`admin ...`)."""
     session.as_administrator()
     match tuple(arguments.operands):
         case ("status",):

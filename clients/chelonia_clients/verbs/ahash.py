@@ -26,7 +26,7 @@ _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
 
 
 async def status(session: Session) -> None:
-    """`ahash status`: queries every replica by itself, so that it also shows why there is no master."""
+    """Print the status of every replica, queried by itself, so that a missing master is explained (`ahash status`)."""
     told, silent = await ask_all(session.administrator().ahashes)
     for url, error in silent.items():
         session.out.say(f"{url}: does not answer: {error}")
@@ -45,7 +45,7 @@ async def status(session: Session) -> None:
 
 
 async def backup(session: Session, name: str) -> None:
-    """`ahash backup`: has one A-Hash copy its store, a follower where there is one."""
+    """Have one A-Hash copy its store, a follower where there is one (`ahash backup`)."""
     ahashes = session.administrator().ahashes
     told, silent = await ask_all(ahashes)
     if not told:
@@ -57,7 +57,7 @@ async def backup(session: Session, name: str) -> None:
 
 
 async def add(session: Session, dn: str, address: str) -> AHashStatus:
-    """`ahash add`: adds a replica, which votes as soon as it holds what the others have."""
+    """Add a replica, which votes as soon as it holds what the others have (`ahash add`)."""
     found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))
     new = next(view for view in found.replicas if view.dn == dn)
     session.out.say(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
@@ -67,14 +67,14 @@ async def add(session: Session, dn: str, address: str) -> AHashStatus:
 
 
 async def remove(session: Session, replica: str) -> None:
-    """`ahash remove`: removes a replica. Its node goes on requesting to join until it is stopped."""
+    """Remove a replica (`ahash remove`). Its node goes on requesting to join until it is stopped."""
     await _regroup(session, GroupChange(GroupStep.REMOVE, _id(replica)))
     session.out.say(f"replica {replica}: removed; its id is never used again. Stop its node")
     session.out.result(replica=_id(replica), removed=True)
 
 
 async def replace(session: Session, replica: str, dn: str, address: str) -> None:
-    """`ahash replace`: adds one, waits until it votes, removes the other. Given again, it continues after a break."""
+    """Add a replica, wait until it votes, and remove another (`ahash replace`). Given again, it continues."""
     old = _id(replica)
     found = await _strong_status(session)
     if not _is_taken_up(found, old, dn, address):

@@ -67,7 +67,7 @@ class DoctorReport:
 
 
 async def doctor(session: Session, _arguments: Arguments) -> None:
-    """The verb `doctor`."""
+    """Check certificates, clock and Bartenders, and print cures (`doctor`)."""
     report = DoctorReport(session)
     try:
         settings = session.settings()
@@ -262,7 +262,7 @@ def _now() -> Ms:
 
 
 async def whoami(session: Session, _arguments: Arguments) -> None:
-    """The verb `whoami`."""
+    """Print which credential, CAs and Bartenders are used, and why (`whoami`)."""
     settings, out = session.settings(), session.out
     found = find(settings, session.environ)
     credential = found.credential

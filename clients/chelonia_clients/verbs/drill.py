@@ -36,7 +36,7 @@ NOT_HEALED: Final = 1
 
 
 async def drill(session: Session, arguments: Arguments, words: list[str]) -> None:
-    """The verbs `admin drill ...`."""
+    """Run, show or stop a drill (`admin drill ...`)."""
     match words:
         case ["silence" | "corrupt" as what, *shepherd] if len(shepherd) <= 1:
             await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)))

@@ -22,7 +22,7 @@ WATCH_S: Final = 0.5
 
 
 async def heal(session: Session, arguments: Arguments, words: list[str]) -> None:
-    """The verbs `admin heal ...`."""
+    """Print the status of healing, pause, resume or limit it (`admin heal ...`)."""
     match words:
         case ["status"] | []:
             await _status(session, watch=arguments.has("--watch"))

@@ -14,7 +14,7 @@ JOB_FAILS = 1
 
 
 async def jobs(session: Session) -> None:
-    """`jobs`."""
+    """Print the background jobs of all nodes (`admin jobs`); exit code 1 while one fails."""
     administrator, out = session.administrator(), session.out
     records: tuple[ServiceRecord, ...] = ()
     try:

@@ -25,7 +25,7 @@ Show = Callable[[Sequence[DirectoryEntry]], None]
 
 
 async def stat(session: Session, arguments: Arguments) -> None:
-    """The verb `stat`."""
+    """Print all metadata of entries (`stat`)."""
     out = session.out
     for text in arguments.operands:
         try:
@@ -58,14 +58,14 @@ def _readable(seconds: str) -> str:
 
 
 async def list_(session: Session, arguments: Arguments) -> None:
-    """The verb `list`."""
+    """List collections (`list`)."""
     for text in arguments.operands:
         with session.out.trying(f"'{text}': ", "list", ln=text):
             await _list_one(session, arguments, text)
 
 
 async def ls(session: Session, arguments: Arguments) -> None:
-    """The verb `ls`: like `list`, but other entries than collections show themselves, and the default is the root."""
+    """List collections, by default the root; other entries show themselves (`ls`)."""
     for text in arguments.operands or ("/",):
         try:
             await _list_one(session, arguments, text)

@@ -15,7 +15,7 @@ from chelonia_clients.session import Session
 
 
 async def mount(session: Session, arguments: Arguments) -> None:
-    """The verb `mount`."""
+    """Mount a collection, or print the status of mounts (`mount`)."""
     commands = _commands()
     if arguments.has("--status"):
         await _status(session, commands, arguments)
@@ -40,7 +40,7 @@ async def mount(session: Session, arguments: Arguments) -> None:
 
 
 async def umount(session: Session, arguments: Arguments) -> None:
-    """The verb `umount`."""
+    """End mounts, and return once all is committed (`umount`)."""
     for text in arguments.operands:
         with session.out.trying(mountpoint=text):
             remark = await _commands().umount(text, lazy=arguments.has("--lazy"))

@@ -10,7 +10,7 @@ from chelonia_clients.session import Session
 
 
 async def make_collection(session: Session, arguments: Arguments) -> None:
-    """The verb `makeCollection`."""
+    """Make collections (`makeCollection`)."""
 
     async def make(ln: str) -> str:
         if arguments.has("--parents"):
@@ -28,7 +28,7 @@ async def make_collection(session: Session, arguments: Arguments) -> None:
 
 
 async def unmake_collection(session: Session, arguments: Arguments) -> None:
-    """The verb `unmakeCollection`."""
+    """Remove empty collections (`unmakeCollection`)."""
 
     async def drop(ln: str) -> str:
         return await session.client().unmake_collection(ln)
@@ -37,7 +37,7 @@ async def unmake_collection(session: Session, arguments: Arguments) -> None:
 
 
 async def make_mountpoint(session: Session, arguments: Arguments) -> None:
-    """The verb `makeMountPoint`."""
+    """Make a mount point (`makeMountPoint`)."""
     text, url = arguments.operands
 
     async def make(ln: str) -> str:
@@ -47,7 +47,7 @@ async def make_mountpoint(session: Session, arguments: Arguments) -> None:
 
 
 async def unmake_mountpoint(session: Session, arguments: Arguments) -> None:
-    """The verb `unmakeMountPoint`."""
+    """Remove a mount point (`unmakeMountPoint`)."""
 
     async def drop(ln: str) -> str:
         return await session.client().unmake_mountpoint(ln)
@@ -56,7 +56,7 @@ async def unmake_mountpoint(session: Session, arguments: Arguments) -> None:
 
 
 async def move(session: Session, arguments: Arguments) -> None:
-    """The verb `move`."""
+    """Rename or move an entry, or link it with `preserve` (`move`)."""
     source, target, *rest = arguments.operands
     if rest and rest[0].lower() != "preserve":
         raise UsageError(f"the third word of move is `preserve`, not {rest[0]!r}")
@@ -64,7 +64,7 @@ async def move(session: Session, arguments: Arguments) -> None:
 
 
 async def mv(session: Session, arguments: Arguments) -> None:
-    """The verb `mv`: into a collection when the target is one."""
+    """Rename an entry, or move entries into a collection (`mv`)."""
     *sources, target = arguments.operands
     into = target.endswith("/") or await session.is_collection(session.ln(target))
     if len(sources) > 1 and not into:
@@ -74,7 +74,7 @@ async def mv(session: Session, arguments: Arguments) -> None:
 
 
 async def link(session: Session, arguments: Arguments) -> None:
-    """The verb `ln`."""
+    """Give a file another name (`ln`)."""
     source, target = arguments.operands
     into = target.endswith("/") or await session.is_collection(session.ln(target))
     await _move(session, source, target.rstrip("/") + "/" if into else target, preserve=True, doing="Linking")

@@ -26,7 +26,7 @@ after which copied replicas go."""
 
 
 async def nodes(session: Session) -> None:
-    """`node list`."""
+    """Print all Shepherds (`admin node list`)."""
     found = await session.administrator().nodes()
     held = await _held(session, found)
     rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
@@ -62,7 +62,7 @@ def _state(node: NodeView) -> str:
 
 
 async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> None:
-    """`node maintenance`."""
+    """Announce or end a Shepherd's maintenance (`admin node maintenance`)."""
     if arguments.has("--end") == arguments.has("--for"):
         raise UsageError("admin node maintenance takes --for TIME or --end")
     duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
@@ -84,7 +84,7 @@ async def _known(session: Session, op: str, shepherd: str) -> NodeView:
 
 
 async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
-    """`node drain`: begins a drain; with `--wait`, waits until the Shepherd may go."""
+    """Begin a drain, with `--wait` until the Shepherd may go (`admin node drain`)."""
     await _known(session, "drain", shepherd)
     await session.administrator().drain(shepherd, on=True)
     node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
@@ -142,7 +142,7 @@ def _hindrance(node: NodeView) -> str:
 
 
 async def undrain(session: Session, shepherd: str) -> None:
-    """`node undrain`."""
+    """Call a drain off (`admin node undrain`)."""
     await _known(session, "undrain", shepherd)
     await session.administrator().drain(shepherd, on=False)
     session.out.say(f"{shepherd}: back in service")
@@ -153,7 +153,7 @@ async def undrain(session: Session, shepherd: str) -> None:
 
 
 async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
-    """`node forget`: checks all files first, and changes nothing when one would be lost."""
+    """Forget a Shepherd, unless a check of all files finds one that would be lost (`admin node forget`)."""
     administrator, accepted = session.administrator(), arguments.has("--accept-loss")
     if not any(record.service_id == shepherd and record.forgotten for record in await administrator.services()):
         await _known(session, "forget", shepherd)

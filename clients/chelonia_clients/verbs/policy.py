@@ -14,7 +14,7 @@ WORDS = ("set", "change", "clear")
 
 
 async def modify(session: Session, arguments: Arguments) -> None:
-    """The verb `modify`."""
+    """Change metadata or states of entries (`modify`)."""
     text, how, section, name, *rest = arguments.operands
     value = rest[0] if rest else ""
     _check_modify(how, Triple(section, name, value), given=bool(rest))
@@ -28,7 +28,7 @@ async def modify(session: Session, arguments: Arguments) -> None:
 
 
 async def policy(session: Session, arguments: Arguments) -> None:
-    """The verb `policy`."""
+    """Print or change access rules (`policy`)."""
     text, *words = arguments.operands
     if not words:
         await _show(session, text)

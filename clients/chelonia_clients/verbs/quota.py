@@ -15,7 +15,7 @@ from chelonia_clients.verbs.fsck import guid_of
 
 
 async def quota(session: Session, arguments: Arguments) -> None:
-    """The verb `quota`."""
+    """Print the quotas that bind the user, and their use (`quota`)."""
     for operand in arguments.operands or ("/",):
         ln = session.ln(operand)
         with session.out.trying(ln=ln):
@@ -40,7 +40,7 @@ async def _require_there(session: Session, ln: str) -> None:
 
 
 async def admin_quota(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
-    """`admin quota ...`."""
+    """List, set, remove or recount quotas (`admin quota ...`)."""
     administrator = session.administrator()
     match tuple(words):
         case ("list",):

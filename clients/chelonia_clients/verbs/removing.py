@@ -24,12 +24,12 @@ ask = input
 
 
 async def unlink(session: Session, arguments: Arguments) -> None:
-    """The verb `unlink`."""
+    """Drop single names (`unlink`)."""
     await each_name(session, arguments.operands, "unlink", "Unlinking", lambda ln: session.client().unlink(ln))
 
 
 async def delete(session: Session, arguments: Arguments) -> None:
-    """The verb `delFile`."""
+    """Remove files under all their names (`delFile`)."""
     for text in arguments.operands:
         try:
             if await _may(session, arguments, text, all_names=True):
@@ -51,7 +51,7 @@ async def _delete_one(session: Session, arguments: Arguments, text: str) -> None
 
 
 async def remove(session: Session, arguments: Arguments) -> None:
-    """The verb `rm`."""
+    """Drop single names, with `-r` whole trees (`rm`)."""
     for text in arguments.operands:
         try:
             if await _may(session, arguments, text, all_names=False):

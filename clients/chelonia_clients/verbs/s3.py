@@ -30,7 +30,7 @@ PORT_AFTER_BARTENDER: Final = 7
 
 
 async def s3(session: Session, arguments: Arguments) -> None:
-    """The verb `s3`."""
+    """Manage one's access keys, or print configurations of programs that speak S3 (`s3`)."""
     match tuple(arguments.operands):
         case ("key", "create"):
             await _create(session, arguments, "")
@@ -41,7 +41,7 @@ async def s3(session: Session, arguments: Arguments) -> None:
 
 
 async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) -> None:
-    """`s3 key ...`, for one's own keys or as an administrator."""
+    """Create, list or revoke keys, one's own or as an administrator (`s3 key ...`)."""
     match tuple(words):
         case ("key", "create", dn):
             await _create(session, arguments, dn)
@@ -135,7 +135,7 @@ SNIPPETS: Final = {
 
 
 def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> None:
-    """`s3 configure`: prints only, with a secret from the environment, if there is one."""
+    """Print configurations (`s3 configure`); a secret is taken from the environment alone, if it is there."""
     unknown = [tool for tool in tools if tool not in SNIPPETS]
     if unknown:
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")

@@ -14,7 +14,7 @@ from chelonia_clients.settings import TOML_KEYS, checked_url, is_name, parse_rep
 
 
 async def setup(session: Session, arguments: Arguments) -> None:
-    """The verb `setup`: lists the clusters, or writes one down from the options of this command."""
+    """Print the known clusters, or write one down from the options of this command (`setup`)."""
     path = toml_path(session.environ, home())
     if path is None:
         raise CheloniaError(Kind.BAD_CONFIG, "setup", cause="this user has no home directory to keep client.toml in")

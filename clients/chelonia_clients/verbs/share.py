@@ -18,7 +18,7 @@ DAY = "1d"
 
 
 async def share(session: Session, arguments: Arguments) -> None:
-    """The verb `share`."""
+    """Print a new link to each entry, or list or revoke links (`share`)."""
     if arguments.has("--list"):
         return await _list(session)
     if not arguments.operands:

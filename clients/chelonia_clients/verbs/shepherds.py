@@ -46,7 +46,7 @@ class _Scrubbed:
 
 
 async def scrub(session: Session, arguments: Arguments) -> None:
-    """`scrub`: has replicas checked now, and reports damage."""
+    """Have replicas checked now, and print damage (`admin scrub`)."""
     administrator = session.administrator()
     before = arguments.value("--older-than")
     before_ms = Ms(administrator.clock.now_ms() - parse_duration(before)) if before else Ms(0)
@@ -178,7 +178,7 @@ def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
 
 
 async def quarantine(session: Session, words: Sequence[str]) -> None:
-    """`quarantine list [<id>]`, `quarantine discard <id> <reference>...|all`, `quarantine readmit <id>`."""
+    """Run `quarantine list [<id>]`, `quarantine discard <id> <reference>...|all` or `quarantine readmit <id>`."""
     match tuple(words):
         case ("list",):
             await _list(session, ServiceId(""))

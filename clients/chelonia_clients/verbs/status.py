@@ -29,14 +29,14 @@ CLEAR: Final = "\x1b[H\x1b[J"
 
 
 async def status(session: Session) -> None:
-    """`status`."""
+    """Print the verdict on the cluster, and its figures (`admin status`)."""
     seen = await look(session.administrator())
     session.out.say(*verdict_lines(seen), "")
     await _figures(session, seen)
 
 
 async def top(session: Session, arguments: Arguments) -> None:
-    """`top`: shows the status until it is interrupted, or --for is over."""
+    """Print the status again and again until it is interrupted, or --for is over (`admin top`)."""
     ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
     administrator, out = session.administrator(), session.out
     began = administrator.clock.monotonic_ms()
@@ -51,7 +51,7 @@ async def top(session: Session, arguments: Arguments) -> None:
         await administrator.clock.sleep(EVERY_MS)
 
 
-# --- asking ---
+# --- queries ---
 
 
 async def look(administrator: Administrator) -> Seen:
@@ -97,7 +97,7 @@ async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | Chel
     return jobs, answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
 
 
-# --- telling ---
+# --- output ---
 
 
 def verdict_lines(seen: Seen) -> list[str]:

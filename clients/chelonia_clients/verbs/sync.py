@@ -19,7 +19,7 @@ from chelonia_clients.transfers import TreeOptions, listed_sizes, local_sizes
 
 
 async def sync(session: Session, arguments: Arguments) -> None:
-    """The verb `sync`."""
+    """Make a collection the same as a directory, or the other way (`sync`)."""
     source, target = arguments.operands
     if is_remote(source) == is_remote(target):
         both = "both sides are in the cluster, use cp -r" if is_remote(source) else "one side must be in the cluster"
@@ -119,7 +119,7 @@ def _report(session: Session, done: TransferResult, tally: _Tally, word: str) ->
 
 
 async def diff(session: Session, arguments: Arguments) -> None:
-    """The verb `diff`: what is only here, only there, or differs. Exit code 1 when anything is."""
+    """Print how a local directory and a collection differ (`diff`); exit code 1 where they do."""
     local, ln = local_path(arguments.operands[0]), session.ln(arguments.operands[1]).rstrip("/") or "/"
     await _check_directory("diff", local)
     await _check_collection("diff", session, ln)

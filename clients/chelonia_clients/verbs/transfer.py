@@ -65,7 +65,7 @@ class Wishes(msgspec.Struct, frozen=True):
 
 
 async def put(session: Session, arguments: Arguments) -> None:
-    """The verb `putFile`."""
+    """Upload files or directories (`putFile`)."""
     operands = list(arguments.operands)
     said = operands.pop() if len(operands) > 2 and operands[-1].isdigit() else ""
     *sources, target = operands
@@ -74,14 +74,14 @@ async def put(session: Session, arguments: Arguments) -> None:
 
 
 async def get(session: Session, arguments: Arguments) -> None:
-    """The verb `getFile`."""
+    """Download files or collections (`getFile`)."""
     operands = arguments.operands
     sources, target = (operands, ".") if len(operands) == 1 else (operands[:-1], operands[-1])
     await _get_all(session, sources, target, _wishes(session, arguments))
 
 
 async def cp(session: Session, arguments: Arguments) -> None:
-    """The verb `cp`."""
+    """Copy from, to and inside the cluster (`cp`)."""
     *sources, target = arguments.operands
     wishes = _wishes(session, arguments)
     remote = [is_remote(text) for text in sources]
@@ -99,7 +99,7 @@ async def cp(session: Session, arguments: Arguments) -> None:
 
 
 async def cat(session: Session, arguments: Arguments) -> None:
-    """The verb `cat`."""
+    """Print files (`cat`)."""
     if session.out.as_json:
         raise UsageError("cat prints the file itself, so --json makes no sense")
     await _print_files(session, arguments.operands)

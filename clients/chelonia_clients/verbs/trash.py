@@ -11,7 +11,7 @@ from chelonia_clients.session import Session
 
 
 async def undelete(session: Session, arguments: Arguments) -> None:
-    """The verb `undelete`."""
+    """List deleted entries that are kept, or bring them back (`undelete`)."""
     if arguments.has("--list"):
         if len(arguments.operands) > 1:
             raise UsageError("undelete --list takes one collection, or none for everything")

@@ -23,7 +23,7 @@ Entries = AsyncGenerator[DirectoryEntry, None]
 
 
 async def du(session: Session, arguments: Arguments) -> None:
-    """The verb `du`: sums are of files' own bytes, not of their copies; a file with two names below counts twice."""
+    """Print the sums of files' own bytes, without copies (`du`); a file with two names below counts twice."""
     human, out = arguments.has("--human"), session.out
 
     async def add_up(text: str, entries: Entries) -> None:
@@ -52,7 +52,7 @@ def _collections_of(name: str) -> list[str]:
 
 
 async def find(session: Session, arguments: Arguments) -> None:
-    """The verb `find`."""
+    """Print names below collections that fit all conditions (`find`)."""
     fits = _conditions(arguments)
 
     async def look(text: str, entries: Entries) -> None:
@@ -95,7 +95,7 @@ def _conditions(arguments: Arguments) -> Fits:
 
 
 async def tree(session: Session, arguments: Arguments) -> None:
-    """The verb `tree`."""
+    """Draw the entries below collections (`tree`)."""
     files = collections = 0
 
     async def draw(text: str, entries: Entries) -> None:
@@ -124,7 +124,7 @@ def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, in
 
 
 async def watch(session: Session, arguments: Arguments) -> None:
-    """The verb `watch`: shows changes until it is interrupted, or --for is over."""
+    """Print changes below collections until it is interrupted, or --for is over (`watch`)."""
     every = parse_duration(arguments.value("--every"), "--every") if arguments.has("--every") else EVERY_MS
     ends = parse_duration(arguments.value("--for")) if arguments.has("--for") else 0
     clock = session.client().clock
