@@ -88,7 +88,7 @@ class ShepherdSettings:
 
 
 def dev(service_id: ServiceId, base_url: str) -> ShepherdSettings:
-    """Settings for a local cluster that people watch and tests wait for: everything happens within seconds."""
+    """Return settings for a local cluster that people watch and tests wait for: everything happens within seconds."""
     return ShepherdSettings(
         service_id=service_id,
         base_url=base_url,

@@ -2,10 +2,9 @@
 `administrator`).
 
 It speaks to the Bartender in the compact encoding and to Shepherds over plain HTTPS under tickets. Every change
-carries a request key and is repeated on passing trouble, so it applies once. Uploads put bytes first: a name appears
-only when its bytes are durable, and overwriting is atomic. Downloads are verified, and appear under their name only
-when whole.
-Failures are `CheloniaError`; `error.meaning.exit_code` is what the command line exits with.
+carries a request key and is repeated after passing failures, so it applies once. Uploads put bytes first: a name
+appears only when its bytes are durable, and overwriting is atomic. Downloads are verified, and appear under their name
+only when whole. Failures are `CheloniaError`; `error.meaning.exit_code` is the command line's exit code.
 """
 
 from __future__ import annotations

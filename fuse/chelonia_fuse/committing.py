@@ -81,7 +81,7 @@ class FileCommitter:
     async def close(self, inode: Inode) -> None:
         """Commit as `close` does: changes that cannot be committed now wait in the journal, unless the mount is strict.
 
-        Raises: failures that waiting cannot cure; those of a strict mount all.
+        Raises: failures that waiting cannot cure; for a strict mount all failures.
         """
         copy = inode.copy
         if copy is not None and copy.staged.changed and not inode.gone and not self._strict:

@@ -301,7 +301,7 @@ class Cache:
             self.trim(self._bytes_max)
 
     def with_room(self, act: Callable[[], object]) -> None:
-        """Call `act`, which writes to the disk; when that is full, once more after dropping all idle copies."""
+        """Write to the disk by `act`; when it is full, drop bytes that can be read again, and try once more."""
         try:
             act()
         except OSError as error:

@@ -240,7 +240,7 @@ class Inodes:
 
     def place(self, inode: Inode) -> LogicalName:
         """Return its place: by its names where they are known up to the root, else by its GUID. Deeper than the name
-        law allows, where programs get step by step, it is a name in its collection's GUID."""
+        law allows, where programs get step by step, it is its name below its collection's GUID."""
         parts: list[str] = []
         at = inode
         while at is not self.root:

@@ -1,9 +1,9 @@
 """The journal: a queue of changed replicas to report, and the one report in flight. Pure; time is passed in.
 
 Reports are numbered from 1 within a boot. A report is repeated with the same number and content until the answer's
-`accepted` is exactly that number. Any other answer but the number before means that the two sides disagree about the
-past. Metadata were restored from a backup, or a disk image was put back. Then the content is renumbered after the
-answered number, and the whole inventory is compared again. So reports neither vanish nor overtake.
+`accepted` is exactly that number. Any other answer than that or the number before means that the two sides disagree
+about the past (restored metadata, an old disk image). Then the content is renumbered after the answered number, and the
+whole inventory is compared again. So reports neither vanish nor overtake.
 
 The first report of a boot is empty: until it is accepted, a late one of an earlier boot still could be. A second one
 follows at once, for the first names nothing and proves nothing about this start. Under metadata put back from a backup,

@@ -1,8 +1,8 @@
 """A Shepherd's small durable facts: its state (boot number, ticket secret, newest authority), and its store's identity.
 
-Two files, and a memory twin of the first. Each is JSON of one object with `format` 1 (the second also 2), mode 0600,
-replaced as a whole: temporary, fsync, rename, fsync directory. The state may be lost; the identity goes with the
-replicas. Layout: docs/formats/replica-store.md. Calls block; the service makes them through its `Worker`.
+They are in two files. Each is JSON of one object with `format` 1 (the second also 2), mode 0600, replaced as a whole:
+temporary, fsync, rename, fsync directory. The state may be lost; the identity goes with the replicas.
+Calls block, so threads make them. Layout: docs/formats/replica-store.md.
 """
 
 from __future__ import annotations
