@@ -1,7 +1,7 @@
-"""Reading what is named below an object: one ordered page over many collections, of one state. Pure, over a `Reader`.
+"""Listing the paths below an object: one ordered page over many collections, of one state. Pure, over a `Reader`.
 
-What a delimiter sums up, and what is before the page or beyond the prefix, is passed over by a seek and not read.
-Invariants: paths rise; each row that is read is an answer, or belongs to a chunk that a seek has cut short.
+A seek skips, unread, the rows that a delimiter sums up and those before the page or beyond the prefix.
+Invariants: paths rise; each row read is an answer, or belongs to a chunk that a seek has cut short.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from chelonia.core.contents.below import Below, BelowPage, Leaf, beyond, common_
 from chelonia.core.ids import ObjectId
 
 CHUNK_FIRST: Final = 16
-"""Rows of a collection read at first, and after a seek; then four times as many each time."""
+"""Rows of the first chunk of a collection, and of the first after a seek; each later chunk has four times as many."""
 _SECTION: Final = "entries"
 _SLASH: Final = b"/"
 _PLAIN: Final = b" f "
-"""What follows the GUID in the summary of a file that it tells all of (`core.contents.summaries`)."""
+"""Text that follows the GUID in the complete summary of a file (`core.contents.summaries`)."""
 
 
 @dataclass(slots=True)
 class _OpenCollection:
-    """One collection on the way: its path below the start, and the rows of it that are read and not told yet."""
+    """A collection being listed: its path below the start, and the rows read but not yet listed."""
 
     path: bytes
     id: ObjectId
@@ -39,17 +39,15 @@ class _OpenCollection:
     chunk: int = CHUNK_FIRST
     ended: bool = False
     summaries: dict[bytes, bytes] | None = None
-    """Of the rows that are read; None: not looked for yet."""
+    """Those beside `rows`; None: not read yet."""
 
 
 def read_below(reader: Reader, ask: Below) -> BelowPage:
-    """Read one page."""
+    """Return one page of the paths below `ask.start`."""
     return _BelowWalk(reader, ask).page()
 
 
 class _BelowWalk:
-    """One page on its way."""
-
     def __init__(self, reader: Reader, ask: Below) -> None:
         self._reader, self._ask = reader, ask
         self._prefix, self._low = ask.prefix.encode(), lowest(ask)
@@ -60,7 +58,7 @@ class _BelowWalk:
         self._scans = 0
 
     def page(self) -> BelowPage:
-        """Go through the tree until the page is full, or there is no more."""
+        """Walk the tree until the page is full or the tree ends."""
         more = False
         while self._levels:
             self._tell_files(self._levels[-1])
@@ -69,7 +67,7 @@ class _BelowWalk:
                 self._levels.pop()
                 continue
             path, child = self._levels[-1].path + row[0], ObjectId(layout.decode_value(row[1]))
-            if path < self._low:  # a collection in which the page begins
+            if path < self._low:  # the page begins inside this collection
                 self._enter(path, child, told=False)
             elif not path.startswith(self._prefix) or (more := self._full()):
                 break
@@ -78,10 +76,8 @@ class _BelowWalk:
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
 
     def _tell_files(self, level: _OpenCollection) -> None:
-        """Tell the files that come next as long as plain summaries tell them: nearly all of most listings.
-
-        A slash sums up no file of a collection that has been entered; another delimiter may.
-        """
+        """List the next files for as long as complete summaries stand beside them: nearly all of most listings."""
+        # The delimiter "/" sums up no file of a collection that has been entered; another delimiter may.
         ask, rows, above, begin = self._ask, level.rows, level.path, len(level.head)
         if level.at >= len(rows) or rows[level.at][0].endswith(_SLASH):
             return
@@ -102,7 +98,7 @@ class _BelowWalk:
             level.at = n + 1
 
     def _full(self) -> bool:
-        """Whether no more is told; of something that is large, or far down, one is told in any case."""
+        """Whether the page takes no more. It takes at least one path, however large or deep that is."""
         told = len(self._leaves)
         costly = self._weight >= bounds.PAGE_BYTES_MAX or self._scans >= bounds.BELOW_SCANS_MAX
         return told >= self._ask.limit or (costly and told > 0)
@@ -123,7 +119,7 @@ class _BelowWalk:
             self._enter(path, child, told=True)
 
     def _summary(self, path: bytes, child: ObjectId) -> str:
-        """What is kept beside a name, if it is of this entry and says all that is asked for."""
+        """The summary stored beside a name; empty if it is another entry's or lacks a mark that the caller needs."""
         level = self._levels[-1]
         data = self._known(level).get(path[len(level.path) :])
         found = "" if data is None else layout.decode_value(data)
@@ -134,7 +130,7 @@ class _BelowWalk:
         return "" if len(borne) > 1 and any(mark in borne for mark in self._ask.marks) else found
 
     def _known(self, level: _OpenCollection) -> dict[bytes, bytes]:
-        """The summaries beside the rows that are read, as they are stored."""
+        """The stored summaries beside the rows of a collection, by name."""
         if level.summaries is not None:
             return level.summaries
         self._scans += 1
@@ -155,7 +151,7 @@ class _BelowWalk:
         self._levels.append(self._level(path, child))
 
     def _skip(self, common: bytes, low: bytes) -> None:
-        """Go on above everything that begins so."""
+        """Continue at `low`, after every path that begins with `common`."""
         self._low = low
         while self._levels and self._levels[-1].path.startswith(common):
             self._levels.pop()
@@ -167,7 +163,7 @@ class _BelowWalk:
             level.start, level.chunk = max(level.start, edge), CHUNK_FIRST
 
     def _level(self, path: bytes, child: ObjectId) -> _OpenCollection:
-        """A collection, from where the page begins in it."""
+        """Open a collection at the place where the page begins in it."""
         head, end = layout.wide_range(child, _SECTION)
         start = head
         if self._low.startswith(path):
@@ -177,7 +173,7 @@ class _BelowWalk:
         return _OpenCollection(path, child, head, start, end)
 
     def _next(self, level: _OpenCollection) -> tuple[bytes, bytes] | None:
-        """The next row, its key below the collection and what it holds; None: there is none."""
+        """The next row of a collection as (name, value); None at its end."""
         if level.at >= len(level.rows):
             if level.ended:
                 return None

@@ -1,11 +1,11 @@
 """The one writer: evaluates a batch of requests in order and commits it as one store transaction.
 
-Runs on the executor's writer, or in the event loop while the writer rests (`Store.write_at_once`). Every outcome it
-returns is committed: also an unmet condition and an error of the caller may rest on changes of the same batch, so none
-leaves before the commit. An engine error aborts the batch and reruns its requests one by one, so that one bad request
-fails alone.
-Request keys: an applied transact keeps its outcome under (scope, key) until it expires; expired ones are removed a
-bounded number per batch, in order of expiry.
+It runs on the executor's writer, or in the event loop while the writer rests (`Store.write_at_once`).
+Invariants:
+- No outcome leaves before the commit: an unmet condition or an error may also rest on changes of the same batch.
+- An engine error aborts the batch. The requests then run one by one, so that a bad one fails alone.
+- An applied transact keeps its outcome under (scope, request key) until it expires. Each batch removes a bounded
+  number of expired outcomes, the oldest first.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from chelonia.core.ids import Ms, RequestKey
 from chelonia.core.ports.ahash import ChangeOutcome, Element, TransactOutcome
 
 SWEEP_MIN = 64
-"""Expired request keys removed with a batch, at least; a full batch removes twice as many as it can add. As many are
-in one record of the index."""
+"""Expired request keys that a batch removes at least, and most keys in one record of the expiry index. A large batch
+removes twice as many as it has jobs."""
 READ_TOGETHER_MAX = 128
-"""Records that a batch reads at once, before it begins: more would hold memory for what may be large."""
+"""Records that a batch reads at once before it begins: they may be large, so more would take much memory."""
 
 
 class TransactJob(msgspec.Struct, frozen=True):
-    """A `transact` waiting for the committer. `scope`: whose key it is (`Call.key_scope`)."""
+    """A `transact` waiting for the committer. `scope`: the callers that share its request key (`Call.key_scope`)."""
 
     scope: str
     key: RequestKey
@@ -50,7 +50,7 @@ class ChangeJob(msgspec.Struct, frozen=True):
 
 
 class RecallJob(msgspec.Struct, frozen=True):
-    """A `recall`: queued, so that it is answered after every transact handed in before it."""
+    """A `recall`. The queue has it answered after every transact that came before it."""
 
     scope: str
     key: RequestKey
@@ -65,46 +65,46 @@ class RecordJob(msgspec.Struct, frozen=True):
 
 Job = TransactJob | ChangeJob | RecallJob | RecordJob
 Outcome = TransactOutcome | tuple[ChangeOutcome, ...] | CheloniaError | None
-"""What a job comes to; None is a recall that found nothing."""
+"""The result of a job; None is a recall that found nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """Args: `key_keep_ms`: how long outcomes are kept; `min_free_bytes`: below it every change is refused."""
+    """Args: `key_keep_ms`: how long to keep outcomes; `min_free_bytes`: free space below which to refuse changes."""
 
     key_keep_ms: int
     min_free_bytes: int
 
 
 class Committer:
-    """Evaluates and commits batches. Not thread-safe: one batch is made after the other.
+    """Evaluates and commits batches, one after the other. Not thread-safe.
 
-    `began_ms`: the time at its start. Other starts and other replicas may have had other clocks, so outcomes they kept
-    are kept for a whole `key_keep_ms` from then on. `term`: as of `Store.commit`.
+    Args: `began_ms`: the time at its start; `term`: see `Store.commit`.
     """
 
     def __init__(self, store: Store, limits: CommitLimits, began_ms: int = 0, term: int | None = None) -> None:
         self._store = store
         self._term = term
         self._limits = limits
+        # Earlier starts and other replicas may have had other clocks: their outcomes stay a whole `key_keep_ms` longer.
         self._forget_from_ms = Ms(began_ms + limits.key_keep_ms)
         self.position = meta.read_position(store)
-        """The last commit."""
+        """Position of the last commit."""
         self.objects = meta.read_state(store).objects
-        """How many objects there are."""
+        """Number of objects in the store."""
         self._sweep_next_ms = Ms(0)
         self.writable = True
-        """Whether changes are taken, as of the last look at the free space."""
+        """Whether there is room for changes, as of the last look at the free space."""
 
     def check_space(self) -> bool:
-        """Look at the free space; returns whether changes are taken now."""
+        """Look at the free space. Return whether there is room for changes."""
         self.writable = self._store.free_bytes() >= self._limits.min_free_bytes
         return self.writable
 
     def commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
-        """Apply the jobs in order and make them durable; one outcome per job, in their order.
+        """Apply the jobs in order and make them durable. Return one outcome per job, in their order.
 
-        Args: `now_ms`: a time that goes on steadily from `began_ms`: a clock that is set must not end a key's time.
+        Args: `now_ms`: a steady time that continues from `began_ms`; setting the clock must not expire a key.
         """
         try:
             return self._commit(jobs, now_ms)
@@ -167,7 +167,7 @@ class Committer:
 
 
 class _Read:
-    """What is stored, as a batch sees it: the first records that its jobs name are read at once, in one use of it."""
+    """The store as a batch reads it: the first records that its jobs name together, the others one by one."""
 
     __slots__ = ("_found", "_store")
 
@@ -185,7 +185,7 @@ class _Read:
 
 
 def _named(job: Job) -> Iterator[bytes]:
-    """Keys of the records that a job looks at whatever is in them."""
+    """Keys of the records that a job reads in any case."""
     if isinstance(job, TransactJob | RecallJob) and job.key:
         yield layout.outcome_key(layout.request_digest(job.scope, job.key))
     if isinstance(job, TransactJob | ChangeJob):
@@ -195,8 +195,8 @@ def _named(job: Job) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class _Batch:
-    """One batch being evaluated: `before` is the position under it, `expires_ms` that of the outcomes it keeps; those
-    that expired before `forget_ms` are forgotten."""
+    """A batch being evaluated, on the state at `before`. Its outcomes expire at `expires_ms`; it ignores those that
+    expired before `forget_ms`."""
 
     overlay: Overlay
     before: Position
@@ -206,7 +206,7 @@ class _Batch:
 
     @property
     def position(self) -> Position:
-        """Where the answers of this batch stand: its own commit as soon as it has something to commit."""
+        """Position of this batch's answers: that of its own commit as soon as it has something to commit."""
         before = self.before
         return Position(before.cluster, before.generation, before.sequence + 1) if self.overlay.pending else before
 
@@ -245,7 +245,7 @@ class _Batch:
         self.kept.append(digest)
 
     def index(self) -> None:
-        """Note when what the batch keeps expires: many in one record, as each has its price on every replica."""
+        """Index the batch's outcomes by expiry, many in one record: each record costs every replica."""
         for start in range(0, len(self.kept), SWEEP_MIN):
             digests = self.kept[start : start + SWEEP_MIN]
             self.overlay.put(*layout.expiry_record(Ms(self.expires_ms), digests))

@@ -1,7 +1,7 @@
-"""Reading objects out of a store: whole or filtered, along paths, by page. Pure functions over a `Reader`.
+"""Reading objects from a store: whole or filtered, along paths, by page. Pure functions over a `Reader`.
 
-No operation here reads more of a wide section than its bound: point lookups for named properties and for walks, one
-bounded scan for what is asked for whole.
+No operation here reads more of a wide section than its bound. Named properties and walks take point lookups; a whole
+section takes one bounded scan.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from chelonia.core.ports.ahash import Linked, ObjectPage, Page, Walk, WalkOutcom
 
 
 def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredObject:
-    """Read one object, filtered; version 0 and no sections when it does not exist.
+    """Read one object, filtered; one that does not exist has version 0 and no sections.
 
-    Raises: TOO_LARGE when the filter names a wide section that is too large to return whole.
+    Raises: TOO_LARGE when the filter names a wide section of more than `bounds.SECTION_WHOLE_MAX` properties.
     """
     data = reader.get(layout.header_key(object_id))
     if data is None:
@@ -36,7 +36,7 @@ def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredOb
 
 
 def read_walks(reader: Reader, walks: Iterable[Walk], needed: Filter) -> tuple[WalkOutcome, ...]:
-    """Follow paths as far as they go, in one state; what they share is read once."""
+    """Follow paths as far as they go, in one state; read a step or end that several share once."""
     known: dict[tuple[ObjectId, str, tuple[str, ...]], WalkStep | None] = {}
     ends: dict[tuple[ObjectId, Linked | None], tuple[StoredObject, tuple[StoredObject, ...]]] = {}
     found = list[WalkOutcome]()
@@ -130,7 +130,6 @@ def _add_wide_whole(reader: Reader, object_id: ObjectId, sections: layout.Mutabl
 
 
 def _linked(reader: Reader, here: ObjectId, linked: Linked | None) -> tuple[StoredObject, ...]:
-    """What an object names."""
     if linked is None:
         return ()
     values = read_page(reader, here, linked.section, "", bounds.LINKED_MAX).items

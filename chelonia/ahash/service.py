@@ -1,10 +1,10 @@
 """The A-Hash service: takes requests in the event loop, queues changes for one committer, sends reads to readers.
 
-It decides nothing about meaning and waits for the store nowhere in the event loop. Changes wait in one queue; whatever
-is in it when the committer is free becomes one transaction (group commit). Its answers pass the `Durability` gate
-together, outside all queues, so that waiting for it holds up the next batch for `GATHER_MS` at most.
-Reads run beside the committer and see only committed state, one state per call. Brief ones are made at once while no
-commit is being made.
+It decides nothing about meaning. The event loop waits for no lock of the store and does only brief work on it.
+Changes wait in one queue; those in it when the committer is free become one transaction (group commit). Its answers
+pass the `Durability` gate together, outside all queues, which delays the next batch by `GATHER_MS` at most.
+Reads run beside the committer and see only committed state, one state per call. The event loop does brief reads itself
+while no commit is under way.
 """
 
 from __future__ import annotations
@@ -58,24 +58,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 BRIEF_MS: Final = 8
-"""A read or a commit in the event loop may take so long before the next ones are made elsewhere."""
+"""Time of a read or commit in the event loop after which the next ones go to the threads for a while."""
 HAND_OVER_FACTOR: Final = 10
-"""For how long they are, in terms of what that one took."""
+"""Length of that while, as a multiple of the time taken."""
 BRIEF_OBJECTS: Final = 200
-"""No more of them, or walks, are read in the event loop in one call: some milliseconds."""
+"""Objects, or walks, that one call may read in the event loop: some milliseconds."""
 BRIEF_ELEMENTS: Final = 200
-"""No more of them are committed there at once, and none that takes a thousand properties along: no `DELETE`."""
+"""Elements that one batch may commit there. None of them is a `DELETE`, which may remove a thousand properties."""
 BRIEF_BYTES: Final = 512 * 1024
-"""Nor more of what they say, about: 3 ms of CPU, as so many small elements take; of the largest values 44 ms."""
+"""Bytes of their properties and values, about: 3 ms of CPU, as for so many small elements; the largest values take
+44 ms."""
 GATHER_MS: Final = 2
-"""How long a batch waits at most for the one before it: some times as long as replicas beside each other take. Where
-they are far apart batches overlap."""
+"""Longest wait of a batch for the one before it: a few times what neighbouring replicas take. Those of distant replicas
+overlap."""
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A job in the queue and the future its caller waits for; `weight` is its number of elements, `size` about the
-    bytes they say, `brief` whether each of them changes little."""
+    """A job in the queue and the future that its caller awaits.
+
+    Args: `weight`: its elements, at least 1; `size`: about their bytes. `brief`: whether it has no `DELETE`.
+    """
 
     job: Job
     weight: int
@@ -86,7 +89,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Flight:
-    """A batch that the committer has in hand."""
+    """A batch with the committer."""
 
     batch: list[_Waiting]
     outcomes: Awaitable[tuple[list[Outcome], Position]]
@@ -94,7 +97,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class _ChangeQueue:
-    """Changes waiting for the committer, and whether more are taken."""
+    """Changes waiting for the committer; `open`: whether it takes more."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,14 +128,14 @@ class AHashService:
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._writing = asyncio.Lock()
-        """Held by the batches under way, and by the store's upkeep, beside which nothing may be committed."""
+        """Held by the batches under way, and by the store's upkeep, during which nothing may be committed."""
         self._upkeep_due = asyncio.Event()
         rest = Wait(settings.upkeep_interval_ms)
         self.jobs = Jobs(clock, (BackgroundJob("upkeep", self._upkeep, rest, news=self._upkeep_due, loud=True),))
         self._answering: set[asyncio.Task[None]] = set()
         self._was_writable = True
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
-        """What the scrub of the store's pages tells; set by whoever runs one."""
+        """Report of the page scrub; the node that runs one sets it."""
         self._hand_over_until_ms = 0
         self._stood = (-1, Position("", 0, 0))
 
@@ -144,7 +147,7 @@ class AHashService:
     async def start(self) -> None:
         """Check and migrate the store, then take requests.
 
-        Raises: BAD_CONFIG, WRONG_CLUSTER, UNAVAILABLE; store and executor are then still the caller's to close.
+        Raises: BAD_CONFIG, WRONG_CLUSTER, UNAVAILABLE; the caller still has to close store and executor then.
         """
         self._committer = await self._executor.run_write(self._prepare)
         self._queue.open = True
@@ -153,20 +156,20 @@ class AHashService:
         _LOG.info("ahash started at %s", self._committer.position)
 
     async def run(self) -> None:
-        """Return when the service was closed; raise what stopped it otherwise. Starts it when nobody did."""
+        """Start the service unless it is started. Return when it was closed; raise the error that stopped it."""
         if not self._tasks:
             await self.start()
         await self._tasks[0]
 
     async def watch(self) -> None:
-        """Return when the service was retired; raise what stopped it otherwise."""
+        """Return when the service was retired; raise the error that stopped it."""
         committing = self._tasks[:1]
         if committing:
-            await asyncio.wait(committing)  # who ends this watch does not end the service
+            await asyncio.wait(committing)  # cancelling this watch does not cancel the service
             committing[0].result()
 
     async def follow(self) -> None:
-        """Take reads only, of a store that others change.
+        """Take only reads, of a store that others change.
 
         Raises: INTERNAL (the store is not prepared), UNAVAILABLE.
         """
@@ -180,11 +183,11 @@ class AHashService:
 
     @property
     def position(self) -> Position:
-        """The last commit of this service's own. Raises: UNAVAILABLE unless started."""
+        """Position of the last commit of this service. Raises: UNAVAILABLE unless started."""
         return self._started().position
 
     async def retire(self) -> None:
-        """Take no more changes, finish and answer those taken. Store and executor stay the caller's to close."""
+        """Refuse further changes, finish and answer those taken. The caller has to close store and executor."""
         self._queue.open = False
         self._queue.wake.set()
         tasks, self._tasks = self._tasks, ()
@@ -208,9 +211,9 @@ class AHashService:
         return await self._read(_getting(ids, needed), brief=len(ids) <= BRIEF_OBJECTS)
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer one of `BRIEF` if nothing has to be waited for; None: that method is to be asked.
+        """Answer one of `BRIEF` in the event loop without waiting; return None if the caller must await the method.
 
-        Returns, raises: as the method; OUTCOME_UNKNOWN when it has to be asked elsewhere.
+        Returns, raises: as the method; OUTCOME_UNKNOWN when the caller has to ask elsewhere.
         """
         admit(call, AHASH.by_method[method])
         if len(arguments[0]) > BRIEF_OBJECTS:
@@ -267,7 +270,7 @@ class AHashService:
         return await self._read(lambda store: read_below(store, ask))
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
-        """Write a record of the store's own, under a key of `layout`; returns where it stands once it is durable."""
+        """Write a record of the store's own under a key of `layout`. Return its position once it is durable."""
         outcome = await self._submit(RecordJob(key, value))
         assert isinstance(outcome, TransactOutcome)
         return outcome.position
@@ -310,7 +313,7 @@ class AHashService:
         return committer
 
     def _steady_ms(self) -> Ms:
-        """The wall clock at our start, and the time since then: nobody sets it."""
+        """The wall clock at our start plus the monotonic time since: setting the clock does not move it."""
         wall_ms, monotonic_ms = self._began
         return Ms(wall_ms + self._clock.monotonic_ms() - monotonic_ms)
 
@@ -337,12 +340,10 @@ class AHashService:
         return answer
 
     def _here(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
-        """Do brief work of the store in the event loop, unless some waited for a disk just before; None: it was not
-        done, readers or the writer have to.
+        """Do brief work of the store in the event loop; None: not done, a reader or the writer has to.
 
-        Two hand-overs between threads cost more than most reads. One that took long, as its pages were in no cache,
-        sends the next ones to the readers, for ten times as long: the loop feels little of a slow disk. One that only
-        waited for its turn on a busy host does not, as readers would wait for theirs too.
+        Two hand-overs between threads cost more than most reads. Work that waited long for a disk sends the next work
+        to the threads, for ten times as long. Work that only waited for a processor does not: readers would wait too.
         """
         monotonic_ms = self._clock.monotonic_ms
         began_ms = monotonic_ms()
@@ -355,7 +356,7 @@ class AHashService:
         return found
 
     def _stands(self, committer: Committer, state: StoredState) -> Position:
-        """Where a state stands; remembered, as many reads see the same one."""
+        """The position of a state, cached: many reads see the same one."""
         number, position = self._stood
         if number != state.number:
             position = _position_of(committer, state)
@@ -375,7 +376,7 @@ class AHashService:
         self._queue.wake.set()
         outcome = await waiting.answer
         if isinstance(outcome, CheloniaError):
-            # A fresh one for each caller: a traceback must not grow over a shared error.
+            # A fresh error for each caller: the traceback of a shared one would grow.
             raise CheloniaError(outcome.kind, outcome.op, outcome.subject, outcome.cause)
         return outcome
 
@@ -398,7 +399,6 @@ class AHashService:
             _refuse(self._queue.waiting)
 
     def _take_off(self) -> _Flight | None:
-        """Hand the next batch to the committer, if there is one."""
         batch: list[_Waiting] = []
         weight = 0
         waiting = self._queue.waiting
@@ -427,7 +427,7 @@ class AHashService:
             raise
 
     async def _sync(self, made: tuple[list[Outcome], Position]) -> tuple[list[Outcome], Position]:
-        """Sync what was committed in the event loop, when it has left for the other replicas, who sync meanwhile."""
+        """Sync a commit of the event loop after sending it to the other replicas, which sync meanwhile."""
         try:
             self._executor.catch_up()
             await Turn()
@@ -442,7 +442,7 @@ class AHashService:
         return made
 
     async def _land(self, flight: _Flight) -> _Flight | None:
-        """Have a batch answered that is committed, and let the next one take off."""
+        """Await the commit of a batch, begin to answer it, and hand the next one to the committer."""
         try:
             outcomes, position = await flight.outcomes
         except BaseException:
@@ -461,15 +461,13 @@ class AHashService:
         return None if self._answering else self._take_off()
 
     async def _gather(self) -> None:
-        """Let changes gather while a batch waits to be durable: a commit costs replicas the same, whatever is in it.
-
-        So clients whose calls come one by one, as each takes long to decode, share commits as those at once do.
-        """
+        """Let changes gather while a batch waits to be durable: a commit costs replicas the same, however large."""
+        # So calls that arrive one by one, as each takes long to decode, share commits too.
         if self._answering and self._queue.waiting:
             await asyncio.wait(self._answering, timeout=GATHER_MS / 1000)
 
     async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
-        """Answer a batch once what it came to may be told: one wait for all of them."""
+        """Answer all callers of a batch after one wait for its durability."""
         try:
             await self._durability.wait(position)
         except CheloniaError as error:
@@ -482,7 +480,6 @@ class AHashService:
                 item.answer.set_result(outcome)
 
     async def _upkeep(self) -> Next:
-        """Look after the store between two batches, as soon as it is due."""
         if self._store.upkeep_due():
             async with self._writing:
                 await self._executor.run_write(self._store.upkeep)
@@ -490,7 +487,7 @@ class AHashService:
 
     @property
     def committing_ms(self) -> int:
-        """For how long the batch that is being committed has been waited for; 0: none is."""
+        """Milliseconds that the batch with the committer has taken so far; 0 without one."""
         return self._clock.monotonic_ms() - self._begun_ms if self._begun_ms else 0
 
     def _note_writable(self, writable: bool) -> None:
@@ -503,7 +500,7 @@ class AHashService:
 
 
 def _position_of(committer: Committer, reader: Reader) -> Position:
-    """Where the state read stands: the committer's own word may lag behind what it just made visible."""
+    """The position of the state read. The committer's own may lag behind what it just made visible."""
     said, sequence = committer.position, meta.read_state(reader).sequence
     return said if said.sequence == sequence else Position(said.cluster, said.generation, sequence)
 
@@ -517,7 +514,7 @@ def _refuse(batch: deque[_Waiting]) -> None:
 
 
 def backup_path(directory: str, name: str) -> str:
-    """Where a backup goes. Raises: NOT_SUPPORTED, BAD_REQUEST: a name is never a path."""
+    """Return the path of a backup. Raises: NOT_SUPPORTED (no directory), BAD_REQUEST: a name is never a path."""
     if not directory:
         cause = "no directory for backups is configured here: name one as `backup_dir` in its [ahash]"
         raise CheloniaError(Kind.NOT_SUPPORTED, "backup", name[:80], cause)
@@ -528,7 +525,7 @@ def backup_path(directory: str, name: str) -> str:
 
 
 def _getting(ids: tuple[ObjectId, ...], needed: Filter = ()) -> Callable[[Reader], tuple[StoredObject, ...]]:
-    """What `get` reads. Raises: as `get` where it is refused."""
+    """The read of a `get`, whose refusals it raises."""
     _check_reading("get", ids, needed)
     for object_id in ids:
         _check_id(object_id)
@@ -536,7 +533,7 @@ def _getting(ids: tuple[ObjectId, ...], needed: Filter = ()) -> Callable[[Reader
 
 
 def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
-    """What `walk` reads. Raises: as `walk` where it is refused."""
+    """The read of a `walk`, whose refusals it raises."""
     _check_reading("walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
@@ -545,7 +542,7 @@ def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader],
 
 _BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}
 BRIEF: Final = frozenset(_BRIEF)
-"""Methods that are answered at once where that can be."""
+"""Methods that `at_once` may answer."""
 
 
 def _check_id(object_id: ObjectId) -> None:
@@ -553,7 +550,6 @@ def _check_id(object_id: ObjectId) -> None:
 
 
 def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
-    """What `get` and `walk` check alike: how much is asked for, and of what."""
     _check_count(method, len(asked))
     _check_needed(method, needed)
 

@@ -1,4 +1,4 @@
-"""The settings of an A-Hash: apart from its parts, so that whoever reads a configuration does not load them."""
+"""The settings of an A-Hash, in a module of their own: reading a configuration does not load the service."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from chelonia.core import bounds
 @dataclass(frozen=True, slots=True)
 class AHashSettings:
     """Args:
-    cluster: id of the cluster; a fresh store takes it, another cluster's store is refused; empty: the store's own.
-    backup_dir: the existing directory in which backups are made; empty: none are.
+    cluster: id of the cluster. A fresh store takes it, a store of another cluster is refused; empty: the store's own.
+    backup_dir: existing directory for backups; empty: the service makes none.
     cache_bytes: page cache of the store, from `bounds.CACHE_BYTES_MIN` to `CACHE_BYTES_MAX`.
-    min_free_bytes: below this much free space every change is refused (0: never); taken again when it is back.
-        It has to cover what is written but not yet in the tree: the dirty part of the cache, and some logs.
+    min_free_bytes: free space below which the service refuses every change, until it is back (0: never).
+        It has to cover the dirty part of the cache, which is not yet in the tree, and some logs.
     key_keep_ms: how long outcomes are kept under their request keys.
-    upkeep_interval_ms: how often an idle store is looked after.
-    page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often pages and logs are read to find damage
-        (0: never), and how fast at most.
+    upkeep_interval_ms: pause between two checks whether the store needs upkeep.
+    page_scrub_interval_ms, page_scrub_bytes_per_s_max: how often the scrub reads all pages and logs (0: never), and
+        its highest rate.
     batch_max, batch_elements_max, queue_max: see `core.bounds`.
-    round_trip_ms: how long replicas of a group wait for each other's answers at most, see `Pace.over`.
+    round_trip_ms: longest wait of a group's replicas for each other's answers, see `Pace.over`.
     """
 
     cluster: str = ""

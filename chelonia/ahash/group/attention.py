@@ -1,5 +1,5 @@
-"""Whether a replica had time to listen: on a starved host others may have spoken, and what they said waits. And how old
-a master's word is that was waiting, here or in a network. Pure."""
+"""Whether a replica had time to listen: on a starved host the messages of others may be waiting. And the age of a
+master's heartbeat that waited, here or in a network. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Attention:
 
     Attributes:
         due_ms: its next timer.
-        look_ms: when who keeps time means to come, earlier perhaps than any timer.
-        grace_until_ms: until then it reads what waits before it calls anybody silent.
+        look_ms: next planned call of `comes`, perhaps earlier than any timer.
+        grace_until_ms: until then it reads waiting messages before it calls anybody silent.
     """
 
     beat_ms: int
@@ -24,9 +24,9 @@ class Attention:
     look_ms: int = NEVER_MS
 
     def comes(self, now_ms: int) -> int:
-        """Somebody comes, a timer or a message: more than a beat late it was starved, and listens for one more.
+        """Note a timer or a message. More than a beat late, the replica was starved, and listens for one more beat.
 
-        Returns: how late.
+        Returns: the delay.
         """
         late_ms = now_ms - min(self.due_ms, self.look_ms)
         if late_ms > self.beat_ms:
@@ -36,10 +36,10 @@ class Attention:
 
 @dataclass(slots=True)
 class MasterWord:
-    """The newest word of the master of one term: it counts from when it left, however late it is heard.
+    """The newest heartbeat from the master of one term: it counts from when it left, however late it arrives.
 
-    Two clocks have nothing in common but their rate, so a beat that took longer than the quickest one is taken to have
-    left so much earlier. What is heard before `listening_ms`, while all may have waited, is compared with nothing yet.
+    The two clocks share only their rate. So a beat that took longer than the quickest one counts as sent that much
+    earlier. Before `listening_ms` all beats may have waited: they only give the quickest time.
     """
 
     listening_ms: int
@@ -48,7 +48,7 @@ class MasterWord:
     _heard_ms: int = 0
 
     def heard(self, stamp_ms: int, now_ms: int) -> None:
-        """A beat came that the master stamped with its own clock."""
+        """Note a beat, which the master stamped with its own clock."""
         drift_ms = -(-(now_ms - self._heard_ms) * MARGIN_PER_MILLE // 1000)
         took_ms = now_ms - stamp_ms
         self._quickest_ms, self._heard_ms = min(self._quickest_ms + drift_ms, took_ms), now_ms

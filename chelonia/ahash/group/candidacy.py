@@ -1,8 +1,8 @@
-"""Whether and when a replica asks for an election, and how many replicas, votes and how much time that takes. Pure.
+"""Whether and when a replica asks for an election, and with how many replicas and votes and how much time. Pure.
 
 An election is a proposal, so its only aim is a master whom the others may follow. Berkeley DB elects the log with the
-newest term in it, proven or not. A replica with an unproven term that vouches for less than another could win and would
-be refused: it stays away, and its vote is not asked for. Why: docs/design/009-replication.md.
+newest term in it, proven or not. A replica with an unproven term that vouches for less than another could win, but the
+others would refuse it: it takes no part. Why: docs/design/009-replication.md.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from chelonia.ahash.group.peer_messages import Stand
 from chelonia.core import bounds
 
 LOST_WAITS: Final = 10
-"""An election that the engine tells nothing about for so many waits is taken for lost: it takes four at most."""
+"""Waits without an event of the engine after which an election counts as lost: it takes four at most."""
 STAND_BEATS: Final = 3
-"""For how many beats the word of a replica that stands for election counts."""
+"""Beats for which the notice of a replica that stands for election counts."""
 SLOWER_MAX: Final = 4
-"""An election waits so many times longer than the first one at most."""
+"""Longest wait of an election, as a multiple of the first one's."""
 
 
 class CandidacyNotices:
-    """Who said of late that it stands, and what it said."""
+    """The recent notices of replicas that stand for election."""
 
     def __init__(self, beat_ms: int) -> None:
         self._counts_ms = STAND_BEATS * beat_ms
         self._said: dict[int, tuple[int, Stand]] = {}
 
     def said(self, peer: int, word: Stand, now_ms: int) -> bool:
-        """`peer` stands. Returns: whether it did not before."""
+        """Note that `peer` stands. Returns: whether it did not before."""
         at_ms, _ = self._said.get(peer, (now_ms - self._counts_ms, word))
         self._said[peer] = (now_ms, word)
         return at_ms <= now_ms - self._counts_ms
 
     def drop(self, peer: int) -> None:
-        """Its connection is gone."""
+        """Forget the notice of `peer`, whose connection is gone."""
         self._said.pop(peer, None)
 
     def words(self, among: Set[int], now_ms: int) -> dict[int, Stand]:
-        """What those said who stand now."""
+        """Return the notices of replicas that stand now, by replica."""
         since_ms = now_ms - self._counts_ms
         return {peer: word for peer, (at_ms, word) in self._said.items() if at_ms > since_ms and peer in among}
 
@@ -54,10 +54,9 @@ class ElectionTurn:
     """When an election of ours may begin, and how long it waits for the others.
 
     Attributes:
-        after_ms: not before.
-        lost_ms: when the one that is held is taken for lost; None: none is held.
-        failures: elections that came to nothing since a term was last open. Who answers more slowly than was waited for
-            must not be tried the same way for ever.
+        after_ms: earliest time of the next one.
+        lost_ms: when the present one counts as lost; None: there is none.
+        failures: failed elections since a term was last open. They lengthen the wait: others may answer more slowly.
     """
 
     own: int
@@ -69,15 +68,15 @@ class ElectionTurn:
 
     @property
     def _slower(self) -> int:
-        """By how many times: the second is as quick as the first."""
+        """Factor of the wait: the second election is as quick as the first."""
         return min(1 << max(0, self.failures - 1), SLOWER_MAX)
 
     def has_come(self, now_ms: int) -> bool:
-        """Whether one may be asked for."""
+        """Return whether we may ask for an election now."""
         return now_ms >= self.after_ms and (self.lost_ms is None or now_ms >= self.lost_ms)
 
     def take(self, sites: int, votes: int, now_ms: int, extra_ms: int) -> AskElection:
-        """Ask for one. `extra_ms`: by how much leases are longer than usual, as processes wait for a processor."""
+        """Ask for an election. `extra_ms`: extra time of leases, while processes wait for a processor."""
         assert 1 <= votes <= sites, (votes, sites)
         self.failures += self.lost_ms is not None
         wait_ms = self.pace.vote_ms * self._slower + extra_ms // 4
@@ -86,19 +85,19 @@ class ElectionTurn:
         return AskElection(sites, votes, self.pace.mandate_ms + extra_ms, wait_ms)
 
     def over(self) -> None:
-        """A master came of it, whoever it is."""
+        """End the election: there is a master, whoever it is."""
         self.lost_ms = None
 
     def failed(self, now_ms: int, *, newer: bool = False) -> None:
-        """Nothing came of it. `newer`: others hold a newer one."""
+        """Note that the election failed. `newer`: others hold a newer one."""
         self.lost_ms = None
         self.failures += 1
         self._rest(now_ms, joins=newer)
 
     def _rest(self, now_ms: int, *, joins: bool = False) -> None:
-        """After one failure as short as ever; after more for a time by chance, up to a bound: candidates that come to
-        nothing together must not begin again together, nor for ever. Who `joins` a newer one must not be late for it:
-        where no vote may be missing that comes to nothing, and the next begins without those who rest from this."""
+        """Rest briefly after one failure, and for a random bounded time after more: candidates that fail together must
+        not begin again together. A replica that `joins` a newer election rests briefly: its vote may be needed there.
+        """
         self.after_ms = now_ms + self.pace.backoff_ms * (1 + self.own)
         if self._slower > 1 and not joins:
             longest_ms = bounds.ELECTION_REST_MS_MAX * self._slower // SLOWER_MAX
@@ -108,11 +107,10 @@ class ElectionTurn:
 
 
 def ballot(own: int, words: Mapping[int, Stand], quorum: Quorum, *, joining: bool) -> tuple[int, int] | None:
-    """What an election among those who stand is held with.
+    """Return (sites, votes) with which the engine holds an election among those who stand; None: hold none.
 
-    Args: `words`: of each voter that stands, ours included; `joining`: somebody else holds an election. It is joined
-        without a quorum in sight: his record may be newer than ours.
-    Returns: (sites, votes) as the engine is to count them; None: we hold none.
+    Args: `words`: of each voter that stands, ours included; `joining`: another replica holds an election. We join it
+        even without a quorum in sight: its membership record may be newer than ours.
     """
     assert own in words, "we stand ourselves"
     enough = quorum.reached(words)

@@ -1,7 +1,7 @@
-"""What the replication protocol asks for and tells: roles, effects, status. Plain values; `protocol.py` makes them.
+"""The output of the replication protocol: roles, effects, status. Plain values; `protocol.py` makes them.
 
-The shell carries effects out in their order. `OpenTerm` comes first in a term, then `ProveTerm`, `TermOpened`;
-`TermEnded` last, and always.
+The shell carries effects out in their order: in a term first `OpenTerm`, then `ProveTerm`, then `TermOpened`;
+`TermEnded` always comes last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chelonia.ahash.group.peer_messages import Message
 
 
 class ReplicaRole(enum.Enum):
-    """What a replica is. `OPENING`: master of a term that is not open yet."""
+    """The role of a replica. `OPENING`: master of a term that is not open yet."""
 
     ALONE = "alone"
     FOLLOWER = "follower"
@@ -24,7 +24,7 @@ class ReplicaRole(enum.Enum):
 
 
 class Admission(enum.Enum):
-    """What becomes of an engine frame: `PASS` to the engine now, `HOLD` until its sender is followed, `DROP`."""
+    """The decision on an engine frame: `PASS` it to the engine, `HOLD` it until we follow its sender, `DROP` it."""
 
     PASS = "pass"
     HOLD = "hold"
@@ -68,28 +68,28 @@ class Announce(msgspec.Struct, frozen=True):
 
 
 class OpenTerm(msgspec.Struct, frozen=True):
-    """Commit the first record of our term: `mark` under its key (`layout.META_TERM`), nothing else. Then nothing until
+    """Commit the first record of our term: `mark` under its key (`layout.META_TERM`). Commit nothing else before
     `ProveTerm`."""
 
     mark: TermMark
 
 
 class ProveTerm(msgspec.Struct, frozen=True):
-    """A majority has joined our term: commit its second record, `sequence`, which changes nothing. Then nothing until
-    `TermOpened`."""
+    """A majority has joined our term: commit its second record, `sequence`, which changes nothing. Commit nothing else
+    before `TermOpened`."""
 
     term: int
     sequence: int
 
 
 class TermOpened(msgspec.Struct, frozen=True):
-    """A majority can prove that our term was joined: requests may be taken."""
+    """A majority can prove that it joined our term: take requests from now on."""
 
     term: int
 
 
 class TermEnded(msgspec.Struct, frozen=True):
-    """Our term is over: whoever waits in it is told OUTCOME_UNKNOWN. Follows every `OpenTerm` in the end."""
+    """Our term is over: requests waiting in it get OUTCOME_UNKNOWN. Follows every `OpenTerm` in the end."""
 
     term: int
     reason: str
@@ -103,18 +103,18 @@ class Durable(msgspec.Struct, frozen=True):
 
 
 class FollowerSees(msgspec.Struct, frozen=True):
-    """The master we follow told how far its open term is durable (0: it is not open)."""
+    """The master we follow announced how far its open term is durable (0: it is not open)."""
 
     term: int
     sequence: int
 
 
 class Trusted(msgspec.Struct, frozen=True):
-    """This replica holds again what it may have acknowledged: it counts from now on."""
+    """This replica holds again all it may have acknowledged: it counts from now on."""
 
 
 class Promises(msgspec.Struct, frozen=True):
-    """Write down, before anything else is sent, that what this replica grants from now on lasts so long."""
+    """Write down how long grants of this replica may last from now on, before sending anything else."""
 
     lease_ms: int
 
@@ -131,21 +131,21 @@ Effects = tuple[Effect, ...]
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """A member that this replica is connected to. `acked`: as master, the last sequence it told to hold in our term."""
+    """A member that this replica is connected to. `acked`: as master, the last sequence it acknowledged in our term."""
 
     replica: int
     acked: int
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """For status and metrics. `master` None: none is known.
+    """The state of a replica, for status and metrics. `master` None: none is known.
 
-    - `lease_ms`: left of our own lease, 0 without
+    - `lease_ms`: rest of our own lease, 0 without one
     - `vouched`: our newest commit of a term proven open
-    - `parted`: replicas that acknowledged what we lack, and lack what we did
+    - `parted`: replicas with another history: each side lacks an acknowledged commit of the other
     - `terms_begun`: masterships of this process
-    - `stretch`: how many times as long as usual our leases are to last
-    - `acked`: what we acknowledged of the term that we follow
+    - `stretch`: wanted duration of our leases, as a multiple of the usual one
+    - `acked`: last sequence that we acknowledged in the term we follow
     """
 
     role: ReplicaRole

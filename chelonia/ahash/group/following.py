@@ -1,7 +1,7 @@
-"""What a replica remembers of the master it follows, whether it gets on there, and frames that came early. Pure.
+"""The state of a follower: its master, whether it makes progress, and frames that came early. Pure.
 
-Berkeley DB asks again for what it lacks, but not from every state that it can get into, and nobody else would notice:
-so it is decided here when the engine of a follower that stands still is to be roused. Never: what the engine does then.
+Berkeley DB requests missing records again, but not from every state it can get into. So this decides when to rouse the
+engine of a follower that stands still, and never what the engine does then.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from chelonia.ahash.group.peer_messages import EngineFrame
 from chelonia.core import bounds
 
 LOOK_MS: Final = 1000
-"""How often it is looked at."""
+"""Pause between two looks."""
 STILL_MS: Final = 10_000
-"""A follower that acknowledges nothing for so long, though its master has more, has its engine roused, and again after
-as long: longer than any pause of a busy machine that a term outlives."""
+"""Time without an acknowledgement, though the master has more, after which to rouse the engine, again and again. It is
+longer than any pause of a busy machine that a term outlives."""
 
 
 @dataclass(slots=True)
 class Following:
-    """The master that is followed, in one term.
+    """The master that we follow, in one term.
 
     Attributes:
-        mark: what the first commit of the term writes.
-        durable, head: up to which sequence it has told that the group has it, and that it has itself.
-        need: what has to be held here before this replica counts again; None: that is not known.
+        mark: the mark in the first commit of the term.
+        durable, head: sequences up to which the master announced that the group, and itself, has the log.
+        need: the sequence that we must hold before this replica counts again; None: unknown.
         announce_ms: when to announce ourselves again, while not synchronised.
-        key: term and master, by which messages and events are told from those of others.
+        key: term and master, which identify their messages and events.
     """
 
     mark: TermMark
@@ -50,7 +50,7 @@ class Following:
 
 @dataclass(slots=True)
 class Standstill:
-    """Whether a follower that hears its master acknowledges what that has. `look_ms`: when to look next."""
+    """Whether a follower that hears its master acknowledges the commits of that. `look_ms`: when to look next."""
 
     look_ms: int = 0
     _seen: tuple[int, int | None, int] | None = None
@@ -58,7 +58,7 @@ class Standstill:
     _due_ms: int = 0
 
     def look(self, found: ReplicaStatus, now_ms: int) -> int:
-        """Returns: for how long it has stood still, when its engine is to be roused now; else 0."""
+        """Return for how long the follower has stood still if its engine should be roused now; else 0."""
         self.look_ms = now_ms + LOOK_MS
         behind = found.role is ReplicaRole.FOLLOWER and found.acked < found.head
         seen = (found.term, found.master, found.acked) if behind else None
@@ -81,13 +81,13 @@ class _FramesOfPeer:
 
 
 class HeldFrames:
-    """Frames of those who may not be followed yet."""
+    """Frames of masters that we may not follow yet."""
 
     def __init__(self) -> None:
         self._of: dict[int, _FramesOfPeer] = {}
 
     def hold(self, peer: int, frame: EngineFrame) -> None:
-        """Keep one; of too many none is kept, the library asks again."""
+        """Keep a frame, or drop all of `peer` when there are too many: the library asks again."""
         assert frame.master, "what a follower sends is passed on or dropped"
         held = self._of.get(peer)
         if held is None or held.term != frame.term:
@@ -98,11 +98,11 @@ class HeldFrames:
             del self._of[peer]
 
     def drop(self, peer: int) -> None:
-        """Those of `peer` count no more."""
+        """Drop the frames of `peer`."""
         self._of.pop(peer, None)
 
     def release(self, peer: int, term: int) -> list[EngineFrame]:
-        """`peer` is followed in this term: hand its frames out, drop all others."""
+        """Return the frames of `peer`, whom we follow in this term; drop all others."""
         held, self._of = self._of.get(peer), {}
         if held is None or held.term != term:
             return []

@@ -1,10 +1,10 @@
-"""Calls of the A-Hash port carried from the replica that was asked to the master: one hop, over the links of replicas.
+"""Calls of the A-Hash port on their way from another replica to the master: one hop, over the links of replicas.
 
-A request is the method, the caller's context and the arguments; an answer is a result, an error, or "not master", which
-says that nothing was carried out. Arguments, results and errors are those of the compact encoding (`wire.compact`). A
-replica is believed about its caller's roles: it has checked them as the master would.
-Invariants: an outstanding call ends once: by its answer, its peer's loss, or its deadline; an answer that nobody waits
-for is dropped; who asked is never told that a change failed when it may have been carried out.
+A request is the method, the caller's context and the arguments. An answer is a result, an error, or "not master":
+nothing was carried out. All use the compact encoding (`wire.compact`). The master believes a replica about its caller's
+roles, which that has checked.
+Invariants: an outstanding call ends once: by its answer, its peer's loss, or its deadline. A change that may have been
+carried out is never reported as failed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from chelonia.core.timing.clock import Clock
 from chelonia.wire import compact
 
 METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
-"""What is forwarded: the whole port but `backup`, which is of the replica that is asked."""
+"""Methods that replicas forward: the whole port but `backup`, which each replica does for itself."""
 FORWARDED_BYTES_MAX: Final = bounds.PEER_MESSAGE_BYTES_MAX // 2
-"""Of a call or its answer: far more than a client sends or reads, and with its envelope surely within a message."""
+"""Bytes of a call or its answer: far more than a client sends or reads, and with its envelope surely one message."""
 
 
 class ForwardedCall(msgspec.Struct, frozen=True):
@@ -40,15 +40,13 @@ class ForwardedCall(msgspec.Struct, frozen=True):
 
 
 class _CallMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A call as it goes over."""
-
     method: str
     call: Call
     arguments: msgspec.Raw
 
 
 class _AnswerMessage(msgspec.Struct, array_like=True, frozen=True):
-    """What became of a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
+    """The answer to a forwarded call. `carried_out` False: the peer is not master, nothing was done."""
 
     carried_out: bool
     result: msgspec.Raw = compact.NOTHING
@@ -62,16 +60,16 @@ NOT_MASTER: Final = compact.encode(_AnswerMessage(carried_out=False))
 
 
 class NotCarriedOut(CheloniaError):
-    """A forwarded call that was certainly not carried out: it may be made again, keyed or not."""
+    """A forwarded call that was certainly not carried out: the caller may repeat it, keyed or not."""
 
 
 def encode_request(asked: ForwardedCall) -> bytes:
-    """Raises: BAD_REQUEST for text that is not UTF-8; TOO_LARGE, as for a result."""
+    """Encode a call. Raises: BAD_REQUEST for text that is not UTF-8; TOO_LARGE, as for a result."""
     return _bounded(compact.encode(_CallMessage(asked.method, asked.call, compact.encode_args(asked.arguments))))
 
 
 def decode_request(data: bytes) -> ForwardedCall:
-    """Raises: BAD_REQUEST."""
+    """Decode a call. Raises: BAD_REQUEST."""
     request = compact.decode(_REQUEST, data, "a forwarded call")
     method = METHODS.get(request.method)
     if method is None:
@@ -80,7 +78,7 @@ def decode_request(data: bytes) -> ForwardedCall:
 
 
 def encode_result(result: Any, position: Position | None) -> bytes:
-    """A result and where it stands. Raises: TOO_LARGE: a larger message would cost the link to the other replica."""
+    """Encode a result and its position. Raises: TOO_LARGE: a larger message would cost the link to the replica."""
     return _bounded(compact.encode(_AnswerMessage(True, msgspec.Raw(compact.encode(result)), None, position)))
 
 
@@ -91,12 +89,12 @@ def _bounded(data: bytes) -> bytes:
 
 
 def encode_error(error: CheloniaError, position: Position | None) -> bytes:
-    """An error that the service raised."""
+    """Encode an error that the service raised."""
     return compact.encode(_AnswerMessage(True, compact.NOTHING, compact.WireError.of(error), position))
 
 
 def decode_answer(method: str, data: bytes) -> tuple[Any, Position | None]:
-    """The result and where it stands. Raises: what the service raised; `NotCarriedOut`; INTERNAL when unreadable."""
+    """Return the result and its position. Raises: as the service; `NotCarriedOut`, or INTERNAL when unreadable."""
     try:
         answer = compact.decode(_ANSWER, data, "an answer")
         whole = answer.carried_out and answer.failure is None
@@ -118,7 +116,7 @@ Send = Callable[[int, int, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Outstanding:
-    """A call that `peer` has in hand."""
+    """A call that `peer` is carrying out."""
 
     peer: int
     method: str
@@ -126,14 +124,14 @@ class _Outstanding:
     future: asyncio.Future[bytes]
 
     def fail(self, cause: str) -> None:
-        """It may or may not have been carried out."""
+        """End the call as OUTCOME_UNKNOWN: `peer` may have carried it out."""
         if not self.future.done():
             cause = f"{cause}: retry with the same request key"
             self.future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, self.method, cause=cause))
 
 
 class Forwarder:
-    """The calls of this replica that a master has in hand. `close` at the end."""
+    """The calls of this replica that a master is carrying out. `close` at the end."""
 
     def __init__(self, send: Send, clock: Clock, limits: LimitCounts | None = None) -> None:
         self._send = send
@@ -146,7 +144,7 @@ class Forwarder:
     async def ask(self, peer: int, asked: ForwardedCall, timeout_ms: int) -> tuple[Any, Position | None]:
         """Have `peer` carry out a call.
 
-        Raises: what it raised; `NotCarriedOut`; OUTCOME_UNKNOWN when its answer did not come.
+        Raises: the error that `peer` answered, `NotCarriedOut`, OUTCOME_UNKNOWN when no answer came.
         """
         body = encode_request(asked)
         if len(self._outstanding) >= bounds.FORWARDED_MAX:
@@ -166,13 +164,13 @@ class Forwarder:
             del self._outstanding[number], future  # which holds the failure that holds this frame
 
     async def close(self) -> None:
-        """Watch no deadlines any more."""
+        """Stop watching deadlines."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait((self._watch,))
 
     async def _give_up(self) -> None:
-        """End the calls whose time is over, for as long as there are any: one timer for all of them."""
+        """End calls at their deadlines while there are any, with one timer for all."""
         while self._outstanding:
             now = self._clock.monotonic_ms()
             for each in self._outstanding.values():
@@ -182,13 +180,13 @@ class Forwarder:
             await self._clock.sleep(max(1, due_ms - now))
 
     def answered(self, peer: int, number: int, data: bytes) -> None:
-        """An answer came. One that nobody waits for, or that is not from who was asked, is dropped."""
+        """Take an answer; drop it if no call waits for it, or it comes from another peer."""
         asked = self._outstanding.get(number)
         if asked is not None and asked.peer == peer and not asked.future.done():
             asked.future.set_result(data)
 
     def lost(self, peer: int) -> None:
-        """`peer` is gone, or master no more: what it had in hand may or may not have been carried out."""
+        """End the calls of `peer`, which is gone or no longer master: it may have carried them out."""
         for asked in self._outstanding.values():
             if asked.peer == peer:
                 asked.fail(f"replica {peer} was lost as master")

@@ -1,7 +1,7 @@
-"""How long a replica is bound to its master: what it grants with each echo, and what outlives its process. Pure.
+"""How long a replica is bound to its master: the grant of each echo, and the promise that outlives its process. Pure.
 
-Invariants: a grant is never shortened; that there may be longer ones than usual is written down before one is given,
-so that a process that starts, which remembers none, is bound for as long as any that may have been given.
+Invariants: a grant is never shortened. Before it gives longer grants than usual a replica writes that down. So a new
+process, which remembers no grant, is bound for as long as any that an earlier one may have given.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from chelonia.ahash.group.lease import ProtocolPeriods
 
 
 class TermGrant:
-    """Of one replica. `until_ms`: it helps nobody else to a term before; its master may free it.
+    """The grant of one replica. Before `until_ms` it helps nobody else to a term; its master may free it.
 
     Args:
         promised_ms: how long the grants of earlier processes may last, as written down; 0: as usual.
-        alone: nobody else was ever in the group.
+        alone: whether the group never had another member.
     """
 
     def __init__(self, pace: ProtocolPeriods, promised_ms: int, now_ms: int, *, alone: bool) -> None:
@@ -23,17 +23,15 @@ class TermGrant:
         self.until_ms = self._long_until_ms = now_ms if alone else now_ms + self._promised_ms
 
     def bind(self, lease_ms: int, now_ms: int) -> None:
-        """Be bound for so long at least."""
+        """Bind the replica for at least `lease_ms`."""
         self.until_ms = max(self.until_ms, now_ms + lease_ms)
 
     def asked(self, lease_ms: int, now_ms: int) -> tuple[int, int]:
-        """A master asks for a grant of `lease_ms` (0: as usual). Returns: for how long it is given; what has to be
-        written down first, 0 for nothing: at once the longest, as a busy replica is asked for other ones again and
-        again, and its disk may be what keeps it busy."""
+        """Grant a master `lease_ms` (0: as usual). Returns: time granted; promise to write down first, 0: none."""
         usual_ms = self._pace.lease_ms
         lease_ms = min(max(lease_ms, usual_ms), self._pace.longest_ms)
         promise_ms = usual_ms
-        if lease_ms > usual_ms:
+        if lease_ms > usual_ms:  # promise the longest at once: requests vary, and the disk may be what is slow
             promise_ms = self._pace.longest_ms
             self._long_until_ms = max(self._long_until_ms, now_ms + lease_ms)
         self.bind(lease_ms, now_ms)

@@ -1,8 +1,8 @@
 """Leases on monotonic clocks: how long a master may answer alone, and how long a follower is bound to it.
 
-A master stamps each beat with its own clock; a follower echoes the stamp and is bound for `lease_ms` from the moment it
-received it. So the master's lease - counted from the stamps a majority echoed, and shorter by a margin - ends before
-the first of these followers is free. Only the rates of the clocks are compared, never their readings.
+A master stamps each beat with its own clock. A follower echoes the stamp and is bound for `lease_ms` from receiving it.
+The master counts its lease from the stamps that a majority echoed, less a margin. So it ends before the first of these
+followers is free. Only the rates of the clocks matter, never their readings.
 """
 
 from __future__ import annotations
@@ -15,32 +15,30 @@ from chelonia.ahash.group.membership import Quorum
 from chelonia.core import bounds
 
 NEVER_MS: Final = 1 << 62
-"""No timer runs."""
+"""Time of a timer that never ends."""
 MARGIN_PER_MILLE: Final = 50
-"""By how much a master's lease is shorter than the grants: two clocks may differ in rate by almost 5 %."""
+"""Margin by which a master's lease is shorter than the grants: two clocks may differ in rate by almost 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolPeriods:
-    """The periods of the protocol, in milliseconds: of replicas near each other, by default; `over` a distance.
+    """The periods of the protocol, in milliseconds. The defaults suit replicas near each other; see `over`.
 
     All replicas of a group have the same: a follower that forgets a grant is bound for as long as its own lease.
 
     Args:
-        beat_ms: between a master's beats, and between the words of a replica that stands for election.
-        dead_ms: a master steps down so long after its lease, or after its term began without one; later when it had
-            no time to listen.
+        beat_ms: between a master's beats, and between the notices of a replica that stands for election.
+        dead_ms: from the end of its lease (else the begin of its term) until a master steps down. It is longer when the
+            master had no time to listen.
         lease_ms: how long an echo binds a follower.
-        stale_ms: without word from the master for so long a follower answers no reads.
-        mandate_ms: an election won longer ago is void.
-        vote_ms: how long either phase of an election waits for those who are silent; longer after failures.
-        backoff_ms: base of the pause after an election that failed.
-        tell_ms: beats that tell of a higher watermark are no closer together; half of it where engine frames take them
-            along.
-        stuck_ms: a master whose oldest commit waits so long under a live lease steps down: something is wrong that a
-            new term may cure.
-        round_trip_ms: the distance that they are made for.
-        announce_ms: a follower that is not synchronised announces itself again after so long.
+        stale_ms: time without a beat after which a follower answers no reads.
+        mandate_ms: time after which a won election is void.
+        vote_ms: how long each phase of an election waits for silent replicas; longer after failures.
+        backoff_ms: base of the pause after a failed election.
+        tell_ms: least time between beats that announce a higher watermark; half of it where they go with engine frames.
+        stuck_ms: wait of the oldest commit under a live lease after which a master steps down: a new term may help.
+        round_trip_ms: the distance that these periods suit.
+        announce_ms: pause before an unsynchronised follower announces itself again.
     """
 
     beat_ms: int = 50
@@ -56,14 +54,13 @@ class ProtocolPeriods:
     announce_ms: int = 2000
 
     def __post_init__(self) -> None:
-        """A master's lease is over before a replica that lost its disk, or forgot its grants, counts again."""
+        """Check that a master's lease ends before a replica that lost its disk, or its grants, counts again."""
         assert self.beat_ms < self.dead_ms < self.held_ms, "beat_ms < dead_ms < lease_ms less its margin"
         assert self.longest_ms < 1 << 16, "a beat and its echo name it in two bytes"
 
     @classmethod
     def over(cls, round_trip_ms: int) -> ProtocolPeriods:
-        """That of a group whose replicas hear an answer of each other after so long at most, from
-        `bounds.ROUND_TRIP_MS` to `bounds.ROUND_TRIP_MS_MAX`.
+        """Return the periods for a longest round trip from `bounds.ROUND_TRIP_MS` to `bounds.ROUND_TRIP_MS_MAX`.
 
         An echo that a lost packet delays still comes within the lease, a vote before its election is over.
         """
@@ -90,15 +87,15 @@ class ProtocolPeriods:
 
 
 def held_for(lease_ms: int) -> int:
-    """How long a master counts on an echo that binds its sender for `lease_ms`."""
+    """Return how long a master may count on an echo that binds its sender for `lease_ms`."""
     return lease_ms * (1000 - MARGIN_PER_MILLE) // 1000
 
 
 class Lease:
-    """The lease of one term: until when each follower is bound, as its echoes say. `own`, the master, always is.
+    """The lease of one term, by the times for which echoes bind the followers. `own`, the master, is always bound.
 
-    Each binds itself for as long as it says, and longer than usual where it is asked to: so followers that are bound
-    for different times make one lease, which ends before the first of those who make a majority is free.
+    Each follower states its time, which is longer where the master asks for more. The lease ends before the first
+    follower of a majority is free.
     """
 
     def __init__(self, own: int, pace: ProtocolPeriods, quorum: Quorum) -> None:
@@ -108,7 +105,7 @@ class Lease:
         self._until = quorum.agreed(self._bound)
 
     def echoed(self, replica: int, sent_ms: int, lease_ms: int = 0) -> bool:
-        """Register the echo of a beat that we sent at `sent_ms`, our clock. Returns: whether the lease lasts longer."""
+        """Register the echo of a beat that we sent at `sent_ms`, our clock. Return whether the lease lasts longer."""
         until_ms = sent_ms + held_for(max(lease_ms, self._usual_ms))
         if until_ms <= self._bound.get(replica, -1):
             return False
@@ -118,7 +115,7 @@ class Lease:
         return self._until != before
 
     def would_hold(self, quorum: Quorum, among: Collection[int], now_ms: int) -> bool:
-        """Whether the lease would be live if it were counted by another quorum, and by echoes of these alone."""
+        """Return whether the lease would be live under another quorum, by the echoes of `among` alone."""
         until_ms = quorum.agreed({replica: until_ms for replica, until_ms in self._bound.items() if replica in among})
         return until_ms is not None and now_ms < until_ms
 
@@ -128,7 +125,7 @@ class Lease:
         self._until = quorum.agreed(self._bound)
 
     def until(self, now_ms: int) -> int | None:
-        """When the lease ends; None: there was none yet. Who is alone has it anew at every moment."""
+        """Return when the lease ends; None: there was none yet. A master alone renews it at every moment."""
         if self._until == NEVER_MS:
             return now_ms + held_for(self._usual_ms)
         return None if self._until is None else min(self._until, now_ms + held_for(self._longest_ms))

@@ -1,13 +1,13 @@
-"""How far a log can be vouched for, and whether a replica may follow a master: the rule that no election can break.
+"""How far a replica vouches for its log, and whether it may follow a master: the rule that no election can break.
 
-Berkeley DB lets a late winner take a higher generation than the master that the group has since acknowledged writes to.
-So an election here is only a proposal. Each term's first commit carries a `TermMark`; until a majority holds it the
-master commits nothing else. A commit beyond the first therefore proves that its term was joined: `LogEnd.vouched` is
-the newest commit that is proven in this way. A replica follows a master whose base reaches what it vouches for itself,
-or whose term is open already; nobody else. Why this is enough: docs/design/009-replication.md.
+Berkeley DB lets a late winner take a higher generation than the master to whom the group acknowledged writes since. So
+an election here is only a proposal. Each term's first commit carries a `TermMark`; until a majority holds it, the
+master commits nothing else. A commit beyond the first thus proves that a majority joined its term: `LogEnd.vouched` is
+the newest commit so proven. A replica follows only a master whose base reaches its `vouched`, or whose term is open.
+Why this is enough: docs/design/009-replication.md.
 
 Numbers alone do not name a commit: disks put back from old copies count the same numbers again. A `VouchedCommit` does,
-by the run of the process that was master, and a log names the terms that it went through (`LogEnd.history`).
+by the run of the master's process, and a log names the terms in its past (`LogEnd.history`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 MARK_TAG: Final = b"\x02"
-"""First byte of a mark in the store: the number of its format. The first one named no runs and no earlier terms."""
+"""First byte of a mark in the store: the number of its format. Format 1 has no runs and no earlier terms."""
 OPEN_END: Final = (1 << 64) - 1
-"""For the last sequence of a term that goes on."""
+"""Last sequence of a term that goes on."""
 
 
 class Vouched(msgspec.Struct, frozen=True, order=True):
@@ -33,7 +33,7 @@ class Vouched(msgspec.Struct, frozen=True, order=True):
     sequence: int
 
     def goes_on_from(self, other: Vouched) -> bool:
-        """Whether a log that vouches for this one holds all of one that vouches for `other`, and more of its term."""
+        """Return whether a log that vouches for this has all of one that vouches for `other`, and more of its term."""
         return (self.term, self.replica) == (other.term, other.replica) and self.sequence > other.sequence
 
 
@@ -47,14 +47,14 @@ class VouchedCommit(msgspec.Struct, frozen=True, order=True):
 
 
 NOWHERE: Final = VouchedCommit(0, 0, 0, 0)
-"""Nothing is known."""
+"""No commit is known."""
 
 
 class TermMark(msgspec.Struct, frozen=True):
-    """What the first commit of a term writes: whose term it is, its own sequence, and what the log vouched for before.
+    """The record in the first commit of a term: its term and replica, own sequence, and `base`, vouched for before.
 
-    It is kept under one key of the store, so that a log always tells its newest term. `run` tells the process from all
-    others; `past`: the proven terms before, oldest first, each with its last commit, as far as they are remembered.
+    It has one key in the store, so that a log always states its newest term. `run` identifies the process. `past`: the
+    proven terms before, oldest first, each with its last commit; at most `bounds.TERMS_REMEMBERED_MAX`.
     """
 
     term: int
@@ -65,14 +65,14 @@ class TermMark(msgspec.Struct, frozen=True):
     past: tuple[VouchedCommit, ...] = ()
 
     def until(self, sequence: int) -> tuple[VouchedCommit, ...]:
-        """The terms that a log went through which ends at `sequence` of this term."""
+        """Return the history of a log that ends at `sequence` of this term."""
         if sequence <= self.first:
             return self.past
         return (*self.past, VouchedCommit(self.term, self.replica, self.run, sequence))[-bounds.TERMS_REMEMBERED_MAX :]
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """Where the log of a replica ends: the newest mark in its store (None: none yet) and its last sequence."""
+    """The end of a replica's log: the newest mark in its store (None: none yet) and its last sequence."""
 
     mark: TermMark | None
     sequence: int
@@ -88,12 +88,12 @@ class LogEnd(msgspec.Struct, frozen=True):
 
     @property
     def unproven(self) -> bool:
-        """Whether the log ends with the first commit of a term: perhaps nobody else ever held it."""
+        """Whether the log ends with the first commit of a term, which perhaps nobody else ever held."""
         return self.mark is not None and self.sequence <= self.mark.first
 
     @property
     def history(self) -> tuple[VouchedCommit, ...]:
-        """The proven terms that the log went through, oldest first, each with its last commit here."""
+        """The proven terms in the log, oldest first, each with its last commit here."""
         return () if self.mark is None else self.mark.until(self.sequence)
 
     @property
@@ -103,15 +103,12 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 def may_join(own: Vouched, base: Vouched) -> bool:
-    """Whether a replica that vouches for `own` may follow a master that began at `base` and has not opened its term."""
+    """Return whether a replica that vouches for `own` may follow a master that began at `base`, its term not open."""
     return own <= base
 
 
 def holds(history: tuple[VouchedCommit, ...], known: VouchedCommit) -> bool:
-    """Whether a log that went through `history` holds the commit `known`.
-
-    Of terms longer ago than are remembered nothing can be said: those are taken to be there, as their numbers are.
-    """
+    """Return whether a log with this `history` holds `known`; it is taken to hold terms older than a full history."""
     for each in reversed(history):
         if (each.term, each.replica, each.run) == (known.term, known.replica, known.run):
             return each.sequence >= known.sequence
@@ -120,7 +117,7 @@ def holds(history: tuple[VouchedCommit, ...], known: VouchedCommit) -> bool:
 
 
 def encode_mark(mark: TermMark) -> bytes:
-    """The record of a mark. Layout: docs/formats/replication.md."""
+    """Encode a mark. Layout: docs/formats/replication.md."""
     base = mark.base
     past = [(each.term, each.replica, each.run, each.sequence) for each in mark.past]
     fields = (mark.term, mark.replica, mark.first, base.term, base.replica, base.sequence, mark.run, past)
@@ -130,7 +127,7 @@ def encode_mark(mark: TermMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> TermMark:
-    """Read the record of a mark. Raises: INTERNAL when it is damaged or of a newer format."""
+    """Decode a mark. Raises: INTERNAL when it is damaged or of a newer format."""
     try:
         if data[:1] == _FIRST_TAG:
             term, replica, first, *base = _FIRST_DECODER.decode(data[1:])

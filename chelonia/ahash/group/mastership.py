@@ -1,9 +1,11 @@
 """One replica at work: carries the protocol's effects out on the engine and the links, and lets answers wait for it.
 
-`protocol.Replica` decides, here is only done what it says, in its order. All of it runs on the event loop; the engine's
-own threads reach it through `Executor.hand_back`.
-Invariants: nothing is told to be durable but by `GroupReplica.covers`, asked anew after every wait; a batch reaches the
-engine only in the term it was decided in; what nobody expected ends the process, never an answer.
+`protocol.GroupReplica` decides; this does only what it says, in its order. All of it runs on the event loop; the
+engine's own threads reach it through `Executor.hand_back`.
+Invariants:
+- Only `GroupReplica.covers`, called anew after every wait, decides that something is durable.
+- A batch reaches the engine only in the term it was decided in.
+- An unexpected error ends the process; it never becomes an answer.
 """
 
 from __future__ import annotations
@@ -55,47 +57,47 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 EVENT_MS: Final = 20
-"""How long a wait for the engine goes on before it looks again: events wake it before."""
+"""Longest pause between two looks of a wait for the engine; events wake it before."""
 ANSWERED_MS: Final = 500
-"""For how long it is waited that those answer who would be left without a member: some beats, of a new master too."""
+"""How long to wait for answers of the voters that a change would leave: some beats, of a new master too."""
 HAND_OVER_MS: Final = 500
-"""How long a master that hands over waits for others to hold all it has. Who holds less loses the election to it."""
+"""How long a master that hands over waits for others to hold all it has: with less they lose the election to it."""
 
 
 class ReplicaLinks(Protocol):
     """Authenticated connections to the other replicas."""
 
     def send(self, peer: int, data: bytes) -> bool:
-        """Send a message; False when there is no connection."""
+        """Send a message. Return False when there is no connection."""
 
     def set_membership(self, membership: Membership) -> None:
         """Connect to these members from now on, and to nobody else."""
 
     def round_trip_ms(self, peer: int) -> int | None:
-        """How far a peer is, there and back; None: it is not known."""
+        """Return the round trip to a peer; None: unknown."""
 
 
 class MastershipListener(Protocol):
-    """What is told of terms and of calls from other replicas, on the event loop."""
+    """The user of a mastership, which notifies it of terms and of other replicas' calls, on the event loop."""
 
     def term_opened(self, term: int) -> None:
-        """Our term is open: requests may be taken."""
+        """Take requests from now on: our term is open."""
 
     def term_ended(self, term: int) -> None:
-        """Our term is over."""
+        """Take no more requests: our term is over."""
 
     def called(self, peer: int, number: int, body: bytes) -> None:
-        """Another replica forwarded a call."""
+        """Carry out a call that another replica forwarded."""
 
     def answered(self, peer: int, number: int, body: bytes) -> None:
-        """The answer to a call of ours came."""
+        """Take the answer to a call of ours."""
 
     def lost(self, peer: int) -> None:
-        """The connection to a replica is gone, or it is not our master any more."""
+        """Expect no more answers of a replica: its connection is gone, or it is no longer our master."""
 
 
 class TermDurability:
-    """What is read or committed here in one term may be told once the group has it: see `Mastership.covered`."""
+    """A `Durability` for answers from one term: they may leave once the group has it, see `Mastership.covered`."""
 
     def __init__(self, mastership: Mastership, term: int, horizon: Horizon, patience_ms: int = 0) -> None:
         self.term = term
@@ -116,7 +118,7 @@ class TermDurability:
 
 @dataclass(slots=True)
 class _DurabilityWait:
-    """A sequence of a term that somebody waits for. `until_ms` 0: as long as the term lasts."""
+    """A wait for a sequence of a term. `until_ms` 0: as long as the term lasts."""
 
     term: int
     sequence: int
@@ -159,21 +161,21 @@ class Mastership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.elected_ms = Ms(0)
-        """When a term of ours was last opened, wall-clock time, for people."""
+        """Wall-clock time when a term of ours last opened, for people."""
         self.recorded = False
         """Whether our log holds a membership record."""
         self.regrouping = asyncio.Lock()
-        """Held while the membership is changed: one change at a time, wholly."""
+        """Held during a change of the membership: one at a time, wholly."""
         self.members_at = 0
-        """As master: the sequence at which the record in force stands, or that of our first commit."""
+        """As master: the sequence of the record in force, or that of our first commit."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self, links: ReplicaLinks, listener: MastershipListener, members: Membership) -> None:
-        """Read where the log ends and begin as a follower.
+        """Read the end of the log and begin as a follower.
 
-        Args: `members`: the group as configured, which counts until the store holds a record of its own. A store that
-        has contents and belongs to no group yet founds one; an empty one never does, it may have been lost.
+        Args: `members`: the group as configured, which counts until the store holds a record of its own. A store with
+        contents and without a group founds one; an empty one never does, as its contents may be lost.
         Raises: BAD_CONFIG, INTERNAL (damaged).
         """
         self._links, self._listener = links, listener
@@ -199,14 +201,14 @@ class Mastership:
             self._engine.found()
 
     def _look(self) -> tuple[LogEnd, Membership | None, bool]:
-        """Where the log ends, the newest membership record in it, and whether it may found a group."""
+        """The end of the log, the newest membership record in it, and whether it may found a group."""
         engine = self._engine
         try:
             members, prepared = engine.get(layout.META_MEMBERS), meta.is_prepared(engine)
             end = _log_end(engine.get(layout.META_TERM), meta.read_state(engine).sequence)
             if prepared:
                 meta.check_format(engine)
-            anothers = end.mark is not None and end.mark.replica != self.own  # what another founded was copied here
+            anothers = end.mark is not None and end.mark.replica != self.own  # a copy of what another founded
             founds = members is None and prepared and not anothers
             return end, None if members is None else membership.decode(members), founds
         except CheloniaError as error:
@@ -215,7 +217,7 @@ class Mastership:
             return LogEnd(None, 0), None, False  # nothing is here yet
 
     async def run(self) -> None:
-        """Keep time until stopped. Raises: UNAVAILABLE, saying why, when the process has to end."""
+        """Keep time until stopped. Raises: UNAVAILABLE, with the reason, when the process has to end."""
         while not self._failure:
             now = self._clock.monotonic_ms()
             self._do(self.replica.tick, now)
@@ -235,9 +237,9 @@ class Mastership:
         self._do(self.replica.resign, reason, self._clock.monotonic_ms())
 
     async def is_answered_by(self, record: Membership) -> bool:
-        """Whether as many of those who would decide under a record answer us as it takes; a moment is waited for.
+        """Return whether a quorum under `record` answers us within `ANSWERED_MS`.
 
-        Raises: UNAVAILABLE, when we are not master of an open term (any more).
+        Raises: UNAVAILABLE, when we are not, or no longer, master of an open term.
         """
         give_up = self._clock.monotonic_ms() + ANSWERED_MS
         while not self.replica.would_answer(record, self._clock.monotonic_ms()):
@@ -247,7 +249,7 @@ class Mastership:
         return True
 
     async def hand_over(self, reason: str) -> None:
-        """Give up our term when the others hold all of it, or soon; changes are not taken meanwhile."""
+        """Give up our term when the others hold all of it, or after `HAND_OVER_MS`; take no changes meanwhile."""
         assert self.regrouping.locked(), "nobody hands over in the middle of a change of members"
         give_up = self._clock.monotonic_ms() + HAND_OVER_MS
         self._handing_over = True
@@ -272,7 +274,7 @@ class Mastership:
             task.cancel()
 
     def fail(self, reason: str) -> None:
-        """The process has to end: nothing more is answered."""
+        """Have the process end, and answer nothing more."""
         self._failure = self._failure or reason
         self._woken.set()
         self._wake_all()
@@ -280,21 +282,20 @@ class Mastership:
     # --- questions --------------------------------------------------------------------------------------------------
 
     def master(self) -> int | None:
-        """The master of an open term that can be reached now, ourselves included."""
+        """Return the master of an open term, if it is connected or ourselves."""
         master = self.replica.master
         return master if master == self.own or master in self.replica.linked else None
 
     def may_answer(self) -> bool:
-        """Whether what was read here, and covered, may be told as the newest."""
+        """Return whether an answer read here, and covered, may count as the newest."""
         return not self._failure and self.replica.may_answer_strong(self._clock.monotonic_ms())
 
     def may_write(self) -> bool:
-        """Whether changes are taken here now."""
+        """Return whether this replica takes changes now."""
         return not (self._failure or self._handing_over) and self.replica.may_write(self._clock.monotonic_ms())
 
     def may_read(self) -> bool:
-        """Whether reads are answered from the copy here now: the master was heard of late, and what it told then to be
-        durable is in the copy."""
+        """Return whether the copy may answer reads: the master sent a recent beat, and the copy is not long behind."""
         now = self._clock.monotonic_ms()
         return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
 
@@ -304,20 +305,19 @@ class Mastership:
         return now - self._owed_ms >= self._pace.stale_ms
 
     def _owe(self, sequence: int) -> None:
-        """Others hold so much; remember since when the copy here lacks some of what they held."""
+        """Note the sequence that others hold, and since when our copy lacks some of theirs."""
         if self._engine.applied() >= self._owed:
             self._owed, self._owed_ms = sequence, self._clock.monotonic_ms()
 
     def holds_all(self, peer: int) -> bool:
-        """Whether a replica has told, in our term, that it holds what the group had when the term began."""
+        """Return whether a replica has acknowledged, in our term, all that the group had when the term began."""
         status = self.replica.status(self._clock.monotonic_ms())
         return any(each.replica == peer and each.acked for each in status.peers)
 
     async def covered(self, term: int, sequence: int, patience_ms: int = 0) -> None:
-        """Return once what was read or committed here at `sequence`, in `term`, is durable; it may be read before its
-        commit is told here.
+        """Return once `sequence`, read or committed here in `term`, is durable. A read may precede its report.
 
-        Raises: OUTCOME_UNKNOWN when that cannot be said any more; TIMEOUT after `patience_ms` (0: never).
+        Raises: OUTCOME_UNKNOWN when that can no longer be known; TIMEOUT after `patience_ms` (0: never).
         """
         until = self._clock.monotonic_ms() + patience_ms if patience_ms else 0
         while not self.covers(term, sequence):
@@ -326,7 +326,7 @@ class Mastership:
             await future
 
     def covers(self, term: int, sequence: int) -> bool:
-        """Whether what was read or committed here is durable, as `covered` waits for. Raises: OUTCOME_UNKNOWN."""
+        """Return whether `covered` would return at once. Raises: OUTCOME_UNKNOWN."""
         if self._failure:
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"this replica ends: {self._failure}")
         return self.replica.covers(term, sequence)
@@ -334,7 +334,7 @@ class Mastership:
     async def applied(self, term: int, sequence: int, patience_ms: int) -> None:
         """Return once our copy holds `sequence` of the term we follow.
 
-        Raises: OUTCOME_UNKNOWN when we follow it no more; TIMEOUT after `patience_ms`.
+        Raises: OUTCOME_UNKNOWN when we no longer follow it; TIMEOUT after `patience_ms`.
         """
         give_up = self._clock.monotonic_ms() + patience_ms
         while self._engine.applied() < sequence:
@@ -345,7 +345,7 @@ class Mastership:
                 await self.changed(EVENT_MS)
 
     async def changed(self, patience_ms: int) -> None:
-        """Return when a term or a master may have come or gone; at the latest after `patience_ms`."""
+        """Return when a term or master may have come or gone, at the latest after `patience_ms`."""
         waiting = asyncio.create_task(self._changed.wait())
         try:
             await done_within(self._clock, waiting, patience_ms)
@@ -369,7 +369,7 @@ class Mastership:
         self.pulse()
 
     def message(self, peer: int, data: bytes) -> None:
-        """`peer` sent a message. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
+        """Take a message of `peer`. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
         assert self._listener is not None
         said = peer_messages.decode(data)
         match said:
@@ -381,15 +381,15 @@ class Mastership:
                 self._do(self.replica.received, peer, said, self._clock.monotonic_ms())
 
     def send(self, peer: int, message: Message) -> bool:
-        """Send a message; False when there is no connection."""
+        """Send a message. Return False when there is no connection."""
         assert self._links is not None
         return self._links.send(peer, peer_messages.encode(message))
 
     def _engine_sends(self, peer: int | None, control: bytes, record: bytes) -> None:
-        """On any thread: pass frames on together, as many as come before the loop turns."""
+        """Pass a frame on, together with those that come before the loop turns. On any thread."""
         frame = EngineFrame(frame_of_master(control), frame_term(control), control, record)
         self._frames.append((peer, peer_messages.encode(frame)))
-        if not self._sending:  # looked at after the append, cleared before the frames are taken: none is left behind
+        if not self._sending:  # read after the append, cleared before the frames are taken: none is left behind
             self._sending = True
             self._executor.hand_back(self._send_frames)
 
@@ -412,17 +412,17 @@ class Mastership:
     # --- the engine -------------------------------------------------------------------------------------------------
 
     def _engine_tells(self, event: Event) -> None:
-        """On any thread: take note of an event. Of a commit the committer brings word itself, just after."""
+        """Take an event, on any thread; a `SyncedCommit` may come with the committer's result, just after."""
         self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, SyncedCommit))
 
     def _event(self, event: Event) -> None:
         if self._failure:
             return
         now = self._clock.monotonic_ms()
-        if isinstance(event, Flushed | Ready | MasterHere):  # before it counts: what we vouch for and whether we vote
-            self._go_by_log(event.members, now)  # are told of one log
+        if isinstance(event, Flushed | Ready | MasterHere):  # before it counts: the commit that we vouch for and our
+            self._go_by_log(event.members, now)  # right to vote come from one log
         self._do(self._told, event, now)
-        if isinstance(event, Demoted):  # a record that we went by as master may never have been written
+        if isinstance(event, Demoted):  # the record that we went by as master may never have been written
             self._go_by_log(event.members, now)
         if isinstance(event, Failed):
             self.fail(event.reason)
@@ -438,7 +438,7 @@ class Mastership:
     # --- effects ----------------------------------------------------------------------------------------------------
 
     def _do(self, decide: Callable[P, Effects], *what: P.args, **named: P.kwargs) -> None:
-        """Let the protocol decide, and carry it out. A failure in either is a mistake of ours: the process ends."""
+        """Let the protocol decide, and carry its effects out. A failure in either is a bug: the process ends."""
         if self._stopping:  # a node closes its store before its links
             return
         try:
@@ -460,14 +460,14 @@ class Mastership:
             raise
 
     def _look_at_master(self) -> None:
-        """A master that we no longer follow may be frozen: what it has in hand for us is waited for no longer."""
+        """End our calls to a master that we no longer follow: it may be frozen."""
         master, self._followed = self._followed, self.replica.master
         if master not in (None, self.own, self._followed):
             assert self._listener is not None
             self._listener.lost(master)
 
     def _look_at_histories(self) -> None:
-        """Say it once of each: a person has to choose."""
+        """Log each `parted` replica once: a person has to choose."""
         found, known = self.replica.histories.parted, self.replica.histories.known
         for peer, theirs in sorted(found.items()):
             if peer not in self._parted:
@@ -521,7 +521,7 @@ class Mastership:
                 assert_never(effect)
 
     async def _begin(self, term: int, sequence: int, puts: dict[bytes, bytes]) -> None:
-        """Make one of the commits that open our term: nothing else was committed since it began."""
+        """Make one of the two commits that open our term, in which there is no other commit yet."""
         state = {layout.META_STATE: layout.encode_state(StoreState(sequence, self._objects))}
         try:
             await self._executor.run_write(lambda: self._engine.commit(puts | state, (), term))
@@ -545,7 +545,7 @@ class Mastership:
     # --- membership -------------------------------------------------------------------------------------------------
 
     def _go_by_log(self, data: bytes | None, now: Ms) -> None:
-        """Go by the record in our log, as anybody but a master does; None: nothing is known of it."""
+        """Go by the membership record in our log, as all but a master do; None: unknown."""
         if data not in (None, self._in_log):
             self._do(self._adopt, data, now)
             self.go_by(self.replica.membership)
@@ -567,7 +567,7 @@ class Mastership:
         self._release(lambda wait: True)
 
     def _expire(self, now: int) -> None:
-        """End the waits whose patience is over, and those in terms that are gone."""
+        """End the waits that have timed out, and those in past terms."""
         for wait in self._waits:
             if wait.until_ms and now >= wait.until_ms and not wait.future.done():
                 cause = "this replica is behind: ask the master"
@@ -576,7 +576,7 @@ class Mastership:
         self._release(lambda wait: wait.future.done() or wait.term != present)
 
     def _release(self, ended: Callable[[_DurabilityWait], bool]) -> None:
-        """End waits: whoever waited asks again."""
+        """Wake the waits that have `ended`: they check again."""
         waits, self._waits = self._waits, []
         for wait in waits:
             if not ended(wait):
@@ -585,20 +585,20 @@ class Mastership:
                 wait.future.set_result(None)
 
     def go_by(self, record: Membership) -> None:
-        """Tell engine and links of the record that is in force from now on."""
+        """Give engine and links the record that is in force from now on."""
         assert self._links is not None
         self._in_log = None
         self._engine.set_voter(self.own in record.voters)
         self._links.set_membership(record)
 
     def pulse(self) -> None:
-        """Something changed that others may wait for."""
+        """Wake everybody who waits for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._woken.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that the protocol asked for; what it cannot cope with ends the process."""
+        """Run work that the protocol asked for; an unexpected error ends the process."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended_task)

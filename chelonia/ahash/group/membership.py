@@ -1,9 +1,9 @@
-"""Who belongs to the group, and which sets of replicas decide: the membership record and its quorums.
+"""The members of the group, and the sets of replicas that decide: the membership record and its quorums.
 
-The record is an object of the replicated store, so it is acknowledged like any other change. Members are voters or
-learners; one step changes one member. While a change of voters is under way the record keeps the voters before it
-(`former`), and a majority of both decides; the step is finished by the same record without `former`, written only
-after the first was acknowledged. A replica always goes by the newest record in its log, acknowledged or not.
+The record is an object of the replicated store, so a majority acknowledges it like any other change. Members are voters
+or learners; one step changes one member. During a change of voters the record keeps the voters before it (`former`),
+and majorities of both decide. The same record without `former` ends the step; the master writes it only after the
+first was acknowledged. A replica always goes by the newest record in its log, acknowledged or not.
 Invariants: replica ids rise and are never used again; a record is valid only as the successor of the one in force.
 Why: docs/design/009-replication.md.
 """
@@ -45,19 +45,19 @@ class Quorum:
     sets: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        """Of an empty set nobody is a majority, so nothing would ever be decided."""
+        """Refuse an empty set: it has no majority, and could never decide."""
         assert all(self.sets or ((),)), "somebody decides"
 
     def voters(self) -> tuple[int, ...]:
-        """Every replica whose word counts, in order."""
+        """Return every replica that counts, in order."""
         return tuple(sorted({voter for voters in self.sets for voter in voters}))
 
     def reached(self, replicas: Collection[int]) -> bool:
-        """Whether `replicas` hold a majority of every set."""
+        """Return whether `replicas` hold a majority of every set."""
         return all(sum(voter in replicas for voter in voters) >= majority(len(voters)) for voters in self.sets)
 
     def agreed(self, values: Mapping[int, T]) -> T | None:
-        """The highest value that a majority of every set has reached; None when some set lacks a majority."""
+        """Return the highest value that a majority of every set has reached; None when some set lacks a majority."""
         lowest: T | None = None
         for voters in self.sets:
             told = sorted([values[voter] for voter in voters if voter in values], reverse=True)
@@ -71,7 +71,7 @@ class Quorum:
 
 
 def majority(voters: int) -> int:
-    """How many of `voters` are more than half."""
+    """Return the least number that is more than half of `voters`."""
     return voters // 2 + 1
 
 
@@ -103,16 +103,16 @@ class Membership:
 
     @property
     def quorum(self) -> Quorum:
-        """Who decides under this record."""
+        """The sets of voters that decide under this record."""
         return Quorum((self.voters, self.former) if self.former else (self.voters,))
 
     def member(self, replica: int) -> Member | None:
-        """The member of this id."""
+        """Return the member of this id, or None."""
         return next((member for member in self.members if member.replica == replica), None)
 
 
 def found(members: tuple[tuple[Dn, str], ...]) -> Membership:
-    """The first record of a group: the first of `members` (DN, address) votes, the others learn and are promoted."""
+    """Return the first record of a group: the first of `members` (DN, address) votes, the others begin as learners."""
     numbered = tuple(Member(id_, dn, address, id_ == 1) for id_, (dn, address) in enumerate(members, start=1))
     return _checked(Membership(1, numbered, len(numbered) + 1))
 
@@ -128,7 +128,7 @@ def add(record: Membership, dn: Dn, address: str) -> Membership:
 
 
 def promote(record: Membership, replica: int) -> Membership:
-    """Make a learner a voter: only after it told that it is synchronised. Raises: CONFLICT, NOT_FOUND."""
+    """Make a learner a voter, once it has reported that it is synchronised. Raises: CONFLICT, NOT_FOUND."""
     return _vote(record, replica, voter=True)
 
 
@@ -148,18 +148,17 @@ def remove(record: Membership, replica: int) -> Membership:
 
 
 def finish(record: Membership) -> Membership:
-    """The record that ends a change of voters; written only once `record` itself was acknowledged."""
+    """Return the record that ends a change of voters; write it only once `record` itself was acknowledged."""
     assert record.former, "nothing is under way"
     assert record.former != record.voters, "a change of voters changes them"
     return replace(record, number=record.number + 1, former=())
 
 
 def shows_end(record: Membership, replica: int, *, votes: bool) -> bool:
-    """Whether the change under way is over: `replica`, whose log holds ours and more, says whether it `votes` there.
+    """Return whether the change of voters in `record` is over: `replica`, which loses its vote by it, has none now.
 
-    It does until the record that ends the change, which is written only once `record` is durable. So the new voters
-    count alone, though that last record may stand in no log but of one who loses his vote by it, and follows nobody
-    with less.
+    Its log holds ours and more. It votes until the record that ends the change, written only once `record` is durable.
+    So the new voters count alone, though perhaps only the log of `replica` has that last record.
     """
     return not votes and replica in record.former and replica not in record.voters
 
@@ -184,7 +183,7 @@ def check_successor(old: Membership, new: Membership) -> None:
 
 
 def encode(record: Membership) -> bytes:
-    """The record as it stands in the store. Layout: docs/formats/replication.md."""
+    """Encode a record for the store. Layout: docs/formats/replication.md."""
     members = [(member.replica, member.dn, member.address, member.voter) for member in record.members]
     data = RECORD_TAG + _ENCODER.encode((record.number, members, record.next_replica, record.former))
     assert decode(data) == record, "a record is read as it was written"
@@ -192,7 +191,7 @@ def encode(record: Membership) -> bytes:
 
 
 def decode(data: bytes) -> Membership:
-    """Read a record. Raises: INTERNAL when it is damaged or of a newer format."""
+    """Decode a record. Raises: INTERNAL when it is damaged or of a newer format."""
     try:
         if data[:1] != RECORD_TAG:
             raise ValueError("unknown format")

@@ -1,7 +1,7 @@
-"""What the master of a group owes its membership: the first record, members that may vote, steps under way finished.
+"""The master's work on the membership: it writes the first record, promotes learners and finishes begun steps.
 
-Runs on every replica and acts only as master of an open term. A learner is promoted when it has told that it holds what
-the group has; each step is one record, the next one follows only when it is durable. A master whose disk is nearly full
+It runs on every replica and acts only as master of an open term. It promotes a learner that has reported to hold what
+the group has. Each step is one record; the next one follows only when it is durable. A master whose disk is nearly full
 makes way for one that may have room.
 """
 
@@ -23,9 +23,9 @@ from chelonia.core.timing.clock import Clock
 _LOG = logging.getLogger(__name__)
 
 LOOK_MS: Final = 200
-"""Between two looks whether something is to be done: a promotion may take a few."""
+"""Between two looks for work: a promotion may take a few."""
 FULL_REST_MS: Final = 30_000
-"""A master makes way for want of space no more often: the disks of the others may be as full."""
+"""Least time between two hand-overs for want of space: the disks of the others may be as full."""
 
 
 class Writer(Protocol):
@@ -37,14 +37,14 @@ class Writer(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the disk takes changes, as far as this was looked at."""
+        """Whether the disk takes changes, as of the last look."""
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
-        """Write a record as master; returns where it stands, once it is durable."""
+        """Write a record as master. Return its position once it is durable."""
 
 
 async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:
-    """Look after the membership, and for room, until cancelled."""
+    """Do the steps of the membership, and hand over when the disk is full, until cancelled."""
     rest_until_ms = 0
     while True:
         try:
@@ -60,7 +60,7 @@ async def keep(mastership: Mastership, writer: Writer, clock: Clock) -> None:
 
 
 async def step(mastership: Mastership, writer: Writer) -> None:
-    """Do what is to be done next, if anything. Raises: UNAVAILABLE, OUTCOME_UNKNOWN, CONFLICT."""
+    """Do the next step, if there is one. Raises: UNAVAILABLE, OUTCOME_UNKNOWN, CONFLICT."""
     record = mastership.replica.membership
     if not mastership.recorded:
         await _write(mastership, writer, record)
@@ -75,15 +75,15 @@ async def step(mastership: Mastership, writer: Writer) -> None:
 
 
 async def make_way(mastership: Mastership) -> None:
-    """Hand over where there is another who may: no change is taken here."""
+    """Hand over if there is another voter: this master takes no changes."""
     if len(mastership.replica.membership.voters) > 1:
         await mastership.hand_over("its disk is nearly full: another takes over")
 
 
 async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -> None:
-    """Do what an administrator asks. A voter that is to go loses its vote first; a master hands over before.
+    """Carry out an administrator's change. A voter loses its vote before it is removed; a master hands over before.
 
-    Raises: as `core.ports.ahash.AHash.regroup`; `NotCarriedOut` when another is to be asked.
+    Raises: as `core.ports.ahash.AHash.regroup`; `NotCarriedOut` when the caller has to ask another.
     """
     async with mastership.regrouping:
         record = mastership.replica.membership
@@ -102,10 +102,8 @@ async def regroup(mastership: Mastership, writer: Writer, wanted: GroupChange) -
 
 
 async def _check_left(mastership: Mastership, left: Membership, replica: int) -> None:
-    """A record that those who are left do not acknowledge could not be taken back either: nobody would be master.
-
-    Raises: CONFLICT, UNAVAILABLE.
-    """
+    """Refuse a record if too few of its voters answer. Raises: CONFLICT, UNAVAILABLE."""
+    # Without their acknowledgement nobody would be master, who could take it back.
     if not await mastership.is_answered_by(left):
         cause = (
             f"without replica {replica} nothing could be changed any more: of {', '.join(map(str, left.voters))} too"
@@ -121,9 +119,9 @@ def _check_address(address: str) -> None:
 
 
 async def change(mastership: Mastership, writer: Writer, record: Membership) -> Membership:
-    """Make one change of the membership, to its end; returns the record then in force.
+    """Make one change of the membership, to its end. Return the record then in force.
 
-    Raises: UNAVAILABLE (not master), CONFLICT, OUTCOME_UNKNOWN (it may or may not be: look).
+    Raises: UNAVAILABLE (not master), CONFLICT, OUTCOME_UNKNOWN (read the membership to see).
     """
     assert mastership.regrouping.locked(), "one change at a time, to its end"
     mastership.replica.propose(record)
@@ -140,7 +138,7 @@ async def _finish(mastership: Mastership, writer: Writer, sequence: int) -> Memb
 
 
 async def _write(mastership: Mastership, writer: Writer, record: Membership) -> Position:
-    """Commit a record that the protocol goes by already; when that fails, this master must not go on with it."""
+    """Commit a record that the protocol goes by already; resign if that fails."""
     mastership.go_by(record)
     try:
         position = await writer.put_record(layout.META_MEMBERS, membership.encode(record))

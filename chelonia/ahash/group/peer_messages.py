@@ -1,7 +1,7 @@
 """Messages between replicas, as bytes: one byte for the kind, then fixed fields, big-endian, then a tail of bytes.
 
-Framing is the transport's. Whatever does not read exactly - too short, too long, unknown kind, a flag nobody defined -
-raises BAD_REQUEST: the connection is closed, nothing is guessed. Layout and golden bytes: docs/formats/replication.md.
+The transport does the framing. Bytes that are not exactly one message raise BAD_REQUEST, and the connection closes: too
+short, too long, unknown kind, undefined flag. Layout and golden bytes: docs/formats/replication.md.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 VERSION: Final = 5
-"""Version of these messages, told in `Hello`; a peer of another one is refused."""
+"""Version of these messages, in `Hello`; a replica refuses peers of another one."""
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The first message of either side: which replica of which cluster, which start of it, and what it knows.
+    """The first message of either side: its replica and cluster, its process, and the newest record it knows.
 
-    `nonce` differs at every start of the process. `membership` is the number of the newest record known.
-    `round_trip_ms`: what the sender's leases and waits are made for; a group has one.
+    `nonce` differs at every start of the process. `membership` is the number of that record.
+    `round_trip_ms`: the distance that the sender's leases and waits suit; a group has one.
     """
 
     version: int
@@ -47,14 +47,14 @@ class EngineFrame(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A master's word, sent periodically and whenever more has become durable.
+    """A master's heartbeat, sent periodically and whenever more has become durable.
 
     Args:
-        sent_ms: the master's clock; 0: only tells what is durable, no echo is wanted.
-        term, first, base: the term, the sequence of its first commit, and what its log vouched for before it.
+        sent_ms: the master's clock; 0: it only announces what is durable, and wants no echo.
+        term, first, base: the term, the sequence of its first commit, and the `vouched` of its log before it.
         durable: sequence up to which all is durable; 0: the term is not open.
         head: sequence of the last commit.
-        lease_ms: how long an echo of it is to bind, if longer than usual: processes have to wait for the processor.
+        lease_ms: how long an echo of it should bind, if longer than usual: processes wait for a processor.
     """
 
     sent_ms: int
@@ -67,16 +67,16 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """What a follower has on stable storage of the log of this term; `sequence` is the last commit in it."""
+    """The part of this term's log that a follower has on stable storage; `sequence` is the last commit in it."""
 
     token: LogPosition
     sequence: int
 
 
 class Echo(msgspec.Struct, frozen=True):
-    """A follower's answer to a beat: it is bound for a lease. Repeats its last ack of this term, should it be lost.
+    """A follower's answer to a beat: it is bound for a lease. Repeats its last ack of this term, should that be lost.
 
-    `trusted` False: this replica has lost what it held and is not synchronised yet; nothing of it counts. `lease_ms`:
+    `trusted` False: the replica has lost its contents and is not synchronised yet, so it does not count. `lease_ms`:
     for how long it is bound, if longer than usual.
     """
 
@@ -88,11 +88,11 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """Without a master: what the sender vouches for, and whether its log ends in a term that may never have opened.
+    """A notice of a replica without a master: it stands for election, or may not follow the master it sends this to.
 
-    Sent to replicas that stand as well, and to a master that may not be followed. `seen` is the newest (term, replica)
-    that the sender has followed or held. `voter`: by the sender's own record it votes; whoever reads this goes by his,
-    for the sender's may be the older one.
+    `vouched`: the commit that it vouches for. `seen`: the newest (term, replica) that it has followed or held.
+    `unproven`: its log ends in a term that may never have opened. `voter`: by its own membership record it votes; the
+    receiver goes by its own, which may be newer.
     """
 
     vouched: Vouched
@@ -122,13 +122,13 @@ class AnswerFrame(msgspec.Struct, frozen=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True):
-    """The sender closes the connection, and says why."""
+    """The sender closes the connection for this reason."""
 
     reason: str
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """How far is it? `sent_us`: the sender's clock."""
+    """A measurement of the distance. `sent_us`: the sender's clock."""
 
     sent_us: int
 
@@ -146,10 +146,10 @@ class CheckpointNear(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What history the sender's log is of: first on a connection, before the first beat of a term, and when it stands.
+    """The history of the sender's log. It comes first on a connection, before a term's first beat, and with a `Stand`.
 
-    `number` rises with each of one process; `known`: the newest commit that it knows to be acknowledged; `held`: the
-    proven terms in its log, oldest first, each with its last commit, its own present one with an open end.
+    `number` rises with each `Past` of a process. `known`: the newest commit that it knows to be acknowledged. `held`:
+    the proven terms in its log, oldest first, each with its last commit; its own present term has an open end.
     """
 
     number: int
@@ -200,12 +200,12 @@ _NO_ACK: Final = (0, 0, 0, 0)
 
 
 def number(kind: type[Message]) -> int:
-    """With what the bytes of a message of this kind begin."""
+    """Return the first byte of messages of this kind."""
     return _KIND[kind]
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Return the bytes of a message."""
     kind = _KIND[type(message)]
     match message:
         case EngineFrame(master, term, control, record):
@@ -240,7 +240,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Read a message. Raises: BAD_REQUEST when it is not exactly one; TOO_LARGE."""
+    """Decode a message. Raises: BAD_REQUEST when it is not exactly one; TOO_LARGE."""
     if len(data) > bounds.PEER_MESSAGE_BYTES_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "replication", "", f"a message of {len(data)} bytes")
     reader = _READERS.get(data[0]) if data else None
@@ -253,7 +253,7 @@ def decode(data: bytes) -> Message:
 
 
 def refuse_hello(hello: Hello, cluster: str, replica: int, *, round_trip_ms: int) -> str:
-    """Why a peer that said `hello` on the connection of `replica` is refused; empty: it is welcome."""
+    """Return why we refuse a peer that sent `hello` on the connection of `replica`; empty: it is welcome."""
     if hello.version != VERSION:
         return f"it speaks version {hello.version} of the replication messages, this one {VERSION}"
     if hello.cluster != cluster:
@@ -305,7 +305,7 @@ def _read_stand(data: bytes) -> Stand:
 
 
 def _number(kind: Callable[[int], Message], layout: struct.Struct) -> Callable[[bytes], Message]:
-    """Reads what is one number."""
+    """A reader of messages that are one number."""
     return lambda data: kind(layout.unpack(data)[1])
 
 

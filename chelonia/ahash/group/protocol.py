@@ -1,12 +1,12 @@
-"""The replication protocol of one replica: who is followed, what is durable, who may answer. Pure; time is passed in.
+"""The replication protocol of one replica: whom it follows, what is durable, who may answer. Pure; time is passed in.
 
-A `GroupReplica` takes messages of its peers, events of its engine and the passing of time, and returns effects: what to
-send, what to hand to the engine, what became of terms. It never reads a clock, a socket or the store. `now_ms` is
+A `GroupReplica` takes messages of its peers, events of its engine and the passing of time. It returns effects: messages
+to send, commands to the engine, begin and end of terms. It never reads a clock, a socket or the store. `now_ms` is
 always the process's monotonic clock. Invariants (why they suffice: docs/design/009-replication.md):
-- A term is open only when a majority has its first two commits on stable storage; nothing is answered before.
-- A replica follows only whom `log_vouching.may_join` and its own grant allow. It acknowledges only in that term.
+- A term is open only when a majority has its first two commits on stable storage; it answers nothing before.
+- A replica follows only a master allowed by `log_vouching.may_join` and by its own grant, and acknowledges only to it.
 - Leases of two open terms never overlap.
-- A replica that lost its disk counts for nothing until it is synchronised.
+- A replica that lost its disk does not count until it is synchronised.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ from chelonia.core.errors import CheloniaError, Kind
 
 
 class GroupReplica:
-    """One replica of a group. Every method that takes `now_ms` may change it and returns what has to be done, in order.
+    """One replica of a group. The methods that return `Effects` may change it; carry the effects out in order.
 
     Args:
         own: our id.
-        membership: the newest record in our log (or, for a log without one, the one we were set up with).
+        membership: the newest record in our log (or, for a log without one, the configured one).
         pace: the periods.
-        end: where our log ends, read from the store after recovery.
-        remembers: what outlives processes beside the log.
+        end: the end of our log, read from the store after recovery.
+        remembers: the facts that outlive processes beside the log.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GroupReplica:
         self._newest = end.newest
         self.histories = Histories(own, remembers.run, end, remembers.known)
         self.linked: set[int] = set()
-        """Whom a connection stands to, member or not."""
+        """The connected replicas, members or not."""
         self._reign: Reign | None = None
         self._engine_master = False
         self._engine_term = remembers.engine_term
@@ -106,10 +106,10 @@ class GroupReplica:
         self._engine_ready = False
         self._following: Following | None = None
         self._flushed: Ack | None = None
-        self._untold: Flushed | None = None  # what came while nobody was followed: no frame will tell it again
+        self._untold: Flushed | None = None  # it came while we followed nobody: no frame will bring it again
         alone = membership.number == 1 and membership.replicas == (own,)  # nobody can be master elsewhere
         self._grant = TermGrant(pace, remembers.promised_ms, now_ms, alone=alone)
-        # What was granted was written down on the disk that is lost.
+        # Our grants were written down on the disk that is lost.
         self._trust_after_ms = now_ms if remembers.trusted else now_ms + pace.longest_ms
         self._stood = CandidacyNotices(pace.beat_ms)
         self._stand_due_ms = now_ms
@@ -126,14 +126,14 @@ class GroupReplica:
 
     @property
     def role(self) -> ReplicaRole:
-        """What we are."""
+        """Our role."""
         if self._reign is not None:
             return ReplicaRole.OPENING if self._reign.opened_ms is None else ReplicaRole.MASTER
         return ReplicaRole.ALONE if self._following is None else ReplicaRole.FOLLOWER
 
     @property
     def master(self) -> int | None:
-        """The master of an open term that we know of: ourselves, or whom we follow."""
+        """The master of an open term that we know of: ourselves, or the one we follow."""
         if self._reign is not None and self._reign.opened_ms is not None:
             return self._own
         return self._following.master if self._following is not None and self._following.durable else None
@@ -162,12 +162,11 @@ class GroupReplica:
         return self._following.durable if self._following is not None else 0
 
     def covers(self, term: int, sequence: int) -> bool:
-        """Whether what was read or committed here at `sequence`, in `term`, is durable. Every answer asks this.
+        """Return whether `sequence`, read or committed here in `term`, is durable. Every answer depends on this.
 
-        At the master what was told by `Durable`: the watermark may rise without a word, when a change of members ends.
-        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence stood before it:
-        whoever waits has to ask again.
+        Raises: OUTCOME_UNKNOWN when `term` is not the present one, or at the master when the sequence is older than it.
         """
+        # A master goes by its `Durable` effects: the watermark also rises without one when a change of members ends.
         if self._reign is not None and self._reign.term == term:
             return self._reign.watermark.covers(sequence) and sequence <= self._reign.told
         if self._following is not None and self._following.term == term:
@@ -175,18 +174,18 @@ class GroupReplica:
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"term {term} has ended here: ask again")
 
     def may_answer_strong(self, now_ms: int) -> bool:
-        """Whether a value read here before this call, and covered, may be told as the newest there is."""
+        """Return whether a value read here before this call, and covered, may count as the newest there is."""
         return self._reign is not None and self._reign.opened_ms is not None and now_ms < self._lease_until(now_ms)
 
     def may_write(self, now_ms: int) -> bool:
-        """Whether changes are taken: not while the oldest one waits for longer than a lease."""
+        """Return whether we take changes: not while the oldest one has waited for longer than a lease."""
         if self._reign is None or self._reign.opened_ms is None:
             return False
         since = self._reign.watermark.waiting_since()
         return since is None or now_ms - since < self._pace.lease_ms + self._strain.extra_ms(now_ms)
 
     def may_read_here(self, now_ms: int) -> bool:
-        """Whether reads without a claim to be newest are answered here; their answer still waits for `covers`."""
+        """Return whether we answer reads that need not be newest; their answers still wait for `covers`."""
         if self._reign is not None:
             return self.may_answer_strong(now_ms)
         found = self._following
@@ -194,7 +193,7 @@ class GroupReplica:
         return holds and now_ms - self._heard.left_ms < self._pace.stale_ms
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
-        """What `received` will do with an engine frame of `peer` now."""
+        """Return what `received` will do with an engine frame of `peer` now."""
         if peer not in self._members or peer in self.histories.parted:
             return Admission.DROP
         if self._engine_master:
@@ -209,11 +208,11 @@ class GroupReplica:
         return Admission.PASS
 
     def next_wake(self, now_ms: int) -> int:
-        """When `tick` has to be called at the latest; never in the past."""
+        """Return the latest time for the next `tick`; never in the past."""
         return max(now_ms, self.attention.due_ms)
 
     def status(self, now_ms: int) -> ReplicaStatus:
-        """All this at a glance."""
+        """Return our state at a glance."""
         reign, found = self._reign, self._following
         acked = reign.acked if reign else {}
         return ReplicaStatus(
@@ -237,7 +236,7 @@ class GroupReplica:
     # ------------------------------------------------------------------------------------------------- what happens
 
     def connected(self, peer: int, now_ms: int) -> Effects:
-        """A connection to `peer` stands, its HELLO checked. What it acknowledged over another one is asked for anew."""
+        """Take a new connection to `peer`, its HELLO checked. Acknowledgements over an earlier one count no more."""
         self._lapse(now_ms)
         self.linked.add(peer)
         self._held.drop(peer)
@@ -253,7 +252,7 @@ class GroupReplica:
         return self._done(now_ms)
 
     def disconnected(self, peer: int, now_ms: int) -> Effects:
-        """The connection to `peer` is gone."""
+        """Drop the connection to `peer`."""
         self._lapse(now_ms)
         self.linked.discard(peer)
         self._stood.drop(peer)
@@ -261,7 +260,7 @@ class GroupReplica:
         return self._done(now_ms)
 
     def received(self, peer: int, message: Message, now_ms: int) -> Effects:
-        """`peer` said `message`. Only of members; HELLO, calls and goodbyes are the shell's."""
+        """Take a message of `peer`; ignore it unless that is a member. The shell takes HELLO, calls and goodbyes."""
         self._lapse(now_ms)
         if peer in self._members and (peer not in self.histories.parted or isinstance(message, Past)):
             match message:
@@ -286,7 +285,7 @@ class GroupReplica:
         return self._done(now_ms)
 
     def event(self, event: Event, now_ms: int) -> Effects:
-        """The engine told `event`. `MasterHere` goes to `mastered` instead."""
+        """Take an event of the engine; `mastered` takes `MasterHere` instead."""
         self._lapse(now_ms)
         match event:
             case SyncedCommit():
@@ -324,9 +323,9 @@ class GroupReplica:
         return self._done(now_ms)
 
     def mastered(self, term: int, end: LogEnd, now_ms: int) -> Effects:
-        """The engine told `MasterHere(term)`, and its log, to which nobody else writes now, ends at `end`.
+        """Begin our term after `MasterHere(term)`; the log, to which nobody else writes now, ends at `end`.
 
-        Our term begins - or the mandate came too late, or where it must not be used, and we step down at once.
+        Step down at once if the mandate came too late, or to a replica that must not use it.
         """
         self._lapse(now_ms)
         assert not self._engine_master, "no mastership begins before the one before has ended"
@@ -351,16 +350,16 @@ class GroupReplica:
         return self._done(now_ms)
 
     def tick(self, now_ms: int) -> Effects:
-        """Time has passed."""
+        """Note that time has passed."""
         self._lapse(now_ms)
         return self._done(now_ms)
 
     def may_tell(self, now_ms: int) -> bool:
-        """Whether to `tell`: something became durable, and a message of its own about it is half due."""
+        """Return whether to `tell`: something became durable, and a message of its own about it is half due."""
         return self._reign is not None and self._reign.may_tell(now_ms, self._pace.tell_ms)
 
     def tell(self, now_ms: int) -> Effects:
-        """Engine frames leave for all: what is durable by now goes along, where it `may_tell`."""
+        """Announce what is durable along with engine frames that leave for all, if it `may_tell`."""
         self._lapse(now_ms)
         if (reign := self._reign) is not None and self.may_tell(now_ms):
             self._send_heartbeats(reign, now_ms, sent_ms=0)
@@ -368,7 +367,7 @@ class GroupReplica:
         return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
-        """Give up our term, if we have one: a planned hand-over. The caller has stopped taking changes before."""
+        """Give up our term, if we have one, in a planned hand-over. The caller has stopped taking changes before."""
         self._lapse(now_ms)
         self._end_reign(reason, step_down=True)
         return self._done(now_ms)
@@ -376,14 +375,14 @@ class GroupReplica:
     # ----------------------------------------------------------------------------------------------- membership
 
     def adopt(self, membership: Membership, now_ms: int) -> Effects:
-        """Our log now holds this record (as a follower: read from the store after it was applied, or rolled back)."""
+        """Go by this record, which our log now holds: as a follower, after a commit or a rollback."""
         self._lapse(now_ms)
         assert self._reign is None, "a master changes the record by propose and finish"
         self._set_membership(membership)
         return self._done(now_ms)
 
     def propose(self, membership: Membership) -> None:
-        """As master: go by this record from now on; the caller commits it next, or resigns when that fails.
+        """Go by this record as master from now on; the caller commits it next, or resigns when that fails.
 
         Raises: UNAVAILABLE (no open term here), CONFLICT (not a valid next step).
         """
@@ -394,7 +393,7 @@ class GroupReplica:
         self._decide_by(membership, reign)
 
     def finish(self, sequence: int) -> Membership:
-        """As master: end the change whose record was committed at `sequence` (or before our term: its first commit).
+        """End, as master, the change whose record was committed at `sequence` (before our term: give its first commit).
 
         Returns: the record in force from now on; the caller commits it next.
         Raises: UNAVAILABLE, CONFLICT (none under way, or its record is not durable yet), OUTCOME_UNKNOWN.
@@ -406,7 +405,7 @@ class GroupReplica:
         return self._membership
 
     def would_answer(self, membership: Membership, now_ms: int) -> bool:
-        """Whether as many answer us of those who would decide as it takes. Raises: UNAVAILABLE (no open term here)."""
+        """Return whether a quorum under `membership` answers us. Raises: UNAVAILABLE (no open term here)."""
         here = {self._own, *self.linked}
         return self._need_open_term().lease.would_hold(membership.quorum, here, now_ms)
 
@@ -441,7 +440,7 @@ class GroupReplica:
         return self.histories.who_is_ahead(self._others())
 
     def _lease_until(self, now_ms: int) -> int:
-        """When our lease ends; without one, before all time."""
+        """The end of our lease; without one, a time before all others."""
         until = self._reign.lease.until(now_ms) if self._reign is not None else None
         return until if until is not None else -NEVER_MS
 
@@ -471,7 +470,7 @@ class GroupReplica:
             self._acked(peer, echo.ack)
 
     def _reigning(self, reign: Reign, now_ms: int) -> None:
-        """What a master owes at any moment: open its term, tell the watermark, beat, or give up."""
+        """Do a master's due work: open its term, announce the watermark, beat, or give up."""
         if reign.opened_ms is None and (reason := self._why_not_joined(reign)):
             self._end_reign(reason, step_down=True)
             return
@@ -489,9 +488,9 @@ class GroupReplica:
             self._send_heartbeats(reign, now_ms, sent_ms=0)
 
     def _open(self, reign: Reign, durable: int, now_ms: int) -> None:
-        """A majority holds the first commit under our lease. Until it holds a second one too, which proves that, an
-        older log might still be followed: what it alone has must not come back after we answered without it.
-        """
+        """Open the term once a majority holds its second commit; have that made when it holds the first."""
+        # The second proves the first. Before, the others might still follow an older log, and commits that it alone has
+        # would come back after we answered without them.
         if not reign.joined:
             reign.joined = True
             self._effects.append(ProveTerm(reign.term, reign.mark.first + 1))
@@ -527,7 +526,7 @@ class GroupReplica:
     # ---------------------------------------------------------------------------------------------------- as follower
 
     def _hear(self, peer: int, beat: Beat, now_ms: int) -> None:
-        """A master's beat: follow it, go on following it, refuse it, or pay no heed."""
+        """Take a master's beat: follow it, go on following it, refuse it, or ignore it."""
         found = self._following
         if found is None or found.key != (beat.term, peer):
             if not self._may_follow(peer, beat, now_ms):
@@ -547,7 +546,7 @@ class GroupReplica:
             self._echo(peer, beat, now_ms)
 
     def _echo(self, peer: int, beat: Beat, now_ms: int) -> None:
-        """Bind ourselves for as long as we are asked to: never for less than usual, nor less than we are bound."""
+        """Bind ourselves for the requested time, but never for less than usual, nor less than we are bound."""
         lease_ms, promise_ms = self._grant.asked(beat.lease_ms, now_ms)
         if promise_ms:
             self._effects.append(Promises(promise_ms))
@@ -584,7 +583,7 @@ class GroupReplica:
         return found
 
     def _refuse(self, peer: int, beat: Beat, now_ms: int) -> None:
-        """Tell a master what keeps us from it; give way to one that a majority has joined."""
+        """Send a master that we do not follow our `Stand`; give way to one that a majority has joined."""
         reign = self._reign
         if reign is not None:
             if beat.durable and (beat.term, peer) > reign.key:
@@ -602,7 +601,7 @@ class GroupReplica:
         return self._engine_ready and found is not None and self._engine_follows == found.key
 
     def _on_flushed(self, event: Flushed, now_ms: int) -> None:
-        """Acknowledge, in the term we follow and no other, what its master sent and we hold."""
+        """Acknowledge what our master sent and we hold, in the term we follow and no other."""
         found, token = self._following, event.token
         if found is None or token.term != found.term or self._engine_follows != found.key:
             self._untold = event if found is None else None
@@ -623,7 +622,7 @@ class GroupReplica:
         self._send(found.master, ack)
 
     def _learn(self, found: Following) -> None:
-        """What we hold of what its master told to be durable is acknowledged."""
+        """Note as acknowledged what we hold of the commits that our master announced as durable."""
         if self._trusted and self._flushed is not None:
             self._know(found.mark, min(found.durable, self._flushed.sequence))
 
@@ -633,7 +632,7 @@ class GroupReplica:
             self._tell_past(self._others())
 
     def _remember(self, mark: TermMark, sequence: int) -> None:
-        """Our log reaches `sequence` in this term: never follow anybody who began with less."""
+        """Note that our log reaches `sequence` in this term: never follow a master that began with less."""
         end = LogEnd(mark, sequence)
         assert end.newest <= self._seen, "the log holds no term that is newer than what was followed or led"
         if self._reign is None:
@@ -642,17 +641,17 @@ class GroupReplica:
         self._unproven = end.unproven
 
     def _distrust(self) -> None:
-        """The engine replaces our log by a copy of the master's: until that is done we hold nothing."""
+        """Count no more while the engine replaces our log by a copy of the master's: until then we hold nothing."""
         self._trusted = self._engine_ready = False
         self._flushed = self._untold = None
         if self._following is not None:
             self._following.need = None
 
     def _regain(self, found: Following, now_ms: int) -> None:
-        """Count again once we hold all that the master had, by its last word, after we were synchronised.
+        """Count again once we hold all that the master had, by its last beat, after we were synchronised.
 
-        All we ever acknowledged is in it: its term is open, or it began with all that we vouched for when we joined.
-        Not before the longest lease has passed since our start: what we promised before we lost our disk has lapsed.
+        That has all we ever acknowledged: its term is open, or it began with all that we vouched for when we joined.
+        Wait for the longest lease since our start, too: then our promises before the loss of our disk have lapsed.
         """
         if not self._trusted and self._ready and found.need is None:
             found.need = found.head
@@ -665,7 +664,7 @@ class GroupReplica:
             self._acknowledge(found, self._flushed)
 
     def _obeying(self, found: Following, now_ms: int) -> None:
-        """What a follower owes: announce itself while it is not synchronised."""
+        """Do a follower's due work: announce itself while it is not synchronised."""
         if not self._ready and now_ms >= found.announce_ms:
             found.announce_ms = now_ms + self._pace.announce_ms
             self._effects.append(Announce(found.master))
@@ -673,10 +672,8 @@ class GroupReplica:
     # ------------------------------------------------------------------------------------------------------- elections
 
     def _stands(self, now_ms: int) -> bool:
-        """Whether we may help to a new master: bound to nobody, and to be trusted.
-
-        Not whether we vote: our record may be older than that of those who need our word.
-        """
+        """Whether we may help to elect a master: trusted, and bound to nobody. We may even without a vote: the others'
+        record may be newer than ours."""
         free = self._reign is None and not self._engine_master and self._following is None
         return free and self._trusted and now_ms >= self._grant.until_ms
 
@@ -694,7 +691,10 @@ class GroupReplica:
 
     @property
     def _seen(self) -> tuple[int, int]:
-        """Nobody older can be followed: by us, or by our engine, which a vote may have told of a newer term."""
+        """The newest (term, replica) seen by us, or by our engine, which may know a newer term from a vote.
+
+        Neither can follow anybody older.
+        """
         return max(self._newest, (self._engine_term, 0))
 
     def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
@@ -710,7 +710,7 @@ class GroupReplica:
                 self._overtaken(reign, peer, word.seen[0], now_ms)
 
     def _seek_election(self, now_ms: int) -> None:
-        """Tell the others that we stand, and ask for an election when enough of them do."""
+        """Send the others our `Stand`, and ask for an election when enough of them stand."""
         if now_ms >= self._stand_due_ms:
             self._stand_due_ms = now_ms + self._pace.beat_ms
             for peer in self._others():
@@ -730,7 +730,7 @@ class GroupReplica:
             case Admission.PASS:
                 self._engine_term = max(self._engine_term, frame.term)
                 if self._following is not None and self._following.term < self._engine_term:
-                    self._following, self._stand_due_ms = None, now_ms  # of its term the engine takes nothing more
+                    self._following, self._stand_due_ms = None, now_ms  # the engine takes nothing more of its term
                 self._effects.append(Process(peer, frame.control, frame.record))
             case Admission.HOLD:
                 self._held.hold(peer, frame)
@@ -739,14 +739,14 @@ class GroupReplica:
                     self._overtaken(self._reign, peer, frame.term, now_ms)
 
     def _overtaken(self, reign: Reign, peer: int, term: int, now_ms: int) -> None:
-        """A follower has seen a newer term than ours, so it cannot follow us: only a term above it brings it back."""
+        """Give up our term: a follower has seen a newer one and cannot follow us. A term above that brings it back."""
         if reign.opened_ms is not None and now_ms - reign.opened_ms >= self._pace.lease_ms:
             self._end_reign(f"replica {peer} has seen term {term}: a term above it is needed", step_down=True)
 
     # ------------------------------------------------------------------------------------------------------------ ends
 
     def _others(self) -> tuple[int, ...]:
-        """Members whom we are connected to, in order."""
+        """The other members that we are connected to, in order."""
         return tuple(sorted(self._members & self.linked))
 
     def _send(self, peer: int, message: Message) -> None:
@@ -754,7 +754,7 @@ class GroupReplica:
             self._effects.append(Send(peer, message))
 
     def _due_ms(self, now_ms: int) -> int:
-        """When time has to be looked at, whatever comes before."""
+        """The time of our next timer."""
         if self._reign is not None:
             return min(self._reign.beat_due_ms, self._reign.look_due_ms(now_ms))
         if self._following is not None:
@@ -765,7 +765,7 @@ class GroupReplica:
         return max(self._grant.until_ms, self._stand_due_ms)
 
     def _lapse(self, now_ms: int) -> None:
-        """Let time end what it ends, before anything that arrives late can prolong it."""
+        """Let leases and grants end in time, before anything that arrives late can prolong them."""
         reign = self._reign
         self._strain.late(self.attention.comes(now_ms), now_ms)
         if reign is not None:
@@ -779,12 +779,12 @@ class GroupReplica:
             self._stand_due_ms = now_ms
 
     def _is_deserted(self, reign: Reign, now_ms: int) -> bool:
-        """Whether a majority is silent. Who had no time to listen listens first, unless it has been far too long."""
+        """Whether a majority is silent. A replica that had no time to listen listens first, up to `stale_ms`."""
         silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._strain.dead_ms(now_ms)
         return silent_ms >= 0 and (now_ms >= self.attention.grace_until_ms or silent_ms >= self._pace.stale_ms)
 
     def _done(self, now_ms: int) -> Effects:
-        """Let what follows from the new state happen, and hand out the effects."""
+        """Do the work that is due in the new state, and return the effects."""
         assert self._reign is None or self._following is None, "nobody leads a term and follows another's"
         assert self._reign is None or self._engine_master, "a term of ours ends with the engine's mastership"
         if self._reign is not None:

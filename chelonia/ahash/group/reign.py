@@ -1,4 +1,4 @@
-"""One mastership, from its first commit to its end: what its master keeps of it. Pure."""
+"""The state of one mastership, from its first commit to its end. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chelonia.ahash.group.peer_messages import Beat
 from chelonia.ahash.group.watermark import Watermark
 
 OPENINGS_WAITED: Final = 2
-"""A commit may wait as long as so many openings, each of which waits for two syncs."""
+"""Longest wait of a commit, in openings of the term, each of which waits for two syncs."""
 
 
 @dataclass(slots=True)
 class Reign:
-    """Our own term. From `may_tell_ms` on what is durable is told by a message of its own, if no frame took it."""
+    """Our own term. From `may_tell_ms` on a message of its own announces what is durable, if no frame has."""
 
     mark: TermMark
     watermark: Watermark
@@ -41,18 +41,20 @@ class Reign:
         return (self.mark.term, self.mark.replica)
 
     def look_due_ms(self, now_ms: int) -> int:
-        """When that is looked at; once more after frames took it along, so that what follows them need wake nobody."""
+        """Return when to look at that; once more after frames announced it, so that later commits need no wake-up."""
         due = now_ms < self.may_tell_ms and (self.told_with_frames or self.announced < self.told)
         return self.may_tell_ms if due else NEVER_MS
 
     def may_tell(self, now_ms: int, tell_ms: int) -> bool:
-        """Whether something became durable, and a message of its own about it is half due."""
+        """Return whether something became durable, and a message of its own about it is half due."""
         assert self.announced <= self.told, "nothing is announced that was not told here first"
         return self.announced < self.told and 2 * (self.may_tell_ms - now_ms) <= tell_ms
 
     def waits_ms(self, now_ms: int) -> int:
-        """How long the term waits to be opened, or its oldest commit to be durable; 0 as long as that may take, judged
-        by the commits that opened the term: such are the disks of the others."""
+        """Return how long the term has waited to open, or its oldest commit to be durable.
+
+        0 while a commit waits no longer than `OPENINGS_WAITED` openings of the term: the others' disks are so slow.
+        """
         if self.opened_ms is None:
             return now_ms - self.began_ms
         since_ms = self.watermark.waiting_since()
@@ -60,7 +62,7 @@ class Reign:
         return waits_ms if waits_ms >= OPENINGS_WAITED * (self.opened_ms - self.began_ms) else 0
 
     def beat(self, sent_ms: int, lease_ms: int) -> Beat:
-        """A word of its master; with `sent_ms` 0 it only tells what is durable."""
+        """Return a beat of this term; with `sent_ms` 0 it only announces what is durable."""
         mark = self.mark
         assert self.told <= self.watermark.durable, "nothing is told to be durable that is not"
         assert self.opened_ms is not None or not self.told, "of a term that is not open nothing is durable"

@@ -1,13 +1,13 @@
 """The replicated A-Hash: `core.ports.ahash.AHash` on every replica of a group, whoever is master.
 
-As master it serves each term with a fresh `AHashService`, whose committer knows nothing of earlier ones; elsewhere it
-answers reads from its own copy while that is fresh enough for the caller, and has the master carry out the rest, one
-hop away. Without a master requests are held for a while instead of refused.
+A master serves each term with a fresh `AHashService`, whose committer knows nothing of earlier ones. The others answer
+reads from their copies while those are fresh enough for the caller, and forward the rest to the master, one hop away.
+Without a master they hold requests for a while before they refuse them.
 Invariants:
-- An answer from the copy stands at or after the caller's position and is durable.
-- A strong one was read under the master's lease, looked at after the read.
-- A change that may have been carried out is never called failed.
-- A change is tried again here with a request key, or where it was certainly not carried out.
+- An answer from the copy is durable, and at or after the caller's position.
+- A strong answer was read under the master's lease, which was checked after the read.
+- A change that may have been carried out is never reported as failed.
+- A change is tried again here only with a request key, or if it was certainly not carried out.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from chelonia.core.values import replace
 _LOG = logging.getLogger(__name__)
 
 MASTER_WAIT_MS: Final = 2000
-"""How long a request is held while there is no master: an election takes less, and a client's patience is longer."""
+"""How long to hold a request without a master: an election takes less, and a client waits longer."""
 RETRY_MS: Final = 50
-"""Pause before a request that found no master is tried again, unless something changes before."""
+"""Pause before another try of a request that found no master, unless something changes before."""
 ANSWER_MS: Final = 5000
-"""How long a forwarded call may take: less than a client's patience, more than any batch."""
+"""Longest time of a forwarded call: less than a client waits, more than any batch takes."""
 REFUSED_MS: Final = 10_000
-"""Between two lines in the log about calls of one replica that are refused."""
+"""Between two lines in the log about refused calls of one replica."""
 BEHIND_MS: Final = 300
-"""How long a read waits for this copy to reach what the caller has seen, before the master is asked."""
+"""How long a read waits for this copy to reach the caller's position before it goes to the master."""
 
 _ROLES: Final = {
     ReplicaRole.MASTER: "master",
@@ -81,8 +81,8 @@ _AGAIN: Final = frozenset({Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN})
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """What a replica is made of. `horizon`: the process's, told of every position answered here; `pages_seen`: what the
-    scrub of its pages tells."""
+    """The parts of a replica. `horizon`: of the process, notes every position answered here. `pages_seen`: returns the
+    report of the page scrub."""
 
     engine: ReplicatedEngine
     executor: Executor
@@ -94,14 +94,14 @@ class ReplicaParts:
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A term, and the service that answers in it: as its master, or from the copy of it."""
+    """A term, and the service that answers in it, as its master or from the copy."""
 
     term: int
     service: AHashService
 
 
 class _Elsewhere(Exception):
-    """This copy cannot answer: the master is asked."""
+    """This copy cannot answer: forward the call to the master."""
 
 
 @guarded(AHASH)
@@ -126,12 +126,12 @@ class ReplicatedAHash:
         await self._mastership.start(links, self, members)
 
     async def run(self) -> None:
-        """Keep time until closed. Raises: UNAVAILABLE, saying why, when the process has to end."""
+        """Keep time until closed. Raises: UNAVAILABLE, with the reason, when the process has to end."""
         self._spawn(membership_steps.keep(self._mastership, self, self._parts.clock))
         await self._mastership.run()
 
     async def close(self) -> None:
-        """Hand over, end what is going on, close the store; to be called once."""
+        """Hand over, end all work, close the store. Call it once."""
         self._mastership.stop()
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
@@ -172,7 +172,7 @@ class ReplicatedAHash:
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ports.ahash.AHash.transact`. Without a key nothing that may have applied is tried again."""
+        """See `core.ports.ahash.AHash.transact`. A transact without a key that may have applied is not tried again."""
         asked = ForwardedCall("transact", call, (key, elements, memo))
         outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(key))
         return outcome
@@ -182,7 +182,7 @@ class ReplicatedAHash:
         return outcomes
 
     async def backup(self, call: Call, name: str) -> str:
-        """See `core.ports.ahash.AHash.backup`: of this replica, when it may be read."""
+        """Back up this replica, if it may be read: see `core.ports.ahash.AHash.backup`."""
         target = backup_path(self._parts.settings.backup_dir, name)
         if not self._mastership.may_read():
             cause = "this replica does not hold what the group has: ask another, or wait"
@@ -201,7 +201,6 @@ class ReplicatedAHash:
         return await self._parts.executor.run_read(self._status)
 
     def _status(self) -> AHashStatus:
-        """What this replica knows of itself and of the others."""
         mastership, parts = self._mastership, self._parts
         found = mastership.replica.status(parts.clock.monotonic_ms())
         free = parts.engine.free_bytes()
@@ -258,17 +257,17 @@ class ReplicatedAHash:
 
     @property
     def jobs(self) -> Jobs:
-        """Background work on the store: the master's."""
+        """Background jobs on the store, which only a master has."""
         return self._reign.service.jobs if self._reign is not None else Jobs(self._parts.clock)
 
     @property
     def committing_ms(self) -> int:
-        """As master: for how long the batch that is being committed has been waited for; 0: none is."""
+        """Milliseconds that a master's batch with the committer has taken so far; 0 without one."""
         return self._reign.service.committing_ms if self._reign is not None else 0
 
     @property
     def has_room(self) -> bool:
-        """Whether the disk takes changes, as of the last one here."""
+        """Whether the disk takes changes, as of the last commit here."""
         return self._reign is None or self._reign.service.takes_changes
 
     async def put_record(self, key: bytes, value: bytes) -> Position:
@@ -284,9 +283,9 @@ class ReplicatedAHash:
         return found if found is not None else await self._read(ForwardedCall(method, call, arguments))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer one of `service.BRIEF` here, by the rules of `_here` and `_from_copy`, if nothing is to be waited for.
+        """Answer one of `service.BRIEF` here without waiting, by the rules of `_here` and `_from_copy`.
 
-        Returns: None: it has to wait, be asked elsewhere, or is refused: `_read` does so and says why.
+        Returns: None if that cannot be, or the call is refused: `_read` then waits, forwards or raises.
         """
         serving = self._reign or (None if call.strong else self._copy)
         if serving is None:
@@ -310,7 +309,7 @@ class ReplicatedAHash:
         return await self._at_master(asked, repeatable=True)
 
     async def _from_copy(self, asked: ForwardedCall) -> Any:
-        """Answer from this copy. Raises: _Elsewhere when it is not fresh enough, or was not throughout."""
+        """Answer from this copy. Raises: _Elsewhere unless it was fresh enough throughout."""
         copy = await self._fresh_copy()
         await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
         answer, refusal = None, None
@@ -320,7 +319,7 @@ class ReplicatedAHash:
             if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT):
                 raise _Elsewhere from error
             refusal = error
-        if not self._is_fresh(copy.term):  # a refusal too may rest on what is old
+        if not self._is_fresh(copy.term):  # a refusal too may rest on old contents
             raise _Elsewhere
         if refusal is not None:
             raise refusal
@@ -330,7 +329,7 @@ class ReplicatedAHash:
         return self._mastership.replica.term == term and self._mastership.may_read()
 
     async def _fresh_copy(self) -> _Serving:
-        """The service over our copy of the term that we follow; made anew for each."""
+        """The service over our copy in the term that we follow, made anew for each term."""
         term = self._mastership.replica.term
         if not self._is_fresh(term):
             raise _Elsewhere
@@ -347,7 +346,7 @@ class ReplicatedAHash:
         return self._copy
 
     def _has_reached(self, copy: _Serving, wanted: Position | None) -> bool:
-        """Whether our copy holds `wanted`. One of another cluster, or of before a restore, says nothing here."""
+        """Whether our copy holds `wanted`. A position of another cluster, or before a restore, demands nothing."""
         if wanted is None:
             return True
         here = copy.service.position
@@ -356,7 +355,6 @@ class ReplicatedAHash:
         return self._parts.engine.applied() >= wanted.sequence
 
     async def _reach(self, copy: _Serving, wanted: Position | None) -> None:
-        """Wait until our copy holds `wanted`."""
         if wanted is None or self._has_reached(copy, wanted):
             return
         if wanted.generation > copy.service.position.generation:
@@ -369,10 +367,10 @@ class ReplicatedAHash:
     # --- the master -------------------------------------------------------------------------------------------------
 
     async def _at_master(self, asked: ForwardedCall, *, repeatable: bool = False) -> Any:
-        """Have the master carry out a call: ourselves, or whoever it is. Held while there is none.
+        """Have the master, here or elsewhere, carry out a call; hold it for `MASTER_WAIT_MS` while there is none.
 
         Args: `repeatable`: doing it twice does no harm (a read, or a change with a key).
-        Raises: what it raised; UNAVAILABLE without a master; OUTCOME_UNKNOWN.
+        Raises: the call's error, UNAVAILABLE (no master), OUTCOME_UNKNOWN.
         """
         give_up = self._parts.clock.monotonic_ms() + MASTER_WAIT_MS
         while True:
@@ -400,7 +398,7 @@ class ReplicatedAHash:
         return answer
 
     async def _here(self, reign: _Serving, asked: ForwardedCall) -> Any:
-        """Carry out a call as master. Whatever was not newly committed for it counts only under the lease."""
+        """Carry out a call as master. Any answer but an applied transact counts only under the lease."""
         if asked.method in ("transact", "change") and not self._mastership.may_write():
             raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="this master is not sure of its majority: retry")
         try:
@@ -422,7 +420,7 @@ class ReplicatedAHash:
         return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
 
     def _check_lease(self, asked: ForwardedCall) -> None:
-        """Raises: OUTCOME_UNKNOWN when another may be master by now, and what was read be old."""
+        """Raises: OUTCOME_UNKNOWN when another may be master by now, and our answer old."""
         if not self._mastership.may_answer():
             cause = "this master has lost touch with its majority: retry with the same request key"
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause)
@@ -430,7 +428,6 @@ class ReplicatedAHash:
     # --- what the mastership tells ----------------------------------------------------------------------------------
 
     def term_opened(self, term: int) -> None:
-        """Serve this term."""
         assert self._opening is None, "no term opens before the one before has ended"
         self._opening = term
         self._spawn(self._begin(term))
@@ -456,7 +453,7 @@ class ReplicatedAHash:
         await service.watch()
 
     def term_ended(self, term: int) -> None:
-        """Stop serving it: what waits is told that its outcome is unknown."""
+        """Stop serving this term: waiting requests get OUTCOME_UNKNOWN."""
         if self._opening == term:
             self._opening = None
         reign, self._reign = self._reign, None
@@ -474,7 +471,7 @@ class ReplicatedAHash:
         else:
             try:
                 self._watch(begin(self._carry_out(self._reign, peer, number, body)))
-            except Exception as error:  # noqa: BLE001 - before it waited: no task has it
+            except Exception as error:  # noqa: BLE001 - it failed before its first wait: no task has it
                 self._fail(error)
 
     async def _carry_out(self, reign: _Serving, peer: int, number: int, body: bytes) -> None:
@@ -492,7 +489,7 @@ class ReplicatedAHash:
         self._mastership.send(peer, AnswerFrame(number, answer))
 
     def _asked(self, peer: int, body: bytes) -> ForwardedCall:
-        """What another replica asks. Raises: BAD_REQUEST, and says so in the log; TOO_LARGE, as its caller asked."""
+        """Decode another replica's call. Raises: BAD_REQUEST, which it logs; TOO_LARGE, which its caller causes."""
         try:
             return forwarding.decode_request(body)
         except CheloniaError as error:
@@ -501,7 +498,7 @@ class ReplicatedAHash:
             raise
 
     def _refuse(self, peer: int, why: str) -> None:
-        """A line in the log about what another replica asks; of each one now and then."""
+        """Log the refusal of another replica's call; for each replica at most once in `REFUSED_MS`."""
         now = self._parts.clock.monotonic_ms()
         if now >= self._quiet_until_ms.get(peer, now):
             self._quiet_until_ms[peer] = Ms(now + REFUSED_MS)
@@ -511,7 +508,7 @@ class ReplicatedAHash:
         self._forwarder.answered(peer, number, body)
 
     def lost(self, peer: int) -> None:
-        """A connection is gone, or its end is not our master any more: the answers that were to come may never."""
+        """End the calls to `peer`: its connection is gone, or it is no longer our master."""
         self._forwarder.lost(peer)
 
     def _ask(self, peer: int, number: int, body: bytes) -> bool:
@@ -531,6 +528,6 @@ class ReplicatedAHash:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """What nobody expected ends the process."""
+        """End the process after an unexpected error."""
         _LOG.error("work of the replicated A-Hash failed", exc_info=error)
         self._mastership.fail(f"an internal failure: {error!r}")

@@ -1,8 +1,8 @@
 """How long processes wait for a processor or a disk, and how much longer leases last because of it. Pure.
 
-One that stood still once says nothing, nor does one that is gone: what counts is being late again and again. The
-longer lease is asked for by a master and promised by each follower for itself, in the echo that it counts from.
-Never: shortens what was promised. Bounds: `bounds.LEASE_STRETCH_MAX`; usual again `STRAIN_KEPT_MS` after the last.
+One freeze says nothing, nor does a process that is gone: only repeated lateness counts. A master requests the longer
+lease; each follower promises it in its echo. It never shortens a promise.
+Bounds: `bounds.LEASE_STRETCH_MAX`; leases are usual again `STRAIN_KEPT_MS` after the last lateness.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from chelonia.core import bounds
 STRAIN_KEPT_MS: Final = 20_000
 """For how long a lateness counts."""
 STRAIN_TIMES: Final = 3
-"""So many of them make a strain; the least of the largest so many is borne."""
+"""Latenesses that make a strain; leases bear the least of the largest so many."""
 STUCK_LONGER: Final = 4
-"""A commit may wait for so many times the time by which leases are longer than usual: it takes more than an echo."""
+"""Factor on the extra time of leases by which a commit may wait longer: it takes more than an echo."""
 STUCK_DOUBLED_MAX: Final = 3
-"""A term may take twice as long to open for each attempt that came to nothing, so often at most: followers begin anew
-with each term to bring their logs into line, a slow disk syncs its first commits anew, and would never come to the end
-of it."""
+"""Failed attempts to open a term for which the time to open it doubles. In each term followers bring their logs into
+line anew and a slow disk syncs its first commits anew, so equal times might never suffice."""
 STEPS: Final = 4
-"""Of the usual lease, by which it grows: who is late by a third of it must not have his successor wait for four."""
+"""Steps in a usual lease by which it grows: a lateness of a third must not quadruple the wait for a successor."""
 BORNE_TIMES: Final = 3
-"""A lease outlasts so many of it: a beat, its echo and the next one may each be as late."""
+"""Latenesses that a lease outlasts: a beat, its echo and the next beat may each be as late."""
 
 
 @dataclass(slots=True)
 class ReplicaStrain:
-    """Of one replica."""
+    """The strain on one replica."""
 
     pace: ProtocolPeriods
     _late: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=bounds.LATENESSES_KEPT))
 
     def late(self, late_ms: int, now_ms: int) -> None:
-        """Somebody came so much later than meant. What comes late together, within a lease, was one delay."""
+        """Note that a timer or message came `late_ms` late. All within one lease count as one delay, the largest."""
         if late_ms <= self.pace.beat_ms:
             return
         assert not self._late or self._late[-1][0] <= now_ms, "the newest is the last"
@@ -49,11 +48,11 @@ class ReplicaStrain:
             self._late.append((now_ms, late_ms))
 
     def _lasts_ms(self, now_ms: int) -> int:
-        """How long a lease has to last now: as usual, or longer by as many steps as are enough."""
+        """How long a lease has to last now: as usual, or longer by as many steps as needed."""
         usual_ms = self.pace.lease_ms
-        if len(self._late) < STRAIN_TIMES:  # asked with every message
+        if len(self._late) < STRAIN_TIMES:  # the hot path: every message comes here
             return usual_ms
-        late = tuple(self._late)  # at once: who asks may be in another thread than who adds
+        late = tuple(self._late)  # a copy, as another thread may add
         borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < STRAIN_KEPT_MS)
         if len(borne) < STRAIN_TIMES:
             return usual_ms
@@ -64,21 +63,21 @@ class ReplicaStrain:
         return lasts_ms
 
     def stretch(self, now_ms: int) -> int:
-        """How many times as long as usual a lease has to last now, rounded up."""
+        """Return the needed lease as a multiple of the usual one, rounded up."""
         return -(-self._lasts_ms(now_ms) // self.pace.lease_ms)
 
     def lease_ms(self, now_ms: int) -> int:
-        """How long an echo is to bind; 0: as usual."""
+        """Return how long an echo should bind; 0: as usual."""
         lasts_ms = self._lasts_ms(now_ms)
         return lasts_ms if lasts_ms > self.pace.lease_ms else 0
 
     def stuck_ms(self, now_ms: int, failures: int) -> int:
-        """How long a commit may wait, or a term to be opened after so many `failures`."""
+        """Return how long a commit may wait, or a term take to open after so many `failures`."""
         return self.pace.stuck_ms + STUCK_LONGER * self.extra_ms(now_ms) << min(failures, STUCK_DOUBLED_MAX)
 
     def dead_ms(self, now_ms: int) -> int:
         return self.pace.dead_ms + self.extra_ms(now_ms)
 
     def extra_ms(self, now_ms: int) -> int:
-        """How much longer than usual it lasts for that."""
+        """Return by how much a lease is longer than usual."""
         return self._lasts_ms(now_ms) - self.pace.lease_ms

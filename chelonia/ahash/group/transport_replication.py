@@ -1,11 +1,11 @@
 """Links between the replicas of a group: one mutual-TLS connection per pair, messages behind their length.
 
-The replica with the higher id dials. Whoever is at the other end must show the certificate of a member and then say,
-in its HELLO, that it is this member of this cluster, in our version; all others are closed with one line in the log.
-On the wire: length (u32, big-endian), then one message (`peer_messages.py`). Nothing here reads a message but HELLO,
-GOODBYE, and PING and PONG, by which each measures how far the others are; and the kind of the others.
+The replica with the higher id dials. The other end must show the certificate of a member, and its HELLO must name this
+member, this cluster and our version. Other connections are closed with one line in the log.
+On the wire: length (u32, big-endian), then one message (`peer_messages.py`). The links read only HELLO, GOODBYE, and
+PING and PONG, which measure distances; of other messages only the kind.
 Invariants:
-- Nothing blocks the event loop; a peer that takes nothing is dropped when its queue is full.
+- Nothing blocks the event loop; a link whose peer reads nothing is dropped when its queue is full.
 - No message is handed over before its sender's HELLO was checked.
 - A replica has at most one link, the newest.
 """
@@ -40,20 +40,20 @@ _LOG = logging.getLogger(__name__)
 BACKOFF_MIN_MS: Final = 50
 BACKOFF_MAX_MS: Final = 1_000
 HANDSHAKE_S: Final = 5.0
-"""For the TLS handshake, and again for the HELLO."""
+"""Time for the TLS handshake, and again for the HELLO."""
 RECHECK_MS: Final = 10_000
-"""How often open links are judged again: certificates may expire or be revoked, a message never be completed."""
+"""Between two checks of open links: certificates may expire or be revoked, a message may stay incomplete."""
 PING_MS: Final = 1_000
-"""How often the distance to each peer is measured."""
+"""Between two measurements of the distance to each peer."""
 TRIPS_KEPT: Final = 30
-"""Measurements of which the least counts: what a busy host adds is no distance."""
+"""Measurements of which the least counts: delays of a busy host are no distance."""
 IDLE_S: Final = 1
-"""A link without traffic is probed by the system so often: a process that is gone holds no place."""
+"""Time between the system's probes of an idle link: they end the link of a process that is gone."""
 UNTAKEN_MS: Final = 5000
-"""TCP gives a connection up when sent bytes stay unconfirmed for so long."""
+"""Time that sent bytes may stay unconfirmed before TCP gives up the connection."""
 _PORT: Final = re.compile(r":\d+\b")
 SAME_LINE_S: Final = 10.0
-"""The same refusal is written to the log again only after so long."""
+"""Least time between equal lines about refusals in the log."""
 LENGTH_BYTES: Final = 4
 _HELLO: Final = bytes((peer_messages.number(Hello),))
 _OURS: Final = frozenset(bytes((peer_messages.number(kind),)) for kind in (Goodbye, Ping, Pong))
@@ -61,23 +61,23 @@ _GATHERED: Final = frozenset(peer_messages.number(kind) for kind in (CallFrame, 
 
 
 class Receiver(Protocol):
-    """Who is told of links and messages, on the event loop."""
+    """The user of the links, which call it on the event loop."""
 
     def up(self, peer: int) -> None:
-        """A link to `peer` stands, its HELLO was checked."""
+        """Note a new link to `peer`, whose HELLO was checked."""
 
     def down(self, peer: int) -> None:
-        """The link to `peer` is gone."""
+        """Note that the link to `peer` is gone."""
 
     def message(self, peer: int, data: bytes) -> None:
-        """`peer` sent a message. Raises: CheloniaError when it is none: the link is closed."""
+        """Take a message of `peer`. Raises: CheloniaError when it is none: the link then closes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTrust:
-    """TLS for links: contexts that demand a certificate of the other end, and who it says that end is.
+    """TLS for links: contexts that demand a certificate of the other end, and `identify`, which returns its name.
 
-    `identify` raises CheloniaError for a certificate that is no good (any more).
+    `identify` raises CheloniaError for a certificate that is not, or no longer, valid.
     """
 
     server: ssl.SSLContext
@@ -87,7 +87,7 @@ class LinkTrust:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """Who we are: id, cluster, 16 bytes that differ at every start, and the distance that the group is made for."""
+    """Our identity: id, cluster, 16 bytes that differ at every start, and the round trip that the group is set to."""
 
     replica: int
     cluster: str
@@ -145,7 +145,7 @@ class ReplicationLinks:
                 self.jobs.add(dialling)
 
     def send(self, peer: int, data: bytes) -> bool:
-        """Queue a message; False when there is no link."""
+        """Queue a message. Return False when there is no link."""
         assert len(data) <= bounds.PEER_MESSAGE_BYTES_MAX, "its receiver would close the link"
         link = self._links.get(peer)
         if link is None:
@@ -154,11 +154,11 @@ class ReplicationLinks:
         return True
 
     def peers(self) -> tuple[int, ...]:
-        """To whom there are links."""
+        """Return the linked replicas, in order."""
         return tuple(sorted(self._links))
 
     def round_trip_ms(self, peer: int) -> int | None:
-        """How long an answer of a peer takes at least, by the last half minute; None: it is not known."""
+        """Return the least round trip to a peer in the last half minute; None: unknown."""
         link = self._links.get(peer)
         return None if link is None else link.round_trip_ms
 
@@ -181,7 +181,6 @@ class ReplicationLinks:
         return Job(f"dial replica {member.replica}", partial(self._dial, member, backoff), Wait(BACKOFF_MAX_MS))
 
     async def _dial(self, member: Member, backoff: Backoff) -> Next:
-        """Have a link to a member, for as long as it lasts."""
         link = _PeerLink(self, member)
         try:
             await self._connect(link, member)
@@ -212,14 +211,14 @@ class ReplicationLinks:
     # --- what links ask ---------------------------------------------------------------------------------------------
 
     def hello(self) -> bytes:
-        """Our HELLO."""
+        """Return our HELLO."""
         own = self._own
         number = self._membership.number
         hello = Hello(peer_messages.VERSION, own.cluster, own.replica, own.nonce, number, own.round_trip_ms)
         return peer_messages.encode(hello)
 
     def identify(self, tls: ssl.SSLObject) -> Member:
-        """The member at the other end. Raises: UNTRUSTED and others, of certificates."""
+        """Return the member at the other end. Raises: UNTRUSTED, or as `LinkTrust.identify`."""
         if tls.version() != "TLSv1.3":
             raise CheloniaError(Kind.UNTRUSTED, "replication", "", f"replicas speak TLS 1.3, this is {tls.version()}")
         dn = self._trust.identify(tls)
@@ -232,10 +231,10 @@ class ReplicationLinks:
         return found
 
     def check_hello(self, hello: Hello, member: Member) -> str:
-        """Why the peer is refused; empty: it is welcome.
+        """Return why to refuse the peer; empty: it is welcome.
 
-        Of two processes with one identity the first stays: what one of them acknowledged, the other need not have. A
-        process that is gone takes its link along, at the latest when the system notices that nobody confirms.
+        Of two processes with one identity the first stays: the second may lack commits that the first acknowledged. The
+        link of a process that is gone ends at the latest when the system misses confirmations.
         """
         own = self._own
         reason = peer_messages.refuse_hello(hello, own.cluster, member.replica, round_trip_ms=own.round_trip_ms)
@@ -245,11 +244,11 @@ class ReplicationLinks:
         return reason
 
     def opened(self, link: _PeerLink) -> None:
-        """A connection stands; who it is is not known yet."""
+        """Add a connection whose peer is not known yet."""
         self._open.add(link)
 
     def established(self, link: _PeerLink, replica: int) -> None:
-        """HELLO was checked: from now on this is the link to `replica`."""
+        """Make this, whose HELLO was checked, the link to `replica`."""
         assert link.greeted, "nothing is taken of one whose HELLO was not checked"
         old = self._links.pop(replica, None)
         if old is not None:
@@ -261,11 +260,11 @@ class ReplicationLinks:
         link.ping()
 
     def received(self, replica: int, data: bytes) -> None:
-        """A message came over the link of `replica`. Raises: CheloniaError."""
+        """Pass on a message from `replica`. Raises: CheloniaError."""
         self._receiver.message(replica, data)
 
     def lost(self, link: _PeerLink) -> None:
-        """A connection is gone."""
+        """Remove a connection that is gone."""
         self._open.discard(link)
         replica = link.member.replica if link.member is not None else 0
         if self._links.get(replica) is link:
@@ -274,7 +273,7 @@ class ReplicationLinks:
             self._receiver.down(replica)
 
     def complain(self, line: str, level: int = logging.WARNING) -> None:
-        """Write a line to the log, unless the same one was just written, be it of another connection from there."""
+        """Log a line unless the same one, whatever its port, was logged within `SAME_LINE_S`."""
         now = time.monotonic()
         self._said = {said: at for said, at in self._said.items() if now - at < SAME_LINE_S}
         what = _PORT.sub("", line)
@@ -284,7 +283,7 @@ class ReplicationLinks:
 
 
 class _PeerLink(asyncio.Protocol):
-    """One connection. `expected`: whom we dialled; None: it was accepted."""
+    """One connection. `expected`: the member that we dialled; None: we accepted it."""
 
     def __init__(self, links: ReplicationLinks, expected: Member | None) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -300,15 +299,15 @@ class _PeerLink(asyncio.Protocol):
         self._ending = False
         self._hurry: asyncio.TimerHandle | None = None
         self._pieces = self._pieces_seen = 0
-        """Of messages not yet complete: now, and when it was last looked."""
+        """Pieces received of incomplete messages: now, and at the last recheck."""
         self._trips_us: deque[int] = deque(maxlen=TRIPS_KEPT)
         self.round_trip_ms: int | None = None
-        """The least of what was measured of late; None: nothing yet. Looked at by other threads, too."""
+        """The least recent measurement; None: none yet. Other threads read it too."""
 
     # --- the event loop's ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """TLS stands: look who it is, and greet."""
+        """Identify the peer after the TLS handshake, and send our HELLO."""
         self._transport = cast(asyncio.Transport, transport)
         self.where = _address(transport.get_extra_info("peername"))
         self._links.opened(self)
@@ -325,7 +324,7 @@ class _PeerLink(asyncio.Protocol):
         self.write(self._links.hello())
 
     def data_received(self, data: bytes) -> None:
-        """Take messages out of the stream."""
+        """Take the complete messages out of the stream."""
         if self._ending:
             return
         waiting: bytes | bytearray = data
@@ -349,7 +348,7 @@ class _PeerLink(asyncio.Protocol):
             self._pieces += 1
 
     def eof_received(self) -> bool:
-        """The other end closes; so do we."""
+        """Close, as the other end does."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -365,7 +364,7 @@ class _PeerLink(asyncio.Protocol):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send a message; calls, answers and beats leave with what is sent in the same turn of the loop."""
+        """Send a message. Calls, answers and beats leave together at the end of the loop's turn."""
         if self._ending:
             return
         self._out.append(len(data).to_bytes(LENGTH_BYTES, "big") + data)
@@ -375,28 +374,28 @@ class _PeerLink(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def part(self, reason: str) -> None:
-        """Close, having said why."""
+        """Close after a GOODBYE with the reason."""
         if not self._ending and self._transport is not None:
             self.write(peer_messages.encode(Goodbye(reason)))
             self._flush()
             self._ending = True
             self._stop_hurrying()
             self._transport.close()
-            # whoever takes nothing does not take the end either
+            # a peer that reads nothing does not read the end either
             asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the peer did or is; one line in the log."""
+        """Close for a fault of the peer, with one line in the log."""
         if not self._ending:
             self._links.complain(f"{self._name()} is refused: {reason}")
             self.part(reason)
 
     def ping(self) -> None:
-        """Measure how far the peer is."""
+        """Begin a measurement of the distance to the peer."""
         self.write(peer_messages.encode(Ping(_now_us())))
 
     def recheck(self) -> None:
-        """Judge the certificate again, and whether the rest of a message still comes."""
+        """Check again the certificate, and that the rest of an incomplete message still comes."""
         if self._ending or self._transport is None or self.member is None:
             return
         stopped, self._pieces_seen = self._in and self._pieces == self._pieces_seen, self._pieces
@@ -412,14 +411,14 @@ class _PeerLink(asyncio.Protocol):
                 self.refuse("its certificate is another member's now")
 
     def _refuse_unknown(self, reason: str) -> None:
-        """Close on somebody who may not even know why."""
+        """Close a connection of a stranger, without giving the reason."""
         self._links.complain(f"a connection from {self.where} is refused: {reason}")
         self._ending = True
         assert self._transport is not None
         self._transport.close()
 
     def _end_of_message(self, waiting: bytes | bytearray, start: int) -> int | None:
-        """Where the message that begins at `start` ends; None: it is not complete. Raises: TOO_LARGE."""
+        """The end of the message that begins at `start`; None: it is not complete. Raises: TOO_LARGE."""
         if self._ending or len(waiting) - start < LENGTH_BYTES:
             return None
         length = int.from_bytes(waiting[start : start + LENGTH_BYTES], "big")

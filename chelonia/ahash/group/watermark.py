@@ -1,9 +1,11 @@
-"""What is durable in one term: the only place where a commit turns into an acknowledgement.
+"""The durable commits of one term: the only place where a commit turns into an acknowledgement.
 
-One `Watermark` lives as long as one mastership. It knows only commits registered in this term; nothing that stood in
-the log before counts, and asking for that raises instead of answering. Tokens of other terms are refused.
-Invariants: the watermark only rises; a replica counts at most once in each set of voters, ourselves included; durable
-means that a majority of every set holds the commit on stable storage.
+One `Watermark` lives as long as one mastership. It knows only commits registered in this term: it raises for older ones
+and ignores tokens of other terms.
+Invariants:
+- The watermark only rises.
+- A replica, ourselves included, counts at most once in each set of voters.
+- Durable means that a majority of every set holds the commit on stable storage.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Watermark:
         self._advance()
 
     def acked(self, replica: int, token: LogPosition) -> None:
-        """Register what `replica` has on stable storage. A token of another term says nothing here."""
+        """Register how far `replica` has the log on stable storage. Ignore a token of another term."""
         place = (token.file, token.offset)
         if token.term != self._term or replica == self._own or self._held.get(replica, (0, 0)) >= place:
             return
@@ -59,7 +61,7 @@ class Watermark:
         self._advance()
 
     def forget(self, replica: int) -> None:
-        """Drop what `replica` told: its connection is new, and its disk may be."""
+        """Drop the acknowledgements of `replica`: its connection is new, and its disk may be."""
         if replica != self._own:
             self._held.pop(replica, None)
 
@@ -69,9 +71,9 @@ class Watermark:
         self._advance()
 
     def covers(self, sequence: int) -> bool:
-        """Whether the commit `sequence` of this term is durable; no: it may not be registered yet either.
+        """Return whether the commit `sequence` of this term is durable; False also when it is not registered yet.
 
-        Raises: OUTCOME_UNKNOWN when it stood before this term: nobody can say, so nobody may wait.
+        Raises: OUTCOME_UNKNOWN for a commit before this term: this cannot know, so nobody may wait.
         """
         if sequence < self._first:
             cause = f"commit {sequence} stood before term {self._term}, which begins with {self._first}: ask again"
@@ -79,7 +81,7 @@ class Watermark:
         return sequence <= self._durable
 
     def waiting_since(self) -> int | None:
-        """When the oldest commit that is not durable was registered; None: all are."""
+        """Return when the oldest commit that is not durable was registered; None: all are durable."""
         return self._pending[0][2] if self._pending else None
 
     def _advance(self) -> None:

@@ -1,11 +1,11 @@
 """Keys and records of the metadata store: one ordered map of bytes, five kinds of key.
 
 `H\\0<id>` the header of an object: version and narrow sections. `W\\0<id>\\0<section>\\0<property>` one property of a
-wide section. `R\\0<digest>` the outcome kept under a request key. `X\\0<expiry><digest>` those of one commit in order
-of expiry. `M\\0<name>` facts about the store itself. Every other record begins with a one-byte format tag; older tags
+wide section. `R\\0<digest>` the outcome kept under a request key. `X\\0<expiry><digest>` those of one commit, by
+expiry. `M\\0<name>` facts about the store itself. Every record but `X` begins with a one-byte format tag; older tags
 stay readable.
-Invariants: ids, sections and properties hold no NUL, so keys sort by id, section, then the UTF-8 bytes of the
-property; a wide record never exists without the header of its object. Golden bytes: `docs/formats/store.md`.
+Invariants: ids, sections and properties hold no NUL, so keys sort by id, section, then UTF-8 bytes of the property.
+A wide record never exists without the header of its object. Golden bytes: `docs/formats/store.md`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
 
 FORMAT: Final = 2
-"""Number of this layout, kept in the store: a newer one is refused, an older one migrated. In format 2 `extents`,
-`named`, `summaries` and `tally` are wide sections, which a program of format 1 would write into headers."""
+"""Number of this layout, kept in the store; `meta` refuses a newer one and migrates an older one. In format 2
+`extents`, `named`, `summaries` and `tally` are wide sections, which a program of format 1 would write into headers."""
 TAG: Final = b"\x01"
-"""First byte of every record written today."""
+"""First byte of every record written today, but those of the expiry index."""
 
 META_FORMAT: Final = b"M\0format"
 META_CLUSTER: Final = b"M\0cluster"
@@ -45,7 +45,7 @@ MutableSections = dict[str, dict[str, str]]
 
 
 class StoreState(msgspec.Struct, frozen=True):
-    """What every commit rewrites: how many commits there were in this generation, and how many objects there are."""
+    """Counts that every commit rewrites: the commits of this generation, and the objects."""
 
     sequence: int
     objects: int
@@ -61,55 +61,55 @@ class KeptOutcome(msgspec.Struct, frozen=True):
 
 
 def header_key(object_id: ObjectId) -> bytes:
-    """Key of an object's header."""
+    """Return the key of an object's header."""
     return b"H\0" + object_id.encode()
 
 
 def header_id(key: bytes) -> ObjectId:
-    """The object that a header's key names."""
+    """Return the object id in the key of a header."""
     return ObjectId(key[2:].decode())
 
 
 def wide_key(object_id: ObjectId, section: str, prop: str) -> bytes:
-    """Key of one property of a wide section."""
+    """Return the key of one property of a wide section."""
     return f"W\0{object_id}\0{section}\0{prop}".encode()
 
 
 def wide_range(object_id: ObjectId, section: str = "") -> tuple[bytes, bytes]:
-    """Range [start, end) of the records of one wide section, or of all of them when `section` is empty."""
+    """Return the range [start, end) of the records of one wide section, or of all when `section` is empty."""
     head = f"W\0{object_id}\0{section}".encode()
     return (head + b"\0", head + b"\1") if section else (head, head[:-1] + b"\1")
 
 
 def wide_name(key: bytes) -> tuple[str, str]:
-    """The (section, property) that a wide key names."""
+    """Return the (section, property) in a wide key."""
     _, _, section, prop = key.split(b"\0", 3)
     return section.decode(), prop.decode()
 
 
-@functools.lru_cache(maxsize=bounds.COMMIT_BATCH_MAX)  # asked for three times while its batch is made
+@functools.lru_cache(maxsize=bounds.COMMIT_BATCH_MAX)  # a batch asks three times for each
 def request_digest(scope: str, key: RequestKey) -> bytes:
-    """32 bytes that stand for this key in the scope that shares it. Source: SHA-256 (FIPS 180-4)."""
+    """Return 32 bytes that stand for this key in its scope. Source: SHA-256 (FIPS 180-4)."""
     return hashlib.sha256(f"{scope}\0{key}".encode()).digest()
 
 
 def outcome_key(digest: bytes) -> bytes:
-    """Key of the outcome kept for a request."""
+    """Return the key of the outcome kept for a request."""
     return b"R\0" + digest
 
 
 def expiry_key(expires_ms: Ms, digest: bytes) -> bytes:
-    """Key of the expiry index: sorts by time."""
+    """Return a key of the expiry index, which sorts by time."""
     return EXPIRY_PREFIX + expires_ms.to_bytes(8, "big") + digest
 
 
 def expiry_record(expires_ms: Ms, digests: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Key and value of the expiry index for what one commit keeps: at least one digest; the value holds the others."""
+    """Return the expiry index's (key, value) for at least one digest: the key has the first, the value the others."""
     return expiry_key(expires_ms, digests[0]), b"".join(digests[1:])
 
 
 def expiry_digests(key: bytes, value: bytes) -> list[bytes]:
-    """The request digests that a record of the expiry index names."""
+    """Return the request digests in a record of the expiry index."""
     found = key[len(EXPIRY_PREFIX) + 8 :] + value
     return [found[at : at + DIGEST_BYTES] for at in range(0, len(found), DIGEST_BYTES)]
 

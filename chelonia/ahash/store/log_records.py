@@ -1,10 +1,9 @@
-"""Whether the records of a Berkeley DB log file are as they were written: by their checksums, and by how they follow on
-each other. Pure.
+"""Checks the records of a Berkeley DB log file, by their checksums and by their order. Pure.
 
-A record begins with three numbers: where the record before begins, how long it is, and the checksum of the rest, which
-has the first two mixed in. Records follow without gaps from the first byte of a file on. The first one of a file says
-where the last one of the file before begins, and so where that file ends: what stands behind it means nothing.
-Source: Berkeley DB 5.3, `src/dbinc/log.h` (`HDR`), `src/log/log_put.c`; numbers as `ahash/pages.py` has them.
+A record begins with three numbers: offset of the record before, own length, checksum of the rest. The checksum has the
+first two mixed in. Records follow without gaps from the first byte of a file. The first one gives the offset of the
+last one in the file before, and so the end of that; bytes after it mean nothing.
+Source: Berkeley DB 5.3, `src/dbinc/log.h` (`HDR`), `src/log/log_put.c`. Numbers are in the host's byte order.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ HEADER: Final = struct.Struct("=III")
 
 
 def last_of_file_before(data: bytes) -> int | None:
-    """Where the last record of the file before begins, by the beginning of a file; None: it does not say."""
+    """Return the offset of the last record in the file before, from the beginning of a file; None: it does not say."""
     first, wrong = _record(data, 0)
     return None if wrong or not first else HEADER.unpack_from(data)[0]
 
 
 def walk(data: bytes, at: int, last: int) -> tuple[int, str]:
-    """Check the records that are whole in `data`, which stands at `at` in a file whose last record begins at `last`.
+    """Check the whole records in `data`, which is at offset `at` of a file whose last record begins at `last`.
 
-    Returns: where the first one that was not checked begins, and what is wrong with it; empty: nothing, or not whole.
+    Returns: offset of the first unchecked record, and its flaw; empty: none, or it is not whole.
     """
     begin = 0
     while at + begin <= last:
@@ -40,7 +39,7 @@ def walk(data: bytes, at: int, last: int) -> tuple[int, str]:
 
 
 def _record(data: bytes, begin: int) -> tuple[int, str]:
-    """How long a record is (0: it is not whole here), and what is wrong with it."""
+    """The length of a record (0: it is not whole here), and its flaw."""
     header = data[begin : begin + HEADER.size]
     if len(header) < HEADER.size:
         return 0, ""

@@ -1,7 +1,7 @@
-"""What a store knows of itself: format number, cluster, generation. Checked and made ready before anything is served.
+"""The facts of a store about itself: format number, cluster, generation. The A-Hash checks them before it serves.
 
-A newer format is refused, an older one migrated in one commit together with its new number.
-The generation rises whenever this store is restored from a backup; `raise_generation` starts a new one.
+It refuses a newer format, and migrates an older one in one commit together with its new number.
+The generation rises whenever the store is restored from a backup; `raise_generation` starts a new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def prepare(store: Store, cluster: str) -> Position:
     """Make a fresh store ours, or check and migrate an existing one.
 
     Args: `cluster` names the cluster of a fresh store; empty: take the store's own.
-    Returns: where the store stands.
+    Returns: the position of the store.
     Raises: BAD_CONFIG (newer format, fresh without a cluster), WRONG_CLUSTER.
     """
     if not is_prepared(store):
@@ -31,7 +31,7 @@ def prepare(store: Store, cluster: str) -> Position:
     if found > layout.FORMAT:
         cause = f"the store has format {found}, this program knows up to {layout.FORMAT}: start a newer version of it"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", cause)
-    if found < layout.FORMAT:  # format 1 is 2 without some wide sections: nothing else has to change
+    if found < layout.FORMAT:  # format 1 is 2 without some wide sections: only the number changes
         store.commit({layout.META_FORMAT: layout.encode_value(str(layout.FORMAT))}, ())
     position = read_position(store)
     if cluster and position.cluster != cluster:
@@ -41,16 +41,13 @@ def prepare(store: Store, cluster: str) -> Position:
 
 
 def is_prepared(store: Reader) -> bool:
-    """Whether a store is anybody's; one that is not takes any cluster."""
+    """Return whether a store belongs to a cluster; a fresh one takes any."""
     return store.get(layout.META_FORMAT) is not None
 
 
 def check_format(store: Reader) -> None:
-    """Refuse a store that one of a group may not serve as it is: no replica migrates for the others.
-
-    A migration is a commit outside the count of commits, and replicas of the program before would read what it wrote.
-    Raises: BAD_CONFIG, with the cure.
-    """
+    """Refuse a store in a group that has another format. Raises: BAD_CONFIG, with the cure."""
+    # A migration is a commit outside the count of commits, and replicas of the older program would read what it wrote.
     found = read_number(store, layout.META_FORMAT)
     if found == layout.FORMAT:
         return
@@ -65,19 +62,19 @@ def check_format(store: Reader) -> None:
 
 
 def read_position(store: Reader) -> Position:
-    """Where a prepared store stands."""
+    """Return the position of a prepared store."""
     cluster = layout.decode_value(store.get(layout.META_CLUSTER) or b"")
     return Position(cluster, read_number(store, layout.META_GENERATION), read_state(store).sequence)
 
 
 def read_state(store: Reader) -> StoreState:
-    """The record that every commit rewrites; zeros in a store that is not prepared."""
+    """Return the counts that every commit rewrites; zeros in a store that is not prepared."""
     data = store.get(layout.META_STATE)
     return StoreState(0, 0) if data is None else layout.decode_state(data)
 
 
 def read_number(store: Reader, key: bytes) -> int:
-    """A number of the store's own. Raises: INTERNAL when missing or damaged."""
+    """Return a number among the store's facts. Raises: INTERNAL when missing or damaged."""
     text = layout.decode_value(store.get(key) or b"")
     if not text.isdigit():
         raise CheloniaError(Kind.INTERNAL, "ahash", "store", f"its own record {key!r} is damaged: restore a backup")
@@ -85,8 +82,7 @@ def read_number(store: Reader, key: bytes) -> int:
 
 
 def raise_generation(store: Store, least: int = 0) -> None:
-    """Begin a new generation, of `least` at least: this store's past is a backup's, what came after it is gone. It
-    belongs to no group."""
+    """Begin a new generation, at least `least`, of a store restored from a backup; take it out of its group."""
     generation = max(read_number(store, layout.META_GENERATION) + 1, least)
     group = (layout.META_TERM, layout.META_MEMBERS)
     store.commit({layout.META_GENERATION: layout.encode_value(str(generation))}, group)
@@ -95,8 +91,8 @@ def raise_generation(store: Store, least: int = 0) -> None:
 def found_again(store: Store, word: str) -> None:
     """Make a fresh store the next generation of a cluster whose metadata are all lost.
 
-    Args: `word`: `<cluster> <generation>` as its Shepherds have seen last.
-    Raises: BAD_CONFIG when the word is none, or the store is not fresh.
+    Args: `word`: `<cluster> <generation>` that its Shepherds saw last.
+    Raises: BAD_CONFIG when `word` is not of that form, or the store is not fresh.
     """
     cluster, _, generation = word.strip().partition(" ")
     if not cluster or not generation.isdecimal():

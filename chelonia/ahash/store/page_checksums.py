@@ -1,7 +1,7 @@
-"""Whether a page of a Berkeley DB file is as it was written: by its checksum, and by the number that it bears. Pure.
+"""Checks a page of a Berkeley DB file, by its checksum and by the number in it. Pure.
 
-A page is what is written at once; page 0 describes the file. An empty page was never written, which is no flaw: the
-file grows before its pages come. So a page that was zeroed passes here: see `bdb/environment.py`.
+The library writes a file page by page; page 0 describes the file. An empty page passes, as the file grows before its
+pages are written; so a page that was zeroed passes too: see `bdb/environment.py`.
 Source: Berkeley DB 5.3, `src/dbinc/db_page.h` (`PG_CHKSUM`, `DBMETA`), `src/hash/hash_func.c` (`__ham_func4`). Numbers
 are in the byte order of the host that writes them.
 """
@@ -15,24 +15,24 @@ from typing import Final
 
 NUMBER_AT: Final = 8
 SIZE_AT: Final = 20
-"""In page 0: how large all pages are."""
+"""Place in page 0 of the size of all pages."""
 CHECKSUM_AT: Final = 28
 DESCRIPTION_BYTES: Final = 512
-"""So much of page 0 has a checksum."""
+"""Bytes of page 0 that its checksum covers."""
 DESCRIPTION_CHECKSUM_AT: Final = 492
 WORD: Final = 4
 PIECE_BYTES: Final = 8192
-"""Of what has a checksum, so much is multiplied at once."""
+"""Bytes that `checksum` multiplies at once."""
 
 
 def page_size(first: bytes) -> int:
-    """How large pages are, by the beginning of page 0; 0: that does not tell."""
+    """Return the page size stated in the beginning of page 0; 0: it states none."""
     size = _number(first, SIZE_AT)
     return size if size in (1 << shift for shift in range(9, 17)) else 0
 
 
 def flaw(page: bytes, number: int) -> str:
-    """What is wrong with the page at place `number` of its file; empty: nothing."""
+    """Return the flaw of the page at place `number` of its file; empty: none."""
     if number and page.count(0) == len(page):
         return ""
     at, end = (CHECKSUM_AT, len(page)) if number else (DESCRIPTION_CHECKSUM_AT, DESCRIPTION_BYTES)
@@ -44,7 +44,7 @@ def flaw(page: bytes, number: int) -> str:
 
 
 def checksum(content: bytes) -> int:
-    """Berkeley DB's checksum: the bytes as the digits of a number to the base 33, modulo 2 to the 32."""
+    """Return Berkeley DB's checksum: the bytes as digits of a number to the base 33, modulo 2 to the 32."""
     total = 0
     for start in range(0, len(content), PIECE_BYTES):
         piece = content[start : start + PIECE_BYTES]

@@ -1,10 +1,8 @@
-"""The scrub of a replica's pages and logs: all are read within a period, at a bounded rate, beside whoever reads and
-writes. A damaged page that nobody needs today would else be found by the backup, or by the next one to need it; a
-damaged log would be taken for a short one by whoever recovers from it.
+"""The scrub of a replica's pages and logs: it reads all of them once a period, at a bounded rate, beside the engine.
 
+It finds damage before a backup, a reader or a recovery does; recovery takes a damaged log for a short one.
 It changes nothing and ends nothing: the engine may have the page whole in its cache, and writes it again if it changes.
-A flaw counts when it is still there after a page that was being written must be whole. Found again in the next round or
-not, it is told then. Reasons: `docs/design/003`.
+A flaw counts only if it outlasts the write of a page, which a read may meet halfway. Reasons: `docs/design/003`.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ from chelonia.core.timing.clock import Clock
 _LOG = logging.getLogger(__name__)
 
 STEP_PAGES: Final = 8
-"""Read and checked together: some 3 ms of a thread."""
+"""Pages read and checked together: some 3 ms of a thread."""
 AGAIN_MS: Final = 250
 AGAIN_MAX: Final = 8
-"""Pages with flaws are looked at again so often, two seconds in all: writing one takes less."""
+"""Repeated looks at pages with flaws, two seconds in all: writing a page takes less."""
 SPREAD: Final = 24
-"""The first round begins within this part of the interval after the start: replicas start together, and end apart."""
+"""Divisor of the interval within which the first round begins: replicas that start together scrub apart."""
 TOLD_MAX: Final = 10
 """Damaged pages that a round names in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageCheck:
-    """What was found on some pages: of how many in the file, and what is wrong with which of them."""
+    """The result for some pages: number of pages in the file, and flaws by page number."""
 
     pages: int
     flaws: dict[int, str]
@@ -41,14 +39,14 @@ class PageCheck:
 
 @dataclass(frozen=True, slots=True)
 class LogLook:
-    """What was found in a part of a log file: where to go on (None: at its end), and what is wrong."""
+    """The result for a part of a log file: offset of the next part (None: at its end), and the flaw or empty."""
 
     then: int | None
     flaw: str
 
 
 class Pages(Protocol):
-    """Where pages of `page_bytes` are read; may take as long as a disk."""
+    """A file of pages of `page_bytes`. Its calls may take as long as a disk."""
 
     @property
     def page_bytes(self) -> int: ...
@@ -58,13 +56,13 @@ class Pages(Protocol):
 
 
 class Logs(Protocol):
-    """Where log files are read, some `step_bytes` at a time; may take as long as a disk."""
+    """Log files, read some `step_bytes` at a time. Its calls may take as long as a disk."""
 
     @property
     def step_bytes(self) -> int: ...
 
     def names(self) -> tuple[str, ...]:
-        """Those that there are. Raises: OSError."""
+        """Return the names of the log files. Raises: OSError."""
 
     def look(self, name: str, at: int) -> LogLook:
         """Check some records. Raises: OSError when they cannot be read now."""
@@ -72,16 +70,16 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScrubPace:
-    """How often all pages are read, and how fast at most (bytes/s); 0: never."""
+    """How often to read all pages, and the highest rate (bytes/s); 0: never."""
 
     interval_ms: int
     bytes_per_s_max: int
 
 
 class PageScrub:
-    """Reads all pages, and then all logs, again and again. `run` it; `seen` tells what came of it.
+    """Reads all pages, and then all logs, again and again.
 
-    Args: `off_loop` carries out a look off the event loop.
+    Args: `off_loop` runs a look off the event loop.
     """
 
     def __init__(
@@ -98,23 +96,23 @@ class PageScrub:
 
     @property
     def on(self) -> bool:
-        """Whether anything is read at all."""
+        """Whether it reads anything at all."""
         return self._pace.interval_ms > 0 and self._pace.bytes_per_s_max > 0
 
     def seen(self) -> PagesSeen | None:
-        """How far the present or last round is; None when there is none."""
+        """Return the progress of the present or last round; None when the scrub is off."""
         damaged = len(self._damaged) + self._damaged_logs
         return PagesSeen(self._total, self._checked, self._ended_ms, damaged) if self.on else None
 
     async def run(self, cure: str, begin: float) -> None:
-        """Go on for ever. Args: `cure`: what to do about damage; `begin`: from 0 to 1, how late the first round is."""
+        """Scrub for ever. Args: `cure`: advice for the log; `begin`: delay of the first round, 0 to 1 of the spread."""
         interval_ms = self._pace.interval_ms
         await self._clock.sleep(int(interval_ms / SPREAD * begin))
         while True:
             begun = self._clock.monotonic_ms()
             try:
                 await self._round(cure)
-            except OSError as error:  # a synchronisation has just taken the file away; or its rights were
+            except OSError as error:  # a synchronisation has just replaced the file, or its rights were taken away
                 _LOG.warning("the pages of the A-Hash cannot be read, another round begins later: %s", error)
             await self._clock.sleep(max(0, interval_ms - (self._clock.monotonic_ms() - begun)))
 
@@ -145,7 +143,6 @@ class PageScrub:
         self._damaged = {number: wrong for number, wrong in self._damaged.items() if number < self._total}
 
     async def _lasting(self, first: int, flaws: dict[int, str]) -> dict[int, str]:
-        """What of the flaws that a step has found stays."""
         for _ in range(AGAIN_MAX if flaws else 0):
             await self._clock.sleep(AGAIN_MS)
             again = (await self._off_loop(self._pages.look, first, STEP_PAGES)).flaws
@@ -155,7 +152,7 @@ class PageScrub:
         return flaws
 
     async def _read_logs(self, cure: str) -> int:
-        """How many are damaged."""
+        """Read all logs; return how many are damaged."""
         damaged = 0
         for name in await self._off_loop(self._logs.names):
             if wrong := await self._read_log(name):
@@ -164,7 +161,7 @@ class PageScrub:
         return damaged
 
     async def _read_log(self, name: str) -> str:
-        """What is wrong with a log file: the first thing; what stands behind it means nothing to anybody."""
+        """The first flaw of a log file; records after it have no meaning."""
         at: int | None = 0
         while at is not None:
             look: LogLook = await self._off_loop(self._logs.look, name, at)
@@ -178,7 +175,6 @@ class PageScrub:
         return size * 1000 // self._pace.bytes_per_s_max
 
     async def _lasting_in_log(self, name: str, at: int, flaw: str) -> str:
-        """What is wrong there, and stays so."""
         for _ in range(AGAIN_MAX):
             await self._clock.sleep(AGAIN_MS)
             flaw = (await self._off_loop(self._logs.look, name, at)).flaw

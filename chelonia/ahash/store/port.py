@@ -1,8 +1,8 @@
-"""Ports of the A-Hash: where bytes are kept, which threads touch them, and when an answer may be given.
+"""Ports of the A-Hash: where bytes are kept, which threads touch them, and when an answer may leave.
 
-A `Store` is an ordered map of bytes with atomic durable commits. It is synchronous: it is called only through an
-`Executor`, one writer at a time. `Durability` is the gate every answer passes: commit and acknowledgement are two
-things, so that an answer can wait for a majority without the store knowing. One contract suite runs on every `Store`.
+A `Store` is an ordered map of bytes with atomic durable commits. It is synchronous: callers reach it through an
+`Executor`, one writer at a time, but for its `..._at_once`. Every answer passes the gate `Durability`, which may wait
+for a majority; the store knows nothing of that. One contract suite runs on every `Store`.
 """
 
 from __future__ import annotations
@@ -18,68 +18,68 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """Read access to an ordered map of bytes; what the engine evaluates over."""
+    """Read access to an ordered map of bytes; the engine evaluates over one."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under `key`, or None."""
+        """Return the value under `key`, or None."""
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` (key, value) with start <= key < end, in byte order of key."""
+        """Return at most `limit` (key, value) with start <= key < end, in byte order of key."""
 
 
 class StoredState(Reader, Protocol):
-    """What is stored at one moment, for as long as it is held."""
+    """The contents of a store at one moment, for as long as somebody holds them."""
 
     @property
     def number(self) -> int:
-        """Which state of this store it is: what two of the same number hold is the same."""
+        """Number of this state in its store; states of the same number have the same contents."""
 
 
 class Store(Protocol):
     """An ordered map of bytes with atomic, durable commits.
 
-    Every method may raise UNAVAILABLE (closed, or the engine panicked: the process has to restart) and INTERNAL (an
-    engine error that left the contents as they were).
+    Every method may raise UNAVAILABLE (closed, or the engine panicked: the process has to restart). Every method may
+    raise INTERNAL (an engine error that left the contents as they were).
     """
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under `key`, or None."""
+        """Return the value under `key`, or None."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of `keys`."""
+        """Return the values in the order of `keys`."""
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` (key, value) with start <= key < end, in byte order of key."""
+        """Return at most `limit` (key, value) with start <= key < end, in byte order of key."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """While held, no commit becomes visible: reads inside see one state. Held briefly, not nested."""
+        """Keep commits invisible while held: reads inside see one state. Hold it briefly, and do not nest it."""
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
-        """Run a brief read of one state, as within `reading`, if nobody has to be waited for; None: it was not run.
+        """Run a brief read of one state, as within `reading`, unless it had to wait for a lock; None: not run.
 
-        May be called on the event loop: it waits for no lock, only for pages that are in no cache. `work` reads what
-        it is given, nothing else of this store, and may be run again.
+        May be called on the event loop: it waits only for pages that are in no cache. `work` reads only its argument,
+        nothing else of this store, and may run again.
         """
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
         """Apply all or nothing, durable when it returns; deleting an absent key is no error.
 
-        Args: `term`: of a store that is one of a group: see `ReplicatedEngine.commit`.
+        Args: `term`: for a store in a group, see `ReplicatedEngine.commit`.
         Raises: READ_ONLY (no space; nothing changed), OUTCOME_UNKNOWN (failed while syncing).
         """
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Run `work`, which may read and `commit`, on the event loop if nobody is waited for; None: it was not run.
+        """Run `work`, which may read and `commit`, on the event loop unless it had to wait for a lock; None: not run.
 
-        What it commits is visible, and no more: it is synced, and in a group told, by `sync_at_once` or `sync`. Nothing
-        else is committed until then. Stores whose answers wait for no other replica never run it.
+        Its commits are visible, no more: `sync_at_once` or `sync` syncs and reports them, before any other commit.
+        Stores whose answers wait for no other replica never run it.
         """
 
     def sync_at_once(self) -> bool:
-        """Sync what `write_at_once` committed, on the event loop, where that is expected to be brief; else False."""
+        """Sync the commits of `write_at_once` on the event loop if likely to be brief. Return whether it did."""
 
     def sync(self) -> None:
-        """Sync what `write_at_once` committed. Raises: OUTCOME_UNKNOWN."""
+        """Sync the commits of `write_at_once`. Raises: OUTCOME_UNKNOWN."""
 
     def upkeep_due(self) -> bool:
         """Whether `upkeep` has something to do."""
@@ -94,26 +94,26 @@ class Store(Protocol):
         """
 
     def free_bytes(self) -> int:
-        """Space left for growth."""
+        """Return the bytes left for growth."""
 
     def close(self) -> None:
         """Release everything; safe to call twice."""
 
 
 class NeverLate:
-    """That half of a `Store` which syncs before anything is seen, so that nothing is left to sync later."""
+    """The late-sync methods of a `Store` that syncs every commit before it is visible: they do nothing."""
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Nothing is run."""
+        """Run nothing; return None."""
         del work
         return None
 
     def sync_at_once(self) -> bool:
-        """Nothing was left unsynced."""
+        """Return True: every commit is synced."""
         return True
 
     def sync(self) -> None:
-        """Nothing was left unsynced."""
+        """Do nothing: every commit is synced."""
 
 
 class Executor(Protocol):
@@ -126,36 +126,36 @@ class Executor(Protocol):
         """Run `work` beside the writer; order against other work is not promised."""
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
-        """On any thread: have `work` called on the event loop, in one order with all that is handed back, results too.
+        """Have `work` called on the event loop, in one order with results and all else handed back. On any thread.
 
-        Args: `at_once` False: what is run on the writer just now has something to tell; with its result is soon enough.
+        Args: `at_once`: False lets it come with the result of the work that the writer is running.
         """
 
     def catch_up(self) -> None:
-        """On the event loop, in nothing that was handed back: have what was handed back called now."""
+        """Call all work handed back so far. On the event loop, but not inside such work."""
 
     def waited(self) -> bool:
-        """Whether anything on the calling thread, the event loop's, waited for a disk since this was asked last."""
+        """Return whether the calling thread, the event loop's, waited for a disk since the last call."""
 
     async def close(self) -> None:
-        """Finish what was handed over, then stop."""
+        """Finish the work handed over, then stop."""
 
 
 class Durability(Protocol):
-    """Decides when what stands at a position may be told to a caller, and tells the process's horizon that it was."""
+    """Decides when the answer at a position may leave, and notes that position in the process's horizon."""
 
     @property
     def term(self) -> int | None:
-        """The mastership in which alone is committed; None: of a store alone."""
+        """The only term in which to commit; None for a store alone."""
 
     async def wait(self, position: Position) -> None:
         """Return once everything up to `position` is durable.
 
-        Raises: OUTCOME_UNKNOWN when that can no longer be said.
+        Raises: OUTCOME_UNKNOWN when that can no longer be known.
         """
 
     def holds(self, position: Position) -> bool:
-        """Whether `wait` would return at once; if so it is told what `wait` tells. Raises: OUTCOME_UNKNOWN."""
+        """Return whether `wait` would return at once; if so, note the position as it does. Raises: OUTCOME_UNKNOWN."""
 
 
 class LocalDurability:
@@ -164,7 +164,7 @@ class LocalDurability:
     term = None
 
     def __init__(self, horizon: Horizon | None = None) -> None:
-        """`horizon`: told of every position answered."""
+        """Args: `horizon`: notes every position answered."""
         self._horizon = horizon or Horizon()
 
     async def wait(self, position: Position) -> None:
@@ -172,6 +172,6 @@ class LocalDurability:
         self._horizon.saw(position)
 
     def holds(self, position: Position) -> bool:
-        """Always."""
+        """Return True."""
         self._horizon.saw(position)
         return True

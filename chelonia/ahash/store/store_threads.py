@@ -1,9 +1,9 @@
 """The executor on real threads: one for the writer, a few for readers.
 
-Reads handed over in one turn of the event loop travel to a reader together and come back together, so that a thread
-hop is paid per turn and not per read. Results return in one order with all else that threads hand back.
-A search that comes to an empty page goes round in Berkeley DB for ever, and raises nothing. So the threads are watched,
-the event loop's too: one that uses CPU for `ROUND_S` without coming to its next piece of work goes round.
+Reads of one turn of the event loop go to a reader and come back together: a thread hop costs per turn, not per read.
+Results return in one order with all else that threads hand back.
+A search that comes to an empty page loops in Berkeley DB for ever and raises nothing. So a watch looks at the threads,
+the event loop's too: one that uses CPU for `ROUND_S` on one piece of work loops.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 LOOK_S: Final = 1.0
-"""Between two looks at what threads do."""
+"""Between two looks at the threads."""
 ROUND_S: Final = 30.0
-"""Of CPU for one piece of work: the longest batch, 256 deletions with a thousand properties each, takes 3.3. Who waits,
-for a disk or the processor, uses none."""
+"""CPU seconds for one piece of work after which it loops. The longest batch, 256 deletions with a thousand properties
+each, takes 3.3; waiting for a disk or the processor takes none."""
 REPLICATION_ROUND_S: Final = 300.0
-"""The same for the thread that replicates: to roll back, or to open its store again, goes through all of a long log."""
+"""The same for the thread that replicates: a rollback, or opening its store again, reads all of a long log."""
 THREADS_CPU: Final = 6
-"""Of a clock that counts a thread's CPU: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of the kernel."""
+"""Kind of the clock that counts a thread's CPU: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of the kernel."""
 READ_GROUP_MAX: Final = 64
-"""Reads that travel together: more readers share a long queue."""
+"""Reads that travel together: the readers share a longer queue."""
 READERS: Final = 2
-"""Reader threads: short reads do not scale over threads, a second one passes a long scan."""
+"""Reader threads: short reads do not scale over threads, but a second one passes a long scan."""
 
 
 @dataclass(slots=True)
 class _QueuedWork:
-    """Work, its future, and what came of it."""
+    """Work, its future, and its result or error."""
 
     run: Callable[[], Any]
     future: asyncio.Future[Any]
@@ -52,7 +52,7 @@ _Group = list[_QueuedWork]
 
 
 class _WayBack:
-    """What threads tell the event loop, in one order; a wake-up takes along all that waits."""
+    """Calls that threads hand to the event loop, in one order; one wake-up takes all that wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -61,32 +61,32 @@ class _WayBack:
         self._woken = False
 
     def put(self, work: Callable[[], None], *, at_once: bool = True) -> None:
-        """On any thread: have `work` called on the loop."""
+        """Have `work` called on the loop. On any thread."""
         self._waiting.append(work)
-        if self._woken:  # looked at after the append, cleared before the work is taken
+        if self._woken:  # read after the append, and cleared before the work is taken
             return
-        here = threading.get_ident() == self._own  # the loop's own thread: it needs no bell
+        here = threading.get_ident() == self._own  # the loop's own thread: it needs no wake-up
         if at_once or here:
             self._woken = True
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to call
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.take)
 
     def take(self) -> None:
-        """On the loop: call what waits."""
+        """Call all work that waits. On the loop."""
         self._woken = False
         try:
             while self._waiting:
                 self._waiting.popleft()()
         finally:
-            if self._waiting:  # one of them failed, which the loop tells; the others go on
+            if self._waiting:  # one of them failed, which the loop logs; the others go on
                 self._loop.call_soon(self.take)
 
 
 class ThreadExecutor:
     """An `Executor` over threads. Make it inside the running event loop that will await its futures.
 
-    Args: `goes_round`: told, on a thread of its own, that one goes round, and which: no orderly end comes then, as that
-    would wait for it. Without, nobody watches.
+    Args: `goes_round`: called with the name of a thread that loops, on another thread; an orderly end would wait for
+    it. None: there is no watch.
     """
 
     def __init__(self, readers: int = READERS, goes_round: Callable[[str], None] | None = None) -> None:
@@ -105,7 +105,7 @@ class ThreadExecutor:
             threading.Thread(target=self._watch, args=(goes_round,), name="ahash-watch", daemon=True).start()
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` on the committer thread, after all write work handed over before."""
+        """Run `work` on the committer thread, after all earlier write work."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._writes.put([_QueuedWork(work, future)])
         return future
@@ -125,7 +125,7 @@ class ThreadExecutor:
         self._back.take()
 
     def waited(self) -> bool:
-        """Whether the kernel had to read a disk for the thread that asks."""
+        """Return whether the kernel had to read a disk for the calling thread since the last call."""
         before, self._blocks = self._blocks, resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
         return self._blocks > before
 
@@ -144,12 +144,14 @@ class ThreadExecutor:
             self._reads.put(gathered[start : start + READ_GROUP_MAX])
 
     def watch(self, other: AtWork) -> None:
-        """Have another thread watched as well."""
+        """Watch another thread as well."""
         self._watched.append(other)
 
     async def run_apart(self, work: Callable[[Callable[[], None]], T], long_s: float) -> T:
-        """Run `work`, which takes long, on a thread of its own. It is given what to call at each piece of it; one may
-        use CPU for `long_s`."""
+        """Run `work`, which takes long, on a thread of its own.
+
+        Args: `work` gets a function to call at each piece of it; `long_s`: CPU seconds that a piece may use.
+        """
 
         def run() -> T:
             own = AtWork(threading.current_thread(), long_s)
@@ -175,18 +177,18 @@ class ThreadExecutor:
 
 
 class AtWork:
-    """A thread, and how many pieces of work it has begun. `long_s`: of CPU for one; 0: as for those of the executor."""
+    """A thread, and how many pieces of work it has begun. `long_s`: CPU seconds for one; 0: `ROUND_S`."""
 
     def __init__(self, thread: threading.Thread, long_s: float = 0.0) -> None:
         self.thread, self._long_s = thread, long_s
         self._begun, self._seen, self._cpu_s = 0, -1, 0.0
 
     def begins(self) -> None:
-        """It takes its next piece."""
+        """Note that the thread takes its next piece."""
         self._begun += 1
 
     def goes_round(self) -> bool:
-        """Asked again and again: whether it has used too much CPU since it was first seen at what it does."""
+        """Return whether it has used too much CPU since a call first saw it at its present piece."""
         try:
             cpu_s = time.clock_gettime((~(self.thread.native_id or 0) << 3) | THREADS_CPU)
         except OSError:  # it has ended

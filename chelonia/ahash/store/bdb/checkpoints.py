@@ -1,9 +1,9 @@
 """When a Berkeley DB store makes a checkpoint, and the thread that writes changed pages to their file before it.
 
 A checkpoint writes every changed page while nobody commits: with many changes all over a large store a tenth of a
-second and more. Pages written shortly before, beside commits, are not changed any more, so only those that changed
-meanwhile are left to it. Where replicas follow a master, each does so when the master says that a checkpoint is near:
-the checkpoint's record has them write their own, and until then they acknowledge nothing.
+second and more. So a thread writes changed pages shortly before, beside commits, and leaves the checkpoint only those
+that changed meanwhile. Followers do so when their master announces a checkpoint: its record has them write their own,
+and until then they acknowledge nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from chelonia.ahash.store.bdb.environment import BdbSettings
 _LOG = logging.getLogger(__name__)
 
 SLICES: Final = 50
-"""Pages are written in so many goes: between them whoever has to be alone with the library gets in. 9 000 pages take
-0.1 s in all, 4 ms for the longest one; in 10 goes hardly less, and 15 ms."""
+"""Slices in which pages are written; between them a thread that needs the library alone gets in. 9 000 pages take
+0.1 s in all, 4 ms for the longest slice; in 10 slices hardly less, and 15 ms."""
 OVERDUE: Final = 2
-"""A checkpoint is made at so many times the bytes after which it is due, whatever is written yet."""
+"""Multiple of the bytes after which a checkpoint is due that forces it, whatever is written yet."""
 
 
 class CheckpointPace:
@@ -40,7 +40,7 @@ class CheckpointPace:
         self._made_s = now_s
 
     def changed(self, puts: Mapping[bytes, bytes]) -> None:
-        """So much was committed."""
+        """Count the bytes of a commit."""
         self._bytes += sum(map(len, puts)) + sum(map(len, puts.values()))
 
     def is_due(self, now_s: float) -> bool:
@@ -50,7 +50,7 @@ class CheckpointPace:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether nothing more is waited for."""
+        """Whether the checkpoint waits no longer for pages to be written."""
         return self._bytes >= OVERDUE * self._bytes_max
 
     def made(self, now_s: float) -> None:
@@ -59,9 +59,9 @@ class CheckpointPace:
 
 
 class PageWriter:
-    """Writes changed pages to their file when asked, on a thread of its own. `close` it before the environment.
+    """Writes changed pages to their file on request, on a thread of its own. `close` it before the environment.
 
-    Args: `file`: of the tree; `gate`: what is held while the environment is used; `env`: it, None while there is none.
+    Args: `file`: of the tree. `gate`: held while using the environment. `env`: returns it; None while there is none.
     """
 
     def __init__(self, file: Path, gate: AbstractContextManager[Any], env: Callable[[], Any]) -> None:
@@ -74,7 +74,7 @@ class PageWriter:
         self._thread: threading.Thread | None = None
 
     def ask(self) -> int:
-        """Have pages written; returns what `has_done` is asked with. Who asks while it is at work shares that."""
+        """Have pages written; return the number for `has_done`. A request during a run shares that run."""
         with self._changed:
             if self._asked == self._done and not self._closed:
                 self._asked += 1
@@ -85,7 +85,7 @@ class PageWriter:
             return self._asked
 
     def has_done(self, asked: int) -> bool:
-        """Whether they are written, or could not be: then whoever needs it finds out why."""
+        """Return whether run `asked` has ended, even in failure: the checkpoint then meets the same error."""
         return self._done >= asked
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class PageWriter:
 
 
 class Checkpoints:
-    """The checkpoints of one store: what is due, and what is written first. `announce` is called when that begins."""
+    """The checkpoints of one store. It calls `announce` when it begins to write changed pages."""
 
     def __init__(self, settings: BdbSettings, pages: PageWriter, announce: Callable[[], None] = lambda: None) -> None:
         self._pace = CheckpointPace(settings, time.monotonic())
@@ -137,7 +137,7 @@ class Checkpoints:
         self.changed = self._pace.changed
 
     def is_due(self) -> bool:
-        """Whether a checkpoint is to be made now. When one becomes due, changed pages are written first."""
+        """Return whether to make a checkpoint now. When one becomes due, the page writer goes first."""
         if not self._pace.is_due(time.monotonic()):
             return False
         if not self._asked:

@@ -1,7 +1,7 @@
-"""How a master commits to Berkeley DB: what one commit writes to the log travels together, and what is not synced yet.
+"""How a master commits to Berkeley DB: it sends the log records of one commit together, and remembers unsynced ones.
 
-A commit is made on the writer's thread, synced when it returns, or on the event loop, and synced after its records have
-left: the followers sync meanwhile. One is made after the other, and all are synced before any is told.
+On the writer's thread a commit is synced when it returns. On the event loop it is synced after its records have left,
+while the followers sync. Commits are made one after the other, and reported only when all of them are synced.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 _ALL: Final = bdb.DB_EID_BROADCAST
 _PERMANENT: Final = bdb.DB_REP_PERMANENT
 _HASTE: Final = bdb.DB_REP_PERMANENT | bdb.DB_REP_NOBUFFER
-"""The library asks for haste where a delay would matter."""
+"""Flags of a frame that the library wants sent without delay."""
 
 
 class Commits:
-    """The commits of one environment. `send` passes a frame (control, record) to all; `panic` is told what is fatal."""
+    """The commits of one environment. `send` passes a frame (control, record) to all; `panic` takes a fatal reason."""
 
     def __init__(self, send: Callable[[bytes, bytes], None], panic: Callable[[str], None]) -> None:
         self._send = send
@@ -37,15 +37,15 @@ class Commits:
         self._mark = TokenMark()
         self._unsynced: deque[tuple[int, LogPosition]] = deque()
         self.brief = Briefness(of_master=True)
-        """How long syncs take, on the event loop or the writer's thread."""
+        """Whether the next sync is likely to be brief, on the event loop or the writer's thread."""
 
     @property
     def late(self) -> bool:
-        """Whether what this thread commits is synced later."""
+        """Whether commits of this thread are synced later."""
         return self._mark.late
 
     def synced_later(self, work: Callable[[], T]) -> T:
-        """Do `work`: what it commits is not synced."""
+        """Run `work` without syncing its commits."""
         self._mark.late = True
         try:
             return work()
@@ -53,7 +53,7 @@ class Commits:
             self._mark.late = False
 
     def make(self, env: Any, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> LogPosition | None:
-        """Make one commit and send it; None: it changed nothing. Raises: as `Store.commit`; DBError: none was made."""
+        """Make one commit and send it; None: it changed nothing. Raises: as `Store.commit`; DBError: not committed."""
         mark = self._mark
         mark.gathered = Bundle()
         try:
@@ -75,11 +75,11 @@ class Commits:
             mark.gathered = None
 
     def note_sync(self, began_s: float) -> None:
-        """The log was synced just now."""
+        """Note the duration of a sync that has just ended."""
         self.brief.note(began_s, time.monotonic())
 
     def gather(self, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> bool:
-        """A frame leaves the library: whether it is part of a commit that this thread makes, and goes with the rest."""
+        """Gather a frame that leaves the library if it belongs to this thread's commit; return whether it does."""
         if flags & _PERMANENT:
             self._mark.token = LogPosition(frame_term(control), lsn[0], lsn[1])
         gathered = self._mark.gathered
@@ -91,18 +91,18 @@ class Commits:
         return True
 
     def send_gathered(self) -> None:
-        """Send what this thread has gathered."""
+        """Send the frames that this thread has gathered."""
         gathered = self._mark.gathered
         frame = gathered.take() if gathered is not None else None
         if frame is not None:
             self._send(*frame)
 
     def made(self, sequence: int, token: LogPosition) -> None:
-        """Remember a commit until it is told."""
+        """Remember a commit until `synced` reports it."""
         self._unsynced.append((sequence, token))
 
     def synced(self, term: int) -> Iterator[tuple[int, LogPosition]]:
-        """All that was made is synced: what is to be told as `Committed`. Not what a term before this one made."""
+        """Forget all commits made, now synced; yield those of `term`, to report as `SyncedCommit`."""
         while self._unsynced:
             sequence, token = self._unsynced.popleft()
             if token.term == term:
@@ -110,5 +110,5 @@ class Commits:
 
     @property
     def untold(self) -> bool:
-        """Whether something that was made is not told yet."""
+        """Whether a commit waits to be reported."""
         return bool(self._unsynced)

@@ -1,10 +1,9 @@
-"""What a replica does about files of its store that are damaged: it begins empty, and the others fill it.
+"""Decides when a replica gives up a store with damaged files: it then begins empty, and the others fill it.
 
 Invariants:
-- A store is given up only where its own files say that they are damaged: an engine may also fail to open for want of
-  memory, on all hosts at once.
-- Only a replica that has vouched for commits in a group gives it up: others hold them.
-- It is kept as `db.damaged` until this replica holds everything again; there is never a second one.
+- Its own files must show the damage: an engine may also fail to open for want of memory, on all hosts at once.
+- Only a replica that has vouched for commits in a group gives up its store: others hold them.
+- The store is kept as `db.damaged` until this replica holds everything again; there is never a second one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 _LOG = logging.getLogger(__name__)
 
 STEP_PAGES: Final = 256
-"""Read together."""
+"""Pages read together."""
 
 
 def open_replica(
@@ -34,10 +33,9 @@ def open_replica(
     others: bool,
     goes_on: Callable[[], None] = lambda: None,
 ) -> ReplicatedStore:
-    """Open a replica's store; where it is damaged and there are `others` to fill it, begin with an empty one.
+    """Open a replica's store; if it is damaged and there are `others` to fill it, begin with an empty one.
 
-    Args: `goes_on`: called again and again while its files are read, which takes long. A search that comes to an empty
-        page never calls it.
+    Args: `goes_on`: called again and again while reading the files, which takes long.
     Raises: as `ReplicatedStore`; OSError.
     """
     try:
@@ -57,7 +55,7 @@ def open_replica(
 
 
 def _may_be_given_up(directory: Path, error: CheloniaError, goes_on: Callable[[], None]) -> str:
-    """What is damaged, where it may be; else empty."""
+    """The damage for which the store may be given up; else empty."""
     if (directory / DAMAGED).exists() or (directory / "restored").exists() or not last_counted(directory / "acked")[0]:
         return ""
     try:

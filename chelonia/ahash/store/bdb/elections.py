@@ -1,9 +1,9 @@
-"""Berkeley DB's elections, held in a thread of their own, and the mandate that comes of one.
+"""Berkeley DB's elections, held in a thread of their own, and the mandate that a winner gets.
 
-An election is held while the replication thread stands still, until our vote is on its way: the library then locks out
-what would change the log that was voted with. What comes of it is told to the replication thread, which alone acts on a
-mandate; a mandate is void when another master was heard of since, or when it is too old.
-Berkeley DB: `rep_elect`, DB_EVENT_REP_ELECTED. Whether an election means anything is the protocol's to say.
+The election thread keeps the replication thread out until our vote has left. From then on the library itself locks out
+changes of the log it voted with. Only the replication thread acts on a mandate. A mandate is void when another master
+appeared since, or when it is too old. The protocol decides whether the result of an election counts.
+Berkeley DB: `rep_elect`, DB_EVENT_REP_ELECTED.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from chelonia.core.errors import CheloniaError
 ELECTABLE: Final = 100
 """Berkeley DB's priority of a voter; contents decide first, so all voters have the same."""
 RETIRING: Final = ELECTABLE // 2
-"""That of a voter which just gave up its office: among equals another is to follow it."""
+"""Priority of a voter that just stepped down as master: among equals another is to follow it."""
 OUTCOME_WAITS: Final = 2
-"""For how many waits of an election the winner may take to say so, after our vote, before it counts as failed."""
+"""Waits of an election after our vote without a result, after which it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An election asked for, as in `ReplicatedEngine.elect`. Each phase looks for votes every tenth of `wait_ms`."""
+    """An election to hold, as in `ReplicatedEngine.elect`. Each phase looks for votes every tenth of `wait_ms`."""
 
     sites: int
     votes: int
@@ -49,18 +49,18 @@ class Elections:
     """Holds elections on `env`, one at a time.
 
     Args:
-        refusal: asked before each: why this replica must not vote now; empty: it may.
-        failed: told why nothing came of one.
+        refusal: called before each election; returns why this replica must not vote now, or empty.
+        failed: called with the reason when an election fails.
     """
 
     def __init__(self, env: Any, refusal: Callable[[], str], failed: Callable[[ElectionFailed], None]) -> None:
         self.turn = threading.Lock()
-        """Held by whoever is at work in the library for replication: a frame, or an election up to its vote."""
+        """Held during the work of replication in the library: a frame, or an election up to its vote."""
         self.ballot = Ballot()
-        """Which votes the library is told of. The caller has `turn`."""
+        """Decides which votes reach the library. The caller has `turn`."""
         self.voter = False
         self.inside = False
-        """Whether an election is being held. It begins only by who has `turn`."""
+        """Whether an election is being held. Only the holder of `turn` begins one."""
         self._retiring = False
         self._env = env
         self._refusal = refusal
@@ -85,7 +85,7 @@ class Elections:
         self.set_priority()
 
     def stop(self) -> None:
-        """End; what is asked for from now on is not held."""
+        """End the thread; elections asked for from now on are not held."""
         self._orders.put(None)
         self._decided.set()
         if self._thread.is_alive():
@@ -100,35 +100,35 @@ class Elections:
     # --- the replication thread's: who is elected -------------------------------------------------------------------
 
     def retire(self, *, retiring: bool) -> None:
-        """Whether this replica just gave up its office."""
+        """Set whether this replica just stepped down as master."""
         if self._retiring != retiring:
             self._retiring = retiring
             self.set_priority()
 
     def set_priority(self) -> None:
-        """Have the library go by it."""
+        """Set the library's priority from `voter` and from `retire`."""
         electable = RETIRING if self._retiring else ELECTABLE
         self._env.rep_set_priority(electable if self.voter else 0)
 
     # --- told by the library's callbacks ---------------------------------------------------------------------------
 
     def won(self) -> None:
-        """We were elected."""
+        """Take the mandate: we were elected."""
         self._mandate = (time.monotonic(), self._valid_ms)
         self._decided.set()
 
     def overtaken(self) -> None:
-        """Another is master: a mandate of ours is void."""
+        """Drop our mandate: another is master."""
         self._mandate = None
         self._decided.set()
 
     def superseded(self) -> None:
-        """A vote of a newer election came: ours is over, and the newer one needs our vote soon."""
+        """End our election: a vote of a newer one came, which needs our vote soon."""
         self._superseded = True
         self._decided.set()
 
     def frame_sent(self) -> None:
-        """A frame leaves on this thread: if it holds an election, its vote is out."""
+        """Let the replication thread in if this thread holds an election: with this frame its vote has left."""
         if self._holding.turn:
             self._holding.turn = False
             self.turn.release()
@@ -136,7 +136,7 @@ class Elections:
     # --- the replication thread's ------------------------------------------------------------------------------------
 
     def take_mandate(self) -> bool:
-        """Whether there is a mandate that is still good; it is used up."""
+        """Use up our mandate; return whether it was still valid."""
         mandate, self._mandate = self._mandate, None
         if mandate is None:
             return False
@@ -159,7 +159,7 @@ class Elections:
                 self._failed(failure)
 
     def _hold(self, order: Order) -> ElectionFailed | None:
-        """Hold the election; returns why nothing came of it, None when a master did."""
+        """Hold the election; return why it failed, None when there is a master."""
         self._decided.clear()
         self._superseded = False
         self._valid_ms = order.valid_ms

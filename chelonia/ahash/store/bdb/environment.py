@@ -1,7 +1,7 @@
-"""What every Berkeley DB store of ours shares: settings of the environment, its tree, reading, errors, copying.
+"""The common part of our Berkeley DB stores: settings of the environment, its tree, reading, errors, copying.
 
-Settings and reasons: `docs/design/003`. Nothing here holds a lock or decides when something is durable: that is the
-business of the stores (`bdb/store.py` alone, `bdb/replicated.py` in a group).
+Settings and reasons: `docs/design/003`. Nothing here holds a lock or decides when something is durable: the stores do
+(`bdb/store.py` alone, `bdb/replicated.py` in a group).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from chelonia.core.errors import CheloniaError, Kind
 _LOG = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
-"""Of a new tree: what a disk writes wholly or not at all. Of a larger page a power cut may leave a half, which no
-recovery mends. Older trees have 8 KiB."""
+"""Page size of a new tree: a disk writes so much wholly or not at all. A power cut may leave half of a larger page,
+which no recovery mends. Older trees have 8 KiB."""
 CACHE_MUTEXES: Final = 1000
-"""For the table of cached pages: each guards some of its lists. Where `mutex_set_init` is set the library counts none
-by itself, and threads change these lists together."""
+"""Mutexes of the table of cached pages; each guards some of its lists. Where `mutex_set_init` is set the library makes
+none by itself, and threads would change these lists together."""
 ENGINE_CONFIG: Final = f"set_mp_mtxcount {CACHE_MUTEXES}\nmutex_set_init {2 * CACHE_MUTEXES}\n"
-"""Of the file DB_CONFIG, as no call of the binding says it: mutexes made at the start, 136 bytes each, more when these
-are taken. Else the library makes one for each page that the cache may ever hold: a twentieth of it."""
+"""Content of the file DB_CONFIG, which no call of the binding can set: mutexes made at the start, 136 bytes each; more
+follow on demand. Else the library makes one for each page that the cache may ever hold: a twentieth of it."""
 RECOVERY_FREE_BYTES: Final = 16 * 1024 * 1024
-"""Where less is free, a recovery that failed did so for want of space, as far as anybody knows."""
+"""Free space below which a failed recovery counts as failed for want of space."""
 COPY_CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Page cache with which a copy is read once."""
+"""Page cache for reading a copy once."""
 CAUGHT_UP_BYTES: Final = 512 * 1024
-"""Log or pages that a replica which was away is sent at once; it asks for the next when it has them. With 10 MiB, the
-library's own choice, two that came back kept their master from its writers for up to 2 s, and the others from hearing
-it: they elected another. With this, 0.1 to 0.2 s, and they caught up as soon (docs/performance-history.md)."""
+"""Log or pages sent at once to a replica that was away; it asks for the next when it has them. With the library's own
+10 MiB two that came back kept their master from its writers for up to 2 s. The others did not hear it either, and
+elected another. With this it takes 0.1 to 0.2 s, and they caught up as soon (docs/performance-history.md)."""
 DAMAGED: Final = "db.damaged"
-"""What a replica had when it was found damaged, until it holds everything again."""
+"""Directory of a damaged store, kept until the replica holds everything again."""
 TREE: Final = "store.db"
-"""The file of the one B-tree."""
+"""File of the one B-tree."""
 ROOT: Final = 1
-"""The page of it where each search begins."""
+"""Its page where each search begins."""
 UNREADABLE: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
-"""What the system says of bytes that a disk cannot read."""
+"""Error numbers for bytes that a disk cannot read."""
 LOOK_BYTES: Final = 1024 * 1024
-"""Read at once to find empty pages."""
+"""Bytes read at once to find empty pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class BdbSettings:
     """Args:
-    cache_bytes: page cache; what is not in it is read through the system's, and checked.
+    cache_bytes: page cache; other pages are read through the system's cache, and checked.
     log_file_bytes, log_buffer_bytes: size of one log file and of the buffer before it.
-    checkpoint_log_bytes, checkpoint_interval_ms: a checkpoint follows changes of so many bytes (log of four times as
-        many, where objects are small), or so long after a change.
-    log_kept_bytes: log that a replica keeps, so that another which was away so long need not be copied anew.
+    checkpoint_log_bytes: bytes of changes after which a checkpoint follows; small objects log four times as many.
+    checkpoint_interval_ms: longest time from a change to a checkpoint.
+    log_kept_bytes: log that a replica keeps, for others that were away and would else need a whole copy.
     """
 
     cache_bytes: int = bounds.CACHE_BYTES
@@ -75,7 +75,7 @@ class BdbSettings:
 
 
 def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], None]) -> Any:
-    """An environment with our settings, not yet opened."""
+    """Return an environment with our settings, not yet opened."""
     env = bdb.DBEnv()
     env.set_get_returns_none(2)
     env.set_event_notify(on_event)
@@ -88,7 +88,7 @@ def make_environment(settings: BdbSettings, on_event: Callable[[Any, int, Any], 
 
 
 def open_environment(env: Any, home: Path, flags: int) -> None:
-    """Open one that only this process uses, with what all of ours have in common."""
+    """Open an environment that only this process uses, with the flags common to ours."""
     config = home / "DB_CONFIG"
     with suppress(OSError):  # a full disk: then there are more mutexes
         config.touch(0o600)
@@ -120,7 +120,7 @@ def open_replicated(
 
 
 def new_tree(env: Any) -> Any:
-    """A handle for our tree, not yet opened."""
+    """Return a handle for our tree, not yet opened."""
     tree = bdb.DB(env)
     tree.set_get_returns_none(2)
     tree.set_pagesize(PAGE_BYTES)
@@ -129,7 +129,7 @@ def new_tree(env: Any) -> Any:
 
 
 class TreeState:
-    """A `State` of a tree that somebody holds; errors are those of Berkeley DB."""
+    """A `StoredState` of a tree that somebody holds; it raises the errors of Berkeley DB."""
 
     __slots__ = ("_tree", "get", "number")
 
@@ -143,7 +143,7 @@ class TreeState:
 
 
 def scan(tree: Any, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-    """At most `limit` (key, value) with start <= key < end, in order."""
+    """Return at most `limit` (key, value) with start <= key < end, in order."""
     found: list[tuple[bytes, bytes]] = []
     cursor = tree.cursor()
     try:
@@ -180,9 +180,9 @@ def write(tree: Any, txn: Any, puts: Mapping[bytes, bytes], deletes: Iterable[by
 
 
 def copy_environment(env: Any, target: Path) -> None:
-    """Copy into `target` what recovers to at least the present; `write_backup` has it recover.
+    """Copy the environment into `target`; after recovery, by `write_backup`, it has at least the present commits.
 
-    Raises: DBError; INTERNAL for one of a disk: it may be that of the copy, which ends no store.
+    Raises: DBError; INTERNAL for an error of a disk, which may be the copy's and does not end the store.
     """
     make_private(target)
     try:
@@ -195,7 +195,7 @@ def copy_environment(env: Any, target: Path) -> None:
 
 
 def _recover(home: Path) -> None:
-    """Have a copy recover, and read all of it. Raises: NO_SPACE, INTERNAL."""
+    """Recover a copy, and read all of it. Raises: NO_SPACE, INTERNAL."""
     env = make_environment(BdbSettings(cache_bytes=COPY_CACHE_BYTES), lambda env, event, info: None)
     tree = None
     try:
@@ -216,20 +216,19 @@ def _recover(home: Path) -> None:
 
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
-    """As `_write_backup`, on a thread of its own: it takes long, and whose work takes long goes round, as it seems."""
-    with ThreadPoolExecutor(1, "ahash-backup") as apart:
+    """Run `_write_backup` on a thread of its own."""
+    with ThreadPoolExecutor(1, "ahash-backup") as apart:  # the watch of threads would take such long work for a loop
         apart.submit(_write_backup, target, copy).result()
 
 
 def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
-    """Have `copy` fill a directory beside `target`, have it recover, mark it as restored, and give it its name.
+    """Have `copy` fill a directory beside `target`, recover it, mark it as restored, and give it its name.
 
-    Pages are copied as the disk has them, damaged ones too. See `Store.backup`.
-    Raises: BAD_CONFIG without the directory it goes into, EXISTS, NO_SPACE, INTERNAL when it does not recover, what
-    `copy` raises.
+    It copies pages as the disk has them, damaged ones too. See `Store.backup`.
+    Raises: BAD_CONFIG (no parent directory), EXISTS, NO_SPACE, INTERNAL (it does not recover); as `copy`.
     """
     final = Path(target)
-    if not final.parent.is_dir():  # it is not made: where its disk is not mounted, that would be on another one
+    if not final.parent.is_dir():  # do not make it: while its disk is not mounted, that would be on another one
         raise CheloniaError(
             Kind.BAD_CONFIG, "backup", target, f"there is no directory {final.parent}: mount or make it"
         )
@@ -254,16 +253,16 @@ def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
 
 
 def suspect(directory: Path) -> None:
-    """Note that the engine of a store panicked: a page of it may be damaged."""
-    with suppress(OSError):  # a full disk: then that is what made it panic
+    """Note on disk that the engine of a store panicked: a page of it may be damaged."""
+    with suppress(OSError):  # a full disk: then that made it panic
         (directory / "suspect").touch(0o600)
 
 
 def clear_suspicion(directory: Path, tree: Any, *, killed: bool) -> None:
-    """After a panic read every page: recovery looks only at those that the log changes. Raises: DBError, `DamagedTree`.
+    """Read every page after a panic: recovery looks only at those that the log changes. Raises: DBError, `DamagedTree`.
 
-    So where a process was killed and pages are empty: in one that belongs to the tree the library goes round for ever;
-    and wherever the root is, in which it reads what is no record.
+    Do so too if a process was `killed` and any page is empty: in an empty page the library loops for ever. Do so in any
+    case if the root is empty: the library would read records where there are none.
     """
     if tree is not None and _has_empty_page(directory / "db" / TREE, among=None if killed else ROOT + 1):
         suspect(directory)
@@ -283,14 +282,14 @@ class DamagedTree(bdb.DBError):  # type: ignore[misc]
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the engine says that a page, or more, cannot be read: that does not pass."""
+    """Return whether the engine reports an unreadable page, or worse: that does not pass."""
     said = error.args[0] if isinstance(error, bdb.DBError) and error.args else None
     lost = (DamagedTree, bdb.DBRunRecoveryError, bdb.DBPageNotFoundError)
     return isinstance(error, lost) or said in UNREADABLE
 
 
 def _has_empty_page(path: Path, among: int | None = None) -> bool:
-    """Whether a page, or one `among` so many first ones, is all zero, never written, or lost; or cannot be read."""
+    """Whether a page, or one `among` so many first ones, is all zero (never written, or lost) or cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             size = page_size(file.read(DESCRIPTION_BYTES)) or PAGE_BYTES
@@ -309,14 +308,14 @@ def _has_empty_page(path: Path, among: int | None = None) -> bool:
 
 
 def _is_full(directory: Path, error: Exception) -> bool:
-    """Whether it is for want of space that recovery failed: the library does not tell, so the disk is asked."""
+    """Whether recovery failed for want of space, by the free space of the disk: the library does not say."""
     space = os.statvfs(directory)
     return isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES
 
 
 @contextmanager
 def opening(directory: Path, cure: str) -> Iterator[None]:
-    """Say what a failure to open means, and what to do about damage. Raises: NO_SPACE, INTERNAL."""
+    """Turn a failure to open into our error, with the cure for damage. Raises: NO_SPACE, INTERNAL."""
     try:
         yield
     except (bdb.DBError, MemoryError) as error:
@@ -327,7 +326,7 @@ def opening(directory: Path, cure: str) -> Iterator[None]:
 
 
 class Errors:
-    """Turns Berkeley DB's exceptions into ours: `failed` for most, `full` when there is no space; a panic is told."""
+    """Turns Berkeley DB's exceptions into ours: `failed` for most, `full` when there is no space. See `translate`."""
 
     __slots__ = ("_failed", "_full", "_panic")
 
@@ -347,7 +346,7 @@ class Errors:
 def translate(
     error: BaseException, panic: Callable[[str], None], failed: Kind = Kind.INTERNAL, full: Kind = Kind.READ_ONLY
 ) -> CheloniaError:
-    """Turn an exception of Berkeley DB into ours; `panic` is told when only a new process can go on."""
+    """Turn an exception of Berkeley DB into ours; call `panic` when only a new process can go on."""
     if is_damage(error):
         panic(f"Berkeley DB: {error}")
         kind = Kind.OUTCOME_UNKNOWN if failed is Kind.OUTCOME_UNKNOWN else Kind.UNAVAILABLE
@@ -367,7 +366,7 @@ def _delete(tree: Any, key: bytes, txn: Any) -> None:
 
 
 def remove_logs(directory: Path, names: Sequence[str]) -> None:
-    """Remove log files of a store by name. What cannot be removed takes room, and is no reason to end."""
+    """Remove log files of a store by name. A failure is logged only: the files just take room."""
     try:
         for name in names:
             (directory / "db" / Path(name).name).unlink(missing_ok=True)

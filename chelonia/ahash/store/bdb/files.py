@@ -1,6 +1,6 @@
-"""Files beside a Berkeley DB environment: the lock that gives it to one process, the commit counter, whose it is.
+"""Files beside a Berkeley DB environment: the lock that gives it to one process, the commit counter, its owner.
 
-The counter is a witness kept outside the log: a log that recovers to less than it says has lost acknowledged commits.
+The counter is a witness outside the log: a log that recovers to less has lost acknowledged commits.
 Layouts: `docs/formats/store.md`.
 """
 
@@ -69,7 +69,7 @@ class CommitCounter:
 
 
 class ReplicaNotes:
-    """What a replica writes down beside its log: `known` and `promised`, in files of those names, and `acked`.
+    """Notes of a replica beside its log: `known`, `promised` and `acked`, in files of those names.
 
     Attributes:
         run: tells this process from all others.
@@ -87,7 +87,7 @@ class ReplicaNotes:
         return self._known.value if len(self._known.value) == 4 else (0, 0, 0, 0)
 
     def note_known(self, known: tuple[int, ...]) -> None:
-        """See `Notes`: only a witness, so it is not synced at once."""
+        """See `LogNotes`: only a witness, so it is not synced at once."""
         self._known.note(*known)
 
     @property
@@ -109,19 +109,19 @@ class ReplicaNotes:
 
 
 def last_counted(path: Path) -> tuple[int, ...]:
-    """What a counter says, read from outside: nothing is opened or changed. (0, 0) when it says nothing."""
+    """Return the numbers of a counter without opening it for writing; (0, 0) when it has none."""
     slots = (path.read_bytes()[n * CommitCounter.SECTOR_BYTES :] for n in (0, 1))
     return max((value for value in map(parse_slot, slots) if value is not None), default=(0, 0))
 
 
 def format_slot(*numbers: int) -> bytes:
-    """One slot of the counter, padded with blanks to 64 bytes."""
+    """Return one slot of the counter, padded with blanks to 64 bytes."""
     text = f"chelonia-commits 1 {' '.join(map(str, numbers))} "
     return f"{text}{zlib.crc32(text.encode()):08x}\n".encode().ljust(CommitCounter.SLOT_BYTES)
 
 
 def parse_slot(data: bytes) -> tuple[int, ...] | None:
-    """The numbers of a slot, which ends with its line; None when it is empty or damaged."""
+    """Return the numbers in the line of a slot; None when it is empty or damaged."""
     line = data.partition(b"\n")[0]
     words = line.split()[2:-1]
     if len(words) < 2 or not all(word.isdigit() for word in words):
@@ -151,12 +151,12 @@ def take_lock(path: Path) -> int:
 
 
 def was_killed(path: Path) -> bool:
-    """Whether who last locked this file has not given it back in order (`free_lock`)."""
+    """Return whether the last holder of this lock did not free it in order (`free_lock`)."""
     return path.exists() and path.stat().st_size > 0
 
 
 def free_lock(lock: int, *, in_order: bool) -> None:
-    """Give a lock back; whoever takes it next is told whether it was `in_order`."""
+    """Free a lock. The next holder sees by `was_killed` whether it was `in_order`."""
     if in_order:
         os.ftruncate(lock, 0)
     os.close(lock)
@@ -173,7 +173,7 @@ def sync_path(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """Which replica of which cluster, under which name, a directory belongs to."""
+    """The owner of a directory: replica, cluster and name."""
 
     replica: int
     cluster: str
@@ -181,7 +181,7 @@ class ReplicaIdentity:
 
 
 def claim_directory(path: Path, own: ReplicaIdentity) -> None:
-    """Write who owns the directory of the file `path`, or check it. Raises: BAD_CONFIG when it is another replica."""
+    """Write the owner of a directory to its file `path`, or check it. Raises: BAD_CONFIG for another replica's."""
     text = f"chelonia-replica 1\n{own.replica}\n{own.cluster}\n{own.dn}\n"
     try:
         found = path.read_text()
@@ -198,9 +198,9 @@ def claim_directory(path: Path, own: ReplicaIdentity) -> None:
 
 
 def read_lease(path: Path) -> int | None:
-    """How long, in ms, what this replica grants may last, as written before it granted any; None: it cannot be read.
+    """Return the longest time, in ms, of this replica's grants, written before the first; None: unreadable.
 
-    0 where no such file is: earlier releases had the shortest leases there are.
+    0 without the file: earlier releases had the shortest leases there are.
     """
     try:
         words = path.read_text().split()
@@ -212,7 +212,7 @@ def read_lease(path: Path) -> int | None:
 
 
 def write_lease(path: Path, lease_ms: int) -> None:
-    """Write how long what this replica grants lasts from now on. Raises: OSError."""
+    """Write the longest time of this replica's grants from now on. Raises: OSError."""
     _write_whole(path, f"chelonia-lease 1 {lease_ms}\n")
 
 

@@ -1,10 +1,10 @@
-"""What we read in Berkeley DB's replication frames: kind and term. All else in them is the library's.
+"""The parts of Berkeley DB's replication frames that we read: kind and term. All else in them is the library's.
 
 A frame is a control buffer and a record. The control buffer is nine u32, big-endian: replication version, log version,
 LSN (file, offset), kind, generation, seconds, nanoseconds, flags.
-The log records of one commit travel as one frame, a bundle: what the library sends where DB_REP_CONF_BULK is on, but
-for the flag that would have it sync at every record. Its record is, for each of them, its length, its LSN (file,
-offset), its length again, each u32, big-endian, and it.
+The log records of one commit travel as one frame, a bundle. The library sends the same with DB_REP_CONF_BULK, except
+for the flag to sync at every record. For each log record it has: length, LSN (file, offset), length again, each u32,
+big-endian; then the log record.
 Source: Berkeley DB 5.3, `src/dbinc/rep.h` (kinds, flags), `src/rep/rep_automsg.c` (`__rep_control`, `__rep_bulk`),
 `src/rep/rep_util.c` (`__rep_bulk_message`), `src/rep/rep_log.c` (`__rep_log_split`).
 """
@@ -30,7 +30,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class FrameKind(enum.IntEnum):
-    """The kinds of frame that mean something to us."""
+    """The kinds of frame that we know."""
 
     BULK_LOG = 4
     BULK_PAGE = 5
@@ -74,12 +74,12 @@ _SYNCHRONISING: Final = frozenset(
 
 
 def frame_kind(control: bytes) -> int:
-    """The kind of a frame (0: too short to tell)."""
+    """Return the kind of a frame (0: it is too short)."""
     return int.from_bytes(control[16:20], "big") if len(control) >= 24 else 0
 
 
 def may_roll_back(control: bytes, *, by_master: bool) -> bool:
-    """Whether the library may lock everybody out for a frame, as it takes back or replaces what stands here."""
+    """Return whether the library may lock everybody out for a frame, to roll back or replace our contents."""
     kind = frame_kind(control)
     return kind in _SYNCHRONISING or (kind == FrameKind.NEWCLIENT and by_master)
 
@@ -88,9 +88,10 @@ LOG: Final = FrameKind.LOG.to_bytes(4, "big")
 """The kind of a frame that carries one record of the log, as it stands in `control[16:20]`."""
 _BULK_LOG: Final = FrameKind.BULK_LOG.to_bytes(4, "big")
 BRIEF_BYTES: Final = 16 * 1024
-"""A bundle of so many bytes is applied in a fraction of a millisecond, when its pages are in the cache."""
+"""Size of a bundle up to which it takes a fraction of a millisecond to apply, when its pages are in the cache."""
 _FLUSH: Final = 0x02
-"""Flag of a control buffer: sync when it is applied. In a bundle every record would be; who vouches syncs before."""
+"""Flag of a control buffer: sync on applying it. In a bundle that would sync every record; a replica syncs before it
+vouches anyway."""
 _HEAD: Final = struct.Struct(">I8sI")
 _LENGTHS: Final = struct.Struct(">I8xI")
 
@@ -107,7 +108,7 @@ class Bundle:
         """Bytes of the records gathered so far."""
 
     def add(self, control: bytes, record: bytes) -> None:
-        """Gather one more. Called for every record of the log that a master writes."""
+        """Gather one more frame. A master calls it for every log record that it writes."""
         size = len(record)
         if not self._parts:
             self._first = control
@@ -116,7 +117,7 @@ class Bundle:
         self.size += size
 
     def take(self) -> tuple[bytes, bytes] | None:
-        """What is gathered, as one frame (control, record); None: nothing is. One record alone stays as it was."""
+        """Return the gathered records as one frame (control, record), a single one as it was; None: there are none."""
         first, parts, self._parts, self.size = self._first, self._parts, [], 0
         if len(parts) <= 2:
             return (first, parts[1]) if parts else None
@@ -125,7 +126,7 @@ class Bundle:
 
 
 def is_whole(control: bytes, record: bytes) -> bool:
-    """Whether a bundle holds whole records, as far as their lengths tell; of other frames nothing is known."""
+    """Return whether a bundle holds whole records, by their lengths; True for other frames."""
     if control[16:20] != _BULK_LOG:
         return True
     at, end, head, read = 0, len(record), _LENGTHS.size, _LENGTHS.unpack_from
@@ -141,21 +142,21 @@ def is_whole(control: bytes, record: bytes) -> bool:
 
 
 def is_brief(control: bytes, record: bytes) -> bool:
-    """Whether it is a bundle that is applied soon: a commit of few records. A checkpoint comes alone."""
+    """Return whether a frame is a small bundle, quick to apply: a commit of few records. A checkpoint comes alone."""
     return control[16:20] == _BULK_LOG and len(record) <= BRIEF_BYTES
 
 
 class TokenMark(threading.local):
-    """What the transport callback leaves for the thread that called into the library."""
+    """Notes of the transport callback for the thread that called into the library."""
 
     token: LogPosition | None = None
-    """Of the last record sent that asks to be made permanent: our own commit's."""
+    """Position of the last permanent record sent: our own commit's."""
     gathered: Bundle | None = None
     """Records of the commit that this thread makes, which travel together; None: it makes none."""
     late: bool = False
-    """Whether what this thread commits is synced later; it holds the state meanwhile."""
+    """Whether commits of this thread are synced later; it holds the state meanwhile."""
 
     def take(self) -> LogPosition | None:
-        """Read the token and forget it: none is ever told twice."""
+        """Return the token and forget it, so that none is used twice."""
         token, self.token = self.token, None
         return token

@@ -1,9 +1,8 @@
-"""Who waits for whom at a Berkeley DB store: readers of one state, and what must be alone with the library.
+"""The locks of a Berkeley DB store: for readers of one state, and for work that must be alone with the library.
 
-`Gate`: the library waits for a change of role or a synchronisation by looking once a second whether everybody has left.
-So everybody leaves first, here: users pass shared, a change of role exclusively, and it waits for those inside while it
-lets nobody in. Not re-entrant: a thread that is inside must not enter again.
-`OneState`: readers hold what is stored, one at a time; who changes it waits for one of them.
+`Gate`: users pass it shared, a change of role or a synchronisation exclusively; that waits for those inside and lets
+nobody in. Without it the library would look only once a second whether everybody has left. Not re-entrant.
+`OneState`: readers hold the state one at a time; a change waits for one of them at most.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class OneState:
-    """What is stored, as readers see it: it changes only while no reader holds it."""
+    """The contents that readers see: they change only while no reader holds them."""
 
     __slots__ = ("_held", "_number", "_turnstile")
 
@@ -27,13 +26,13 @@ class OneState:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        with self._turnstile:  # who changes the state waits holding it, so that readers in turn cannot starve them
+        with self._turnstile:  # a change waits holding it, so that readers in turn cannot starve it
             pass
         with self._held:
             yield
 
     def changing(self) -> OneState:
-        """`with state.changing():` no reader holds the state meanwhile."""
+        """Return the lock for `with state.changing():`, during which no reader holds the state."""
         return self
 
     def __enter__(self) -> None:  # no generator: every commit and every frame comes this way
@@ -45,7 +44,7 @@ class OneState:
         self._held.release()
 
     def change_at_once(self, work: Callable[[], T]) -> T | None:
-        """Do what is to be done while `changing`, or nothing, if somebody would have to be waited for: None."""
+        """Run `work` while `changing`, unless that had to wait; None: not run."""
         if self._turnstile.locked() or not self._held.acquire(blocking=False):
             return None
         self._number += 1
@@ -60,7 +59,7 @@ class OneState:
         return self._held.locked()
 
     def at_once(self, work: Callable[[int], T]) -> T | None:
-        """See `Store.at_once`; `work` is given the number of the state."""
+        """Run `work` with the number of the state; see `Store.at_once`."""
         if self._turnstile.locked() or not self._held.acquire(blocking=False):
             return None
         try:
@@ -94,7 +93,7 @@ class Gate:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nobody else is inside while this is held."""
+        """Keep everybody else out while held."""
         with self._changed:
             while self._shut:
                 self._changed.wait()

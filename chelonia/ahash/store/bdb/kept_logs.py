@@ -1,4 +1,4 @@
-"""The log files that a replica keeps beyond what its recovery needs, for others that were away, and which go."""
+"""The log files that a replica keeps for others that were away, beyond those its recovery needs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class KeptLogs:
         self._seen_s = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether a follower is to look after them now, as a master does at each checkpoint."""
+        """Return whether a follower should `remove` now; a master does so at each checkpoint."""
         due = time.monotonic() - self._seen_s >= self._interval_s
         if due:
             self._seen_s = time.monotonic()
         return due
 
     def remove(self) -> None:
-        """Remove what recovery does not need, but for those kept. Raises: UNAVAILABLE, as `env` does."""
+        """Remove log files that recovery does not need, except those kept. Raises: UNAVAILABLE, as `env` does."""
         with self._gate:
             names = []
             with suppress(bdb.DBError):  # while it synchronises, the library keeps all

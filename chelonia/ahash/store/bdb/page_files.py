@@ -1,8 +1,8 @@
 """The files of a store, read beside the engine that writes them: no lock, no page cache, no handle of its own.
 
-What is read is what the disk has, as far as the system lets us: its cache is told to forget these bytes before. A page
-that is being written meanwhile may be read half, so a flaw counts only when it stays (`page_scrub.py`). Of log files
-those are read that are written no more: all but the newest.
+It reads from the disk as far as the system allows: before each read it has the system's cache drop those bytes. It may
+read a page half written, so a flaw counts only when it stays (`page_scrub.py`). It reads all log files but the newest,
+which the engine still writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, flaw, page_si
 from chelonia.ahash.store.page_scrub import LogLook, PageCheck
 
 LOG_STEP_BYTES: Final = 64 * 1024
-"""Of a log file, read and checked together, unless a record is longer."""
+"""Bytes of a log file read and checked together, unless a record is longer."""
 FIRST_RECORD_BYTES: Final = 512
 """Enough for the first record of a log file, which describes it."""
 
@@ -30,7 +30,7 @@ class PageFile:
         self.path = directory / "db" / TREE
 
     def look(self, first: int, count: int) -> PageCheck:
-        """Check `count` pages from `first` on. Raises: OSError when there is no such file, or not for us."""
+        """Check `count` pages from `first` on. Raises: OSError when there is no such file, or no right to read it."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = self.page_bytes = _page_size(file) or self.page_bytes
@@ -52,13 +52,13 @@ class LogFiles:
         self._directory = directory / "db"
 
     def names(self) -> tuple[str, ...]:
-        """The log files, the oldest first. Raises: OSError."""
+        """Return the names of the log files, oldest first. Raises: OSError."""
         return tuple(sorted(path.name for path in self._directory.glob("log.*")))
 
     def look(self, name: str, at: int) -> LogLook:
-        """Check some records of a log file from `at` on; of one that may still be written, or is gone, none.
+        """Check some records of a log file from `at` on; none if it is gone or may still be written.
 
-        Raises: OSError when it is not for us.
+        Raises: OSError when there is no right to read it.
         """
         try:
             return self._look(name, at)
@@ -86,7 +86,7 @@ class LogFiles:
             size *= 2
 
     def _last_record(self, name: str) -> int | None:
-        """Where the last record of a file begins; None: it may still be written."""
+        """Offset of the last record of a file; None: it may still be written."""
         later = [each for each in self.names() if each > name]
         if not later or name not in self.names():
             return None
@@ -103,7 +103,7 @@ def _read(path: Path, at: int, size: int) -> bytes:
 
 
 def _page_size(file: int) -> int:
-    """As page 0 says; 0: it does not, or cannot be read, which `_flaw_at` tells."""
+    """The page size in page 0; 0: it has none, or cannot be read, which `_flaw_at` reports."""
     try:
         return page_size(os.pread(file, DESCRIPTION_BYTES, 0))
     except OSError as error:

@@ -1,7 +1,7 @@
 """Asks the system for the pages of a long scan together, before the engine reads them one after the other.
 
-Decides which leaves of the tree a scan will go through, by the tree's inner pages as the file has them. Never answers
-anything, takes a lock or changes a byte: a leaf that a commit has just moved is asked for in vain, or not at all.
+It decides which leaves of the tree a scan will go through, by the tree's inner pages as the file has them. It never
+takes a lock, changes a byte or returns data. It may miss a leaf that a commit has just moved, or ask for it in vain.
 Source: Berkeley DB 5.3, `src/dbinc/db_page.h` (`PAGE`, `BINTERNAL`). Numbers are in the host's byte order.
 """
 
@@ -17,13 +17,13 @@ from itertools import islice
 from typing import Any, Final
 
 FIRST_ROWS: Final = 24
-"""After so many rows a scan has come to another leaf, and knows whether the disk had to be waited for."""
+"""Rows after which a scan has reached another leaf, and knows whether it waited for the disk."""
 LEAVES_MAX: Final = 512
-"""Asked for at once: as many as a page of a listing goes through, twice over."""
+"""Leaves asked for at once: twice as many as a page of a listing goes through."""
 ROOT: Final = 1
 """The page where the one tree of a file begins, however high it grows."""
 LEVELS_MAX: Final = 16
-"""No tree is so high."""
+"""More levels than any tree has."""
 _HEAD: Final = struct.Struct("=20xH2xBB")
 """Of a page: entries, level (a leaf's is 1), type."""
 _ITEMS_AT: Final = 32
@@ -33,15 +33,12 @@ _INNER, _KEY, _LEAF_LEVEL = 3, 1, 1
 
 
 def blocks_read() -> int:
-    """What this thread has had the disk read so far."""
+    """Return the blocks that the disk has read for this thread so far."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def read_ahead(tree: Any, start: bytes, end: bytes, rows: int) -> None:
-    """Ask for the leaves of at most so many rows with start <= key < end.
-
-    Raises: DBError, as any use of the tree.
-    """
+    """Ask for the leaves of at most `rows` rows with start <= key < end. Raises: DBError, as any use of the tree."""
     file, size = tree.fd(), tree.get_pagesize()
     with suppress(OSError, struct.error):  # a page that is being written just now: then nothing is asked for
         for first, count in _runs(sorted(_leaves_of(file, size, start, end, rows))):
@@ -64,7 +61,7 @@ def _leaves_of(file: int, size: int, start: bytes, end: bytes, rows: int) -> lis
 def below(
     read: Callable[[int], bytes], number: int, start: bytes, end: bytes, above: int = LEVELS_MAX
 ) -> Iterator[int]:
-    """The leaves below a page that may hold keys from `start` to `end`, in order. Raises: struct.error.
+    """Yield the leaves below page `number` that may hold keys from `start` to `end`, in order. Raises: struct.error.
 
     Args: `above`: the level of the page that named this one.
     """
@@ -89,7 +86,7 @@ def below(
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(first, count) of those that follow upon each other."""
+    """(first, count) of each run of consecutive numbers."""
     first = count = 0
     for number in numbers:
         if count and number == first + count:

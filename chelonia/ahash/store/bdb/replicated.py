@@ -1,17 +1,17 @@
 """The replicated Berkeley DB engine: one environment, and the thread that replicates it.
 
-Carries out what the protocol decides (`replicated_port.py`) by the base replication API, over links that are not its
-own. Directory: as that of `bdb/store.py`, and `replica` (whose it is), `acked` (term and sequence of the newest commit
-that this replica vouched for), `suspect` (it panicked: its pages are to be read before it takes part again). Order of
-calls, and why: `docs/design/009`. Invariants, each of which has cost acknowledged commits where it was broken:
-- What stands here is vouched for (`SyncedCommit`, `Flushed`) only after it was synced here, and in the term in which it
-  came; what a new master may have rolled back never is.
-- It votes only when electable, and only with whole contents: the library counts the log of an unelectable voter for
-  nothing. So it neither votes nor vouches before its first synchronisation (`Ready`).
-- Frames and commands are taken one at a time, in their order, by the replication thread; only a brief bundle is applied
-  by whoever received it, while nothing waits and that thread rests.
-- Master it becomes in the replication thread alone, before any further frame, on an election that is young, and only if
-  no other master was seen since.
+It carries out the protocol's decisions (`replicated_port.py`) by the base replication API, over the links of others.
+Directory: as that of `bdb/store.py`, and `replica` (its owner), `suspect` (it panicked: its pages have to be read).
+`acked` in it has term and sequence of the newest commit that this replica vouched for.
+Order of calls, and why: `docs/design/009`. Breaking any of these invariants has cost acknowledged commits:
+- It vouches for contents (`SyncedCommit`, `Flushed`) only after syncing them, and only in their own term: a new master
+  may have rolled them back.
+- It votes only when electable, and only with whole contents: the library ignores the log of an unelectable voter. So it
+  neither votes nor vouches before its first synchronisation (`Ready`).
+- The replication thread takes frames and commands one at a time, in their order. The receiving thread applies only a
+  brief bundle, while nothing waits and the replication thread rests.
+- Only the replication thread makes it master, before any further frame, on a young election, and only if no other
+  master appeared since.
 - Roles change only when nobody is inside the library (`bdb/gate.py`).
 """
 
@@ -77,19 +77,18 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 UNSENT: Final = frozenset({FrameKind.DUPMASTER, FrameKind.NEWSITE})
-"""Frames that stay here: one deposes every master, also the newer one of the two; the other, with which each answers
-each announcement, tells all of a site that they know."""
+"""Frames that stay here. DUPMASTER deposes every master, also the newer of two; NEWSITE, each replica's answer to each
+announcement, announces a site that all know."""
 REFILL: Final = "move it away and start this replica on an empty directory, the others fill it"
-"""What to do when a replica's files are damaged."""
+"""The cure for damaged files of a replica."""
 TRIES_MAX: Final = 5
 """Attempts at one use of the tree: each may find a handle that a synchronisation made useless, or lose a deadlock."""
 
 
 class ReplicatedStore:
-    """A `ReplicatedEngine` on Berkeley DB. Opening recovers; nothing is taken before `start`.
+    """A `ReplicatedEngine` on Berkeley DB. Opening recovers; it takes nothing before `start`.
 
-    Args: `before_office` is called between the election's check and becoming master; for tests, which stop the
-    process there.
+    Args: `before_office`: called between the election's check and becoming master, where tests stop the process.
     Raises: UNAVAILABLE (another process has the directory), BAD_CONFIG (another replica's), INTERNAL (recovery failed).
     """
 
@@ -229,11 +228,11 @@ class ReplicatedStore:
         return self._state.reading()
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
-        """Run a brief read, or nothing: see `Store.at_once`. Who shuts the gate for a role holds the state before."""
+        # waits at no gate: a change of role takes the state before it shuts the gate
         return self._state.at_once(lambda number: self._use(lambda tree: work(TreeState(tree, number))))
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
-        """Apply all or nothing, synced here when it returns, and told as `SyncedCommit`."""
+        """Apply all or nothing; it is synced here and reported as `SyncedCommit` when this returns."""
         deletes = tuple(deletes)
 
         def work(tree: Any) -> None:
@@ -247,7 +246,7 @@ class ReplicatedStore:
         self._checkpoints.changed(puts)
 
     def _commit(self, tree: Any, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """Within the gate: no change of role comes between a commit and its `SyncedCommit`, unless that is late."""
+        """Commit within the gate: no change of role comes between commit and `SyncedCommit`, unless that is late."""
         state = puts.get(layout.META_STATE)
         sequence = self._applied if state is None else layout.decode_state(state).sequence
         token = self._commits.make(self._env, tree, puts, deletes)
@@ -257,7 +256,7 @@ class ReplicatedStore:
                 self._tell_synced()
 
     def _tell_synced(self) -> None:
-        """Vouch for what was committed in our term and is synced now, within the gate."""
+        """Vouch for the commits of our term that are synced now, within the gate."""
         for sequence, token in self._commits.synced(self._term if self._master == self._own else 0):
             self._applied = sequence
             self._vouch(sequence)
@@ -272,7 +271,7 @@ class ReplicatedStore:
         return self._commits.synced_later(work)
 
     def sync_at_once(self) -> bool:
-        """See `Store.sync_at_once`. Who shuts the gate for a role holds the state before, and is not waited for."""
+        """See `Store.sync_at_once`. It does not wait for a change of role, which holds the state."""
         began_s = time.monotonic()
         if self._state.held or not self._commits.brief.expected(began_s):
             return False
@@ -280,7 +279,7 @@ class ReplicatedStore:
         return True
 
     def sync(self) -> None:
-        """Sync what was committed on the event loop, and tell it. Who cannot is master no longer."""
+        """Sync the commits of the event loop and report them; step down if that fails."""
         began_s = time.monotonic()
         try:
             with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN), self._gate:
@@ -293,11 +292,11 @@ class ReplicatedStore:
         self._commits.note_sync(began_s)
 
     def upkeep_due(self) -> bool:
-        """Whether a checkpoint is to be made; only a master makes them, followers take them from its log."""
+        """Return whether to make a checkpoint. Only a master makes them; followers take them from its log."""
         return self._master == self._own and self._env is not None and self._checkpoints.is_due()
 
     def upkeep(self) -> None:
-        """Write a checkpoint, remove logs beyond those kept, sync the witness."""
+        """Write a checkpoint, remove logs beyond those kept, sync the notes."""
         self._checkpoints.made()
         with Errors(self._panic), self._gate:
             if self._open_env() and self._master == self._own:
@@ -317,16 +316,16 @@ class ReplicatedStore:
             raise CheloniaError(Kind.UNAVAILABLE, "backup", cause=cause)
 
     def _history(self) -> tuple[int | None, int, int]:
-        """What stays the same while nothing is rolled back or filled anew."""
+        """A value that stays the same until a rollback or refill."""
         return self._master, self._term, self._refills
 
     def free_bytes(self) -> int:
-        """Free space of the file system, for whoever is not root."""
+        """Return the bytes of the file system that are free for users other than root."""
         space = os.statvfs(self._directory)
         return space.f_bavail * space.f_frsize
 
     def close(self) -> None:
-        """Stop the threads and release everything, after a backup that is being made; safe to call twice."""
+        """Stop the threads, wait for a running backup and release everything; safe to call twice."""
         self._closed = True
         self._work.put(lambda: None)  # wakes the replication thread
         self._elections.stop()
@@ -345,9 +344,9 @@ class ReplicatedStore:
         return self._env
 
     def _find_trust(self) -> bool:
-        """Whether recovery found what this replica vouched for.
+        """Whether recovery found all commits that this replica vouched for.
 
-        Without a witness it is not known what that was: a directory that is new, wiped, or was never synchronised.
+        A directory without a witness of them is new, wiped, or was never synchronised: False.
         """
         self._open_tree(create=False)
         environment.clear_suspicion(self._directory, self._tree, killed=self._killed)
@@ -361,11 +360,9 @@ class ReplicatedStore:
         return self.notes.acked.value[0] > 0 and self._tree is not None and self._applied >= self.notes.acked.value[1]
 
     def _drop_tree(self) -> None:
-        """Close the handle; the next use opens another.
-
-        What a synchronisation replaced must not be read through an old handle. The library tells a dead one by a time
-        in whole seconds: one opened in the same second passes for alive, and reads a file that is gone.
-        """
+        """Close the handle; the next use opens another."""
+        # An old handle must not read what a synchronisation replaced. The library dates handles in whole seconds: one
+        # opened in the same second passes for alive, and reads a file that is gone.
         old, self._tree = self._tree, None
         if old is not None:
             with suppress(bdb.DBError):  # a dead one says so in any call
@@ -404,9 +401,9 @@ class ReplicatedStore:
     # --- using the tree --------------------------------------------------------------------------------------------
 
     def _use(self, work: Callable[[Any], T]) -> T:
-        """Run `work` on the tree within the gate; a dead handle is replaced, a lost deadlock tried again."""
+        """Run `work` on the tree within the gate; replace a dead handle, try again after a lost deadlock."""
         for _ in range(TRIES_MAX):
-            if self._replaced():  # looked at before the gate too, which a synchronisation passes at every frame
+            if self._replaced():  # checked before the gate too, which a synchronisation passes at every frame
                 break
             tree = None
             try:
@@ -431,11 +428,11 @@ class ReplicatedStore:
         raise CheloniaError(Kind.UNAVAILABLE, "ahash", "store", "this replica is being synchronised: retry")
 
     def _replaced(self) -> bool:
-        """Whether a synchronisation is going on, and what is here is not to be read."""
+        """Whether a synchronisation is under way, and our contents must not be read."""
         return not self._readable
 
     def _replace(self, dead: Any) -> None:
-        """Open the tree again unless somebody else just did; never while it is synchronised: the library would wait."""
+        """Open the tree again unless another thread just did; not in a synchronisation: the library would wait."""
         with self._gate.exclusive():
             if self._tree is dead and self._readable and self._env is not None and not self._panicked:
                 with suppress(bdb.DBRepLockoutError, bdb.DBRepHandleDeadError, bdb.DBLockDeadlockError):
@@ -455,7 +452,7 @@ class ReplicatedStore:
         return self._stands(tree).sequence, tree.get(layout.META_MEMBERS)
 
     def _visible(self) -> tuple[int, bytes | None] | None:
-        """The sequence and membership record that readers see, from the tree; None: they cannot be read now."""
+        """The sequence and membership record that readers see; None: they cannot be read now."""
         try:
             return self._use(self._end)
         except CheloniaError as error:
@@ -463,7 +460,7 @@ class ReplicatedStore:
             return None
 
     def _vouch(self, sequence: int) -> None:
-        """Write down that we say of this commit that it stands here; only a witness, so a failure is no error."""
+        """Write down that we vouch for this commit; only a witness, so a failure is no error."""
         if (self._term, sequence) < self.notes.acked.value:
             return
         try:
@@ -474,7 +471,7 @@ class ReplicatedStore:
     # --- the replication thread ------------------------------------------------------------------------------------
 
     def _replicate(self) -> None:
-        """Take frames and commands in turn; sync and vouch once for all that waited."""
+        """Take frames and commands in order; sync and vouch once for all that waited."""
         try:
             while not self._closed:
                 waiting = self._work.wait(ANNOUNCE_MS / 1000)
@@ -488,11 +485,11 @@ class ReplicatedStore:
         except (bdb.DBError, CheloniaError, OSError) as error:
             self._panic(f"Berkeley DB: {error!r}")
         finally:
-            if not self._closed:  # without this thread nothing is acknowledged, and no office is left
+            if not self._closed:  # without this thread nothing is acknowledged, and no master can step down
                 self._panic("the replication thread has ended")
 
     def _drain(self) -> None:
-        """Take what waits, and what comes meanwhile, but not without end."""
+        """Take the work that waits and that comes meanwhile, up to a bound."""
         for _ in range(bounds.REPLICA_FRAMES_PER_FLUSH_MAX):
             if not self._work:
                 return
@@ -500,9 +497,9 @@ class ReplicatedStore:
             self._carry_out(self._take_office_if_won)
 
     def _follow_at_once(self, frame: Frame) -> bool:
-        """Follow a brief bundle on the thread that received it: apply, sync, vouch; False: it has to wait.
+        """Apply, sync and vouch for a brief bundle on the thread that received it; False: it has to wait.
 
-        Only one that neither rolls back nor writes a checkpoint, and where no thread, election or reader is waited for.
+        A brief bundle neither rolls back nor writes a checkpoint. It has to wait for a thread, election or reader.
         """
         began_s = time.monotonic()
         if not (is_brief(frame.control, frame.record) and self._work.take_turn()):
@@ -579,7 +576,7 @@ class ReplicatedStore:
         return answer
 
     def _look_whose(self, sender: int) -> None:
-        """After a claim: of a generation the library tells one master alone, and once, whomever it then turns to."""
+        """Follow the claimant if the library does. It reports only the first master of a generation, and once."""
         found = self._env.rep_stat()
         begun = self._master != sender or (self._ready and not found["startup_complete"])
         if begun and (found["master"], found["gen"]) == (sender, self._frame_term):
@@ -613,7 +610,7 @@ class ReplicatedStore:
         self._post(Ready(members))
 
     def _flush(self) -> None:
-        """Sync what was applied and vouch for it, unless it may be gone."""
+        """Sync the applied commits and vouch for them, unless another term may have rolled them back."""
         token = self._pending
         if token is None or not self._ready:
             return
@@ -630,7 +627,7 @@ class ReplicatedStore:
         self._pending = None
 
     def _look_after_logs(self) -> None:
-        """Followers: old logs go now and then. (The master's checkpoints are the committer's.)"""
+        """Remove old logs of a follower now and then; a master does so with its checkpoints."""
         if self._master != self._own and self._logs.is_due():
             self._logs.remove()
             self.notes.sync()
@@ -670,7 +667,7 @@ class ReplicatedStore:
                 raise
 
     def _take_office(self) -> None:
-        if self._master == self._own:  # who founds a group may stand before its protocol has heard of it
+        if self._master == self._own:  # a founder may be elected before its protocol knows that it is master
             return
         with self._state.changing(), self._gate.exclusive():
             self._env.rep_start(bdb.DB_REP_MASTER)
@@ -692,7 +689,7 @@ class ReplicatedStore:
     # --- elections ---------------------------------------------------------------------------------------------------
 
     def _refusal(self) -> str:
-        """Why this replica must not vote now; empty: it may."""
+        """The reason why this replica must not vote now; empty: it may."""
         if not self._elections.voter:
             return "this replica has no vote"
         if not self._trusted:
@@ -703,7 +700,7 @@ class ReplicatedStore:
         return ""
 
     def _look_to_itself(self, still_ms: int) -> None:
-        """Begin anew where nothing moved since this was last called: no commit, and no log or page that is copied."""
+        """Begin anew if nothing moved since the last call: no commit, and no copy of log or pages."""
         self._rousing = False
         if self._master == self._own:
             return None
@@ -715,12 +712,12 @@ class ReplicatedStore:
         return self._open_again()
 
     def _begin_anew(self) -> None:
-        """One that was being synchronised may not vote; not where it is being copied by now."""
+        """Open again a replica that lost its master while synchronising, unless a copy is replacing it by now."""
         if self._initialising and self._trusted:
             self._open_again()
 
     def _open_again(self) -> None:
-        """Open the environment again, as a new process would; not while a backup reads it, or an election is held."""
+        """Open the environment again, as a new process would, unless a backup or an election is under way."""
         if not self._logs.lock.acquire(blocking=False):
             return
         try:
@@ -744,7 +741,7 @@ class ReplicatedStore:
     # --- called by the library, on any thread; may not call it ------------------------------------------------------
 
     def _transport(self, env: Any, control: bytes, record: bytes, lsn: tuple[int, int], peer: int, flags: int) -> int:
-        """Pass a frame on. Returns 0 always: whether a majority has a commit is not this callback's to say."""
+        """Pass a frame on. Return 0 always: this callback does not know whether a majority has a commit."""
         del env
         if self._commits.gather(control, record, lsn, peer, flags):
             return 0
@@ -786,7 +783,7 @@ class ReplicatedStore:
         self._post(MasterThere(master, self._term))
 
     def _panic(self, reason: str) -> None:
-        """Refuse everything from now on and say so, once."""
+        """Refuse everything from now on and report it, once."""
         if reason != self._complaint:
             self._complaint = reason
             _LOG.info("ahash replica %d cannot go on: %s", self._own, reason)

@@ -1,12 +1,13 @@
 """The Berkeley DB engine: one B-tree in one transactional environment, opened by one process.
 
-Directory: `lock` (held while open), `commits` (the counter), `db/` (the environment: `store.db`, logs, regions),
-`restored` (until it is first opened: empty in a copy made by `backup`; with a cluster's name and generation where that
-cluster is to begin again from nothing). Settings and reasons: `docs/design/003`.
-Invariants: `commit` returns only after the log is synced; no commit becomes visible while `reading` is held; the
-counter never runs ahead of the log, so a log that recovers to less than the counter has lost acknowledged commits and
-the store refuses to open. A panic is told once to `on_panic`, whose duty is to end the process: recovery needs a new
-one. Only the writer's thread may call `commit` and `upkeep`.
+Directory: `lock` (held while open), `commits` (the counter), `db/` (the environment: `store.db`, logs, regions), and
+`restored` until the first opening. `restored` is empty in a copy made by `backup`; with a cluster's name and generation
+it has that cluster begin again from nothing. Settings and reasons: `docs/design/003`.
+Invariants:
+- `commit` returns only after the log is synced; no commit becomes visible while `reading` is held.
+- The counter never runs ahead of the log. The store refuses to open a log that recovers to less.
+- It reports a panic once to `on_panic`, which has to end the process: recovery needs a new one.
+- Only the writer's thread calls `commit` and `upkeep`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class BdbStore(NeverLate):
     def __init__(self, directory: Path, settings: BdbSettings, on_panic: Callable[[str], None]) -> None:
         self._directory = directory
         self._settings = settings
-        self._on_panic: Callable[[str], None] = _LOG.info  # until it is open, whoever opens it is told by exception
+        self._on_panic: Callable[[str], None] = _LOG.info  # until it is open, the opener gets an exception
         self._panicked = False
         self._state = OneState()
         self._logs_kept = threading.Lock()
@@ -108,7 +109,7 @@ class BdbStore(NeverLate):
         return self._db is not None and self._checkpoints.is_due()
 
     def upkeep(self) -> None:
-        """Write a checkpoint, remove the logs it makes superfluous, sync the counter."""
+        """Write a checkpoint, remove the logs that it makes superfluous, sync the counter."""
         self._checkpoints.made()
         with self._errors():
             self._handle()
@@ -133,12 +134,12 @@ class BdbStore(NeverLate):
             environment.copy_environment(self._env, partial)
 
     def free_bytes(self) -> int:
-        """Free space of the file system, for whoever is not root."""
+        """Return the bytes of the file system that are free for users other than root."""
         space = os.statvfs(self._directory)
         return space.f_bavail * space.f_frsize
 
     def close(self) -> None:
-        """Write a checkpoint and release everything, after a backup that is being made; safe to call twice."""
+        """Wait for a running backup, write a checkpoint and release everything; safe to call twice."""
         self._pages.close()
         with self._logs_kept, self._state.changing():
             if self._db is not None and not self._panicked:
@@ -156,7 +157,7 @@ class BdbStore(NeverLate):
         with self._errors():
             environment.open_environment(env, self._directory / "db", recovery)
             self._open_tree(env)
-            # however it ended: nobody would fill it
+            # in any case, not only after a kill: no other replica would fill it
             environment.clear_suspicion(self._directory, self._db, killed=True)
         if restored:
             mark = self._directory / "restored"
@@ -207,7 +208,7 @@ class BdbStore(NeverLate):
             txn.commit(bdb.DB_TXN_SYNC)
 
     def _count(self, puts: Mapping[bytes, bytes]) -> None:
-        """Tell the counter; it is only a witness, so a failure here must not fail what is committed."""
+        """Note a commit in the counter; it is only a witness, so a failure here must not fail the commit."""
         state, generation = puts.get(layout.META_STATE), puts.get(layout.META_GENERATION)
         known = self._counter.value
         sequence = known[1] if state is None else layout.decode_state(state).sequence
@@ -226,7 +227,7 @@ class BdbStore(NeverLate):
         return Errors(self.panic, failed, full)
 
     def panic(self, reason: str) -> None:
-        """Refuse everything from now on and tell `on_panic`, once."""
+        """Refuse everything from now on and call `on_panic`, once."""
         if not self._panicked:
             self._panicked = True
             self._on_panic(reason)

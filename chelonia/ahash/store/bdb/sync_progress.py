@@ -1,4 +1,4 @@
-"""A follower that is brought up to its master: what of its environment moves, and when it announces itself. Pure."""
+"""The progress of a follower towards its master: whether anything moves, and when it announces itself. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Any, Final
 from chelonia.core.timing.pacing import Backoff
 
 ANNOUNCE_MS: Final = 100
-"""A follower that no frame comes to announces itself again after so long, while it is not synchronised or newly
-connected, then less and less often: all others answer each time, and they and it may have little of a processor."""
+"""First pause before a follower without frames announces itself again, while unsynchronised or newly connected. The
+pauses grow: all others answer each time, perhaps on busy hosts."""
 ANNOUNCE_MS_MAX: Final = 1600
-"""It does at least so often."""
+"""Longest pause."""
 ANNOUNCED_MS: Final = 1000
-"""How long a connection is new. A master answers an announcement with where its log ends, but the library compares that
-with its own log only now and then; what a broken connection lost would not be asked for until there is more."""
+"""How long a connection is new. A master answers an announcement with the end of its log, which the library compares
+with its own only now and then. Frames lost with a connection would stay lost until there are more."""
 
 
 @dataclass(slots=True)
 class SyncProgress:
-    """Of one environment. `said`: what it looked like last, for the log."""
+    """The progress of one environment. `said`: its last state, as text for the log."""
 
     said: str = ""
     _mark: tuple[Any, ...] = ()
 
     def is_still(self, found: Mapping[str, Any], *told: object) -> bool:
-        """Whether nothing moved since this was last asked: neither what the engine `told`, nor, while the library
-        synchronises, the log and pages that are copied. Args: `found`: of `rep_stat`.
+        """Return whether nothing moved since the last call: the engine's state and, while the library synchronises, the
+        log and pages copied.
+
+        Args: `found`: of `rep_stat`. The others: the engine's master, term, last commit, and whether it is ready.
         """
         done = bool(found["startup_complete"])
         copied = () if done else (found["next_lsn"], found["pg_records"], found["next_pg"])
@@ -47,18 +49,18 @@ class Announcements:
     _after_ms: int = 0
 
     def connected(self, now_ms: int, *, ready: bool) -> None:
-        """A connection is new; who is being synchronised is asked for more again and again, and does not begin anew."""
+        """Note a new connection. A follower that is being synchronised goes on with its longer pauses."""
         self._new_until_ms = now_ms + ANNOUNCED_MS
         if ready:
             self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Another master is there, or a synchronisation has come to its end."""
+        """Begin with the shortest pause: there is another master, or a synchronisation has ended."""
         self._backoff.worked()
         self._after_ms = 0
 
     def are_due(self, now_ms: int, *, ready: bool) -> bool:
-        """No frame comes: whether to announce itself now; then the next time is later. `ready`: it is synchronised."""
+        """Return whether to announce itself now, as no frame came. `ready`: it is synchronised."""
         if now_ms < self._after_ms or (ready and now_ms >= self._new_until_ms):
             return False
         self._after_ms = now_ms + self._backoff.failed()

@@ -1,9 +1,9 @@
-"""Which votes of an election Berkeley DB is told of: no more than it keeps room for.
+"""The votes of an election that reach Berkeley DB: no more than it keeps room for.
 
-The library counts votes in a list as long as the largest number of sites that a vote of this election names, and writes
-past its end for one more: into memory that is another's, and the process ends at any time after. We name no more sites
-than the votes we need, so that nobody waits for a replica that is gone: where more are alive, more may vote.
-So each voter is heard once in each election, and one seat is left for our own vote. Who is not heard is not needed.
+The library counts votes in a list as long as the largest number of sites that a vote of this election names. For one
+vote more it writes past the end into foreign memory, and the process ends at any time after.
+We name no more sites than the votes we need, so that nobody waits for a replica that is gone; more may vote.
+So each voter passes once in each election, and one seat stays for our own vote. An election needs no further votes.
 Source: Berkeley DB 5.3, `src/rep/rep_elect.c` (`__rep_tally`, `__rep_grow_sites`, `__rep_vote1`, `__rep_vote2`), and
 `src/rep/rep_automsg.c` (`__rep_vote_info`: seven u32, big-endian; the election's number and its sites come first).
 """
@@ -22,7 +22,7 @@ ELECTIONS_KEPT: Final = 64
 _VOTE: Final = struct.Struct(">II")
 _VOTE_BYTES: Final = 20
 _VERSION_MIN: Final = 5
-"""Of a frame's first number; before Berkeley DB 4.7 votes were written otherwise."""
+"""Least replication version of a frame: before Berkeley DB 4.7 votes had another layout."""
 
 
 @dataclass(slots=True)
@@ -32,20 +32,20 @@ class _Election:
 
 
 class Ballot:
-    """What one environment was told of votes. The caller has the library for itself, and is not master."""
+    """The votes that reached one environment. The caller has the library for itself, and is not master."""
 
     def __init__(self) -> None:
         self._elections: dict[int, _Election] = {}
 
     def cast(self, record: bytes) -> None:
-        """Our own vote leaves: there is room for as many as it names."""
+        """Note our own vote as it leaves: the library has room for the sites that it names."""
         number, sites = _VOTE.unpack_from(record)
         election = self._election(number)
         if election is not None:
             election.sites = max(election.sites, sites)
 
     def admits(self, sender: int, control: bytes, record: bytes) -> bool:
-        """Whether the library may be told of a frame; what is no vote always."""
+        """Return whether a frame may pass to the library; a frame that is no vote always may."""
         kind = frame_kind(control)
         if kind not in (FrameKind.VOTE1, FrameKind.VOTE2):
             return True

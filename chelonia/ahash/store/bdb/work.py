@@ -1,9 +1,9 @@
-"""Work of one thread, which another may do on the spot while nothing waits for it.
+"""Work of one thread, which another may do on the spot while nothing waits.
 
-To hand a piece of work to a thread, and its result back, costs more than most pieces: threads of one interpreter take
-turns, and each begins with cold caches. So whoever brings a brief piece does it himself when nothing waits and nobody
-is at work. How long such pieces take is looked at all the time: one that waited for a disk sends the next ones back to
-the thread, whose waiting holds up nobody else. So does any for a moment, that a backlog is the thread's.
+Handing work to a thread and its result back costs more than most pieces: threads take turns, each with cold caches.
+So the thread that brings a brief piece does it itself when nothing waits.
+A piece that took long sends the next ones back to the worker thread, whose waits hold up nobody else. So does any piece
+for a moment, so that a backlog stays with the worker.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 BRIEF_S: Final = 0.005
-"""What takes longer is not done on the spot: a sync on a disk that turns takes twice as long, on a good one a tenth."""
+"""Longest brief piece. A sync takes twice as long on a spinning disk, a tenth on a good one."""
 DOUBT_FACTOR: Final = 10
-"""For how long nothing is done on the spot after a piece that took longer, in terms of what that took."""
+"""Rest after a longer piece, as a multiple of its time; in a rest the worker thread does all pieces."""
 STALL_S: Final = 0.05
-"""What takes longer holds up a process so that others may soon give it up as their master."""
+"""Time of a piece after which others may soon give up a process as their master."""
 CALM_S: Final = 10.0
-"""For how long at least a master does nothing on the spot after that: a disk that stalls does so again."""
+"""Least rest of a master after such a piece: a disk that stalls does so again."""
 REST_FACTOR: Final = 0.5
-"""The same after a brief one: pieces that come one upon the other go to the thread, which syncs once for all."""
+"""Rest after a brief piece, as a multiple of its time: pieces in quick succession go to the thread, which syncs once
+for all."""
 
 
 class WorkQueue(Generic[T]):
-    """What waits for a thread, in order. `turn` is held by whoever is at work, and by whoever takes from the queue."""
+    """The pieces that wait for a thread, in order. A thread at work, or taking from the queue, holds `turn`."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
@@ -41,14 +42,14 @@ class WorkQueue(Generic[T]):
         return len(self._waiting)
 
     def put(self, item: T) -> None:
-        """On any thread: have something wait."""
+        """Add an item. On any thread."""
         self._waiting.append(item)
-        if not self._rung:  # looked at after the append, cleared before anything is taken: nothing is left behind
+        if not self._rung:  # read after the append, cleared before anything is taken: nothing is left behind
             self._rung = True
             self._bell.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something waits, or so long; returns whether something does. For the one thread only."""
+        """Wait for an item, at most so long; return whether there is one. For the one worker thread only."""
         until_s = time.monotonic() + seconds
         while not self._waiting:
             try:
@@ -59,14 +60,11 @@ class WorkQueue(Generic[T]):
         return True
 
     def take(self) -> T:
-        """What has waited longest. The caller holds `turn`, and has seen that something waits."""
+        """Return the oldest item. The caller holds `turn`, and has seen that there is one."""
         return self._waiting.popleft()
 
     def take_turn(self) -> bool:
-        """Whether nothing waits and nobody is at work; if so, nobody begins before the caller releases `turn`.
-
-        Waits for nobody.
-        """
+        """Take `turn` if nothing waits and nobody is at work, without waiting; return whether the caller has it now."""
         if self._waiting or not self.turn.acquire(blocking=False):
             return False
         if not self._waiting:
@@ -76,10 +74,10 @@ class WorkQueue(Generic[T]):
 
 
 class Briefness:
-    """Whether work may be expected to be brief: not for a while after a piece that was not, nor right after any.
+    """Whether the next piece is likely to be brief: not in the rest after a long piece, nor right after any.
 
-    Args: `of_master`: a master's loop must not stand still for long, and no backlog comes to it: after a stall the
-    while is longer, after a brief piece there is none.
+    Args: `of_master`: rest longer after a stall, as a master's loop must not stop for long. After a brief piece do not
+    rest, as no backlog comes to it.
     """
 
     def __init__(self, *, of_master: bool = False) -> None:
@@ -87,11 +85,11 @@ class Briefness:
         self._resting_until_s = 0.0
 
     def expected(self, now_s: float) -> bool:
-        """Whether the next piece is likely to be brief."""
+        """Return whether the next piece is likely to be brief."""
         return now_s >= self._resting_until_s
 
     def note(self, began_s: float, ended_s: float) -> None:
-        """One took from then to now."""
+        """Note the begin and end of a piece."""
         took_s = ended_s - began_s
         rest_s = took_s * (DOUBT_FACTOR if took_s > BRIEF_S else 0.0 if self._of_master else REST_FACTOR)
         if self._of_master and took_s > STALL_S:
