@@ -7,12 +7,12 @@ import binascii
 
 
 def to_text(raw: bytes) -> str:
-    """Base64url without padding."""
+    """Return base64url without padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def from_text(text: str) -> bytes | None:
-    """The bytes that `to_text` spells as `text`; None for any other text, also for a second spelling of the same."""
+    """Return the bytes that `to_text` spells as `text`; None for any other text, even another spelling of them."""
     try:
         raw = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except (UnicodeEncodeError, binascii.Error, ValueError):

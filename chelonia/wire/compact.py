@@ -1,17 +1,17 @@
 """The compact encoding: calls of services, SDK and CLI as frames of MessagePack, many at once on one connection.
 
-The same ports, methods and value types as SOAP, at a tenth of its cost. SOAP stays the
-public face: this is spoken only where both ends of a TLS connection agree on it (ALPN `PROTOCOL`). No I/O here.
+It has the same ports, methods and value types as SOAP, at a tenth of its cost. SOAP stays the public face: peers speak
+this only if both ends of a TLS connection agree on it (ALPN `PROTOCOL`). No I/O here.
 
 A frame is a length (4 bytes, big-endian) and that many bytes of MessagePack:
-- asked:    `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
-- answered: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`; a failure of
-  number 0 is of every call
+- call:   `[number, service, method, request id, request key, service id, read after, strong, [argument, ...]]`
+- answer: `[number, result, null, position]` or `[number, null, [kind, op, subject, cause], position]`; a failure with
+  number 0 answers every call
 
 Replicas of the A-Hash put the same arguments, results and failures into messages of their own
-(`chelonia.ahash.group.forwarding`). Numbers are the asker's; answers come in any order. Value types are maps of their
-field names: what is not known is passed over, what is missing has its default, so that one version of skew is
-harmless. See `docs/formats/compact.md`.
+(`chelonia.ahash.group.forwarding`). The caller numbers its calls; answers come in any order. Value types are maps by
+field name. Decoders ignore unknown fields, and missing ones have their defaults, so one version of skew is harmless.
+See `docs/formats/compact.md`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ T = TypeVar("T")
 PROTOCOL: Final = "chelonia-compact/1"
 """The name under which both ends agree on this encoding (RFC 7301)."""
 SOAP_ALONE: Final = frozenset({"heartbeat"})
-"""Methods that are not spoken here: a Librarian takes the end of the HTTP connection for the Shepherd's."""
+"""Methods without a compact form: a Librarian takes the end of the HTTP connection for the end of the Shepherd."""
 LENGTH_BYTES: Final = 4
 HEAD_BYTES: Final = 10
-"""As far the number of a call reaches in its frame: the first byte of the array, and at most nine of the number."""
+"""Bytes of a frame that hold the call's number: the first of the array, and at most nine of the number."""
 _SHORT_ARRAY: Final = 0x9
 _SHORT_NUMBER_MAX: Final = 0x7F
 EVERY_CALL: Final = 0
-"""The number of a failure that ends a connection on which no call has begun; askers count from 1."""
+"""Number of a failure that ends a connection on which no call has begun; callers count from 1."""
 NOTHING: Final = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 class FramedCall(msgspec.Struct, Generic[A], array_like=True):
-    """One call. Its `args` go out with it in one pass; of one that came in they are decoded when it is known whose
-    method it names and that the caller may. It is given its number by the connection it leaves on."""
+    """One call, numbered by the connection it leaves on. The sender encodes its `args` with it in one pass.
+
+    The receiver decodes them only after it has found the method and checked the caller's right.
+    """
 
     number: int
     service: str
@@ -73,7 +75,7 @@ class WireError(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, error: CheloniaError) -> WireError:
-        """What is told of an error."""
+        """Return the form of an error."""
         return cls(error.kind.value, error.op, error.subject, error.cause)
 
     def error(self) -> CheloniaError:
@@ -81,7 +83,7 @@ class WireError(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FramedAnswer(msgspec.Struct, Generic[A], array_like=True, frozen=True):
-    """What came of a call; the `result` of one that came in is decoded when it is known whose it is."""
+    """The answer to a call. The receiver decodes its `result` once it knows the call."""
 
     number: int
     result: A
@@ -94,41 +96,43 @@ IncomingAnswer = FramedAnswer[msgspec.Raw]
 
 CALL_BYTES_MAX: Final = bounds.SOAP_BODY_BYTES_MAX
 ANSWER_BYTES_MAX: Final = 4 * bounds.SOAP_BODY_BYTES_MAX
-"""What a client of ours reads of an answer by SOAP too."""
+"""Largest answer, as of our clients by SOAP."""
 
 
 class Splitter:
-    """Cuts a stream of bytes into frames of at most `bytes_max`, which may change between two of them. Larger ones, of
-    at most `passed_max`, are passed over."""
+    """Cuts a stream of bytes into frames of at most `bytes_max`, which may change between two of them. It skips larger
+    ones of at most `passed_max`."""
 
     def __init__(self, bytes_max: int, passed_max: int = 0) -> None:
         self.bytes_max = bytes_max
         self.passed: list[int] = []
-        """The numbers of the calls whose frames are passed over; who refuses them takes them out."""
+        """Numbers of the calls whose frames were skipped; the caller refuses them and takes them out."""
         self.passed_max = passed_max
         self._passing = 0
         self.kept = bytearray()
-        """Of a frame that has begun and is not whole."""
+        """Bytes of an incomplete frame."""
 
     @property
     def amid(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a frame is incomplete."""
         return bool(self.kept or self._passing)
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """The frames that are whole now. Raises, now or on the way: TOO_LARGE, BAD_REQUEST (what is passed over is no
-        call); the connection is then of no use."""
+        """Return the frames that are complete now.
+
+        Raises, now or while iterating: TOO_LARGE, BAD_REQUEST (a skipped frame is no call): close the connection.
+        """
         if self._passing:
             data, self._passing = data[self._passing :], max(0, self._passing - len(data))
         if not self.kept and int.from_bytes(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES <= self.bytes_max:
-            return (data[LENGTH_BYTES:],)  # mostly one frame comes, and whole
+            return (data[LENGTH_BYTES:],)  # mostly one whole frame comes
         return self._frames(data)
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
         if self.kept:
             self.kept += data
             if self._end(self.kept, 0) is None:
-                return  # nothing is copied before its frame is whole: large ones come in many parts
+                return  # copy nothing before its frame is complete: large ones come in many parts
             data = bytes(self.kept)
             self.kept.clear()
         at = 0
@@ -144,7 +148,7 @@ class Splitter:
             self.kept += data[at:]
 
     def _end(self, data: bytes | bytearray, at: int) -> int | None:
-        """Where the frame ends that begins `at`; None: it is not whole, and not known to be passed over."""
+        """The end of the frame that begins `at`; None: it is incomplete, and not known as one to skip."""
         have = len(data) - at - LENGTH_BYTES
         if have < 0:
             return None
@@ -156,7 +160,7 @@ class Splitter:
 
 
 def _number_of(head: bytes) -> int:
-    """The number of a call of which only the beginning is read. Raises: BAD_REQUEST where it is not written shortly."""
+    """The number of a call from its first bytes. Raises: BAD_REQUEST unless it is in one of the short forms."""
     width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(head[1], 0)
     if head[0] >> 4 != _SHORT_ARRAY or (not width and head[1] > _SHORT_NUMBER_MAX):
         raise CheloniaError(Kind.BAD_REQUEST, "compact", cause="this is not a call")
@@ -170,14 +174,14 @@ class TaggedUnion:
         fields = [(each.__name__, each | None, None) for each in kinds]
         self.one = msgspec.defstruct("Choice", fields, omit_defaults=True, frozen=True)
         self.many: Any = types.GenericAlias(tuple, (self.one, ...))
-        """The type of the list as it is written."""
+        """Type of the list on the wire."""
 
     def pack(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values as they are written."""
+        """Return the values as they go over the wire."""
         return tuple(self.one(**{type(value).__name__: value}) for value in values)
 
     def unpack(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values that were written. Raises: BAD_REQUEST unless each is of one of the types."""
+        """Return the values that came over the wire. Raises: BAD_REQUEST unless each is of one of the types."""
         given = [[value for value in msgspec.structs.astuple(item) if value is not None] for item in items]
         if any(len(values) != 1 for values in given):
             names = ", ".join(self.one.__struct_fields__)
@@ -186,8 +190,8 @@ class TaggedUnion:
 
 
 class Method(msgspec.Struct, frozen=True, eq=False):
-    """One method of a port: its row, and how its arguments and its result are written and read. `choices`: of each
-    argument that is a list of one of several types; `chosen`: of the result."""
+    """One method of a port: its row, and the coding of its arguments and result. `choices`: for each argument that is a
+    list of one of several types; `chosen`: for the result."""
 
     name: str
     row: PortMethod
@@ -197,23 +201,23 @@ class Method(msgspec.Struct, frozen=True, eq=False):
     chosen: TaggedUnion | None
 
     def packed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments as they are written."""
+        """Return arguments as they go over the wire."""
         if not self.choices:
             return args
         return tuple(self.choices[n].pack(arg) if n in self.choices else arg for n, arg in enumerate(args))
 
     def packed_result(self, result: Any) -> Any:
-        """A result as it is written."""
+        """Return a result as it goes over the wire."""
         return result if self.chosen is None else self.chosen.pack(result)
 
 
 def methods(table: PortTable) -> dict[str, Method]:
-    """The methods of a port by name; what is written down in its table is all there is."""
+    """Return the methods of a port by name: the rows of its table, except `SOAP_ALONE`."""
     return {row.method: method_of(row) for row in table.by_method.values() if row.method not in SOAP_ALONE}
 
 
 def method_of(row: PortMethod) -> Method:
-    """One method by its row."""
+    """Return one method by its row."""
     hints = typing.get_type_hints(row.function, include_extras=True)
     most = msgspec.Meta(max_length=row.many)
     choices = {n: choice for n, name in enumerate(row.arguments) if (choice := _choice(hints[name])) is not None}
@@ -227,37 +231,37 @@ def method_of(row: PortMethod) -> Method:
 
 
 def encode_asked(asked: FramedCall[Any]) -> bytes:
-    """The frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
+    """Encode the frame of a call. Raises: TOO_LARGE; BAD_REQUEST for text that is not UTF-8."""
     return _frame(asked, CALL_BYTES_MAX)
 
 
 def encode_args(args: tuple[Any, ...]) -> msgspec.Raw:
-    """The arguments of a call. Raises: BAD_REQUEST for text that is not UTF-8."""
+    """Encode the arguments of a call. Raises: BAD_REQUEST for text that is not UTF-8."""
     return msgspec.Raw(encode(args))
 
 
 def encode_result(number: int, result: Any, position: Position | None) -> bytes:
-    """The frame of an answer; `position`: where it stands, if that is known. Raises: TOO_LARGE."""
+    """Encode the frame of an answer; `position`: its position, if known. Raises: TOO_LARGE."""
     return _frame(FramedAnswer(number, result, None, position), ANSWER_BYTES_MAX)
 
 
 def encode_failure(number: int, error: CheloniaError, position: Position | None) -> bytes:
-    """The frame of a failure."""
+    """Encode the frame of a failure."""
     return _frame(FramedAnswer(number, None, WireError.of(error), position), ANSWER_BYTES_MAX)
 
 
 def decode_asked(frame: bytes) -> IncomingCall:
-    """Read a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
+    """Decode a call. Raises: BAD_REQUEST when it is none: the other end does not speak this."""
     return decode(_ASKED, frame, "a call")
 
 
 def decode_answered(frame: bytes) -> IncomingAnswer:
-    """Read an answer. Raises: BAD_REQUEST."""
+    """Decode an answer. Raises: BAD_REQUEST."""
     return decode(_ANSWERED, frame, "an answer")
 
 
 def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
-    """Read the arguments of a call. Raises: BAD_REQUEST; TOO_LARGE for a list with too many elements."""
+    """Decode the arguments of a call. Raises: BAD_REQUEST; TOO_LARGE for a list with too many elements."""
     args: tuple[Any, ...] = decode(method.arguments, raw, f"the arguments of {method.name}")
     if not method.choices:
         return args
@@ -265,7 +269,7 @@ def decode_args(method: Method, raw: msgspec.Raw) -> tuple[Any, ...]:
 
 
 def decode_result(method: Method, answered: IncomingAnswer) -> Any:
-    """The result, or the error that the other side answered. Raises: that error; BAD_REQUEST."""
+    """Decode the result of an answer. Raises: the error that the other side answered; BAD_REQUEST."""
     if answered.failure is not None:
         raise answered.failure.error()
     result = decode(method.result, answered.result, f"the answer to {method.name}")
@@ -273,7 +277,7 @@ def decode_result(method: Method, answered: IncomingAnswer) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Any of our values. Raises: BAD_REQUEST for text that is not UTF-8."""
+    """Encode any of our values. Raises: BAD_REQUEST for text that is not UTF-8."""
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError as error:
@@ -281,7 +285,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what: str) -> T:
-    """Read a value, called `what` when it is none. Raises: BAD_REQUEST, however deep it is nested; TOO_LARGE."""
+    """Decode a value, called `what` in errors. Raises: BAD_REQUEST, also when nested too deep; TOO_LARGE."""
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:
@@ -290,7 +294,7 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what:
 
 
 _OVER_LONG: Final = "of length <="
-"""How msgspec words that a list is longer than its `max_length`."""
+"""Part of msgspec's message about a list longer than its `max_length`."""
 
 
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
@@ -300,7 +304,7 @@ _ANSWERED: Final = msgspec.msgpack.Decoder(IncomingAnswer)
 
 
 def _choice(hint: Any) -> TaggedUnion | None:
-    """How a list of one of several types is written; None: it is another type, or a list of one or nothing."""
+    """The coding of a list of one of several types; None for any other type."""
     each = typing.get_args(hint)[0] if _is_list(hint) else None
     is_union = typing.get_origin(each) in (typing.Union, types.UnionType)
     kinds = [kind for kind in typing.get_args(each) if kind is not types.NoneType] if is_union else []

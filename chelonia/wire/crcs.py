@@ -1,4 +1,4 @@
-"""CRCs and Adler-32 of bytes as they pass, and of pieces one after the other, without reading them again. Pure.
+"""CRCs and Adler-32 of bytes as they pass, and of joined pieces without reading them again. Pure.
 
 Source: CRC-32 RFC 1952, CRC-32C RFC 3720, CRC-64/NVME NVM Express base specification, Adler-32 RFC 1950; big-endian
 bytes, as S3 has them.
@@ -26,36 +26,36 @@ _STEPS: Final[Mapping[str, tuple[Callable[[bytes, int], int], int, int]]] = {
     "crc64nvme": (crt.crc64nvme, 0, 8),
     "adler32": (zlib_ng.adler32, 1, 4),
 }
-"""Of each: (bytes, value before) -> value; the value of nothing; its size."""
+"""By name: the function (bytes, value before) -> value, the initial value, the size in bytes."""
 _BOTH: Final[Mapping[str, Callable[[int, int, int], int]]] = {
     "crc32": crt.combine_crc32,
     "crc32c": crt.combine_crc32c,
     "crc64nvme": crt.combine_crc64nvme,
 }
-"""(Of the first, of those behind, how many) -> of all."""
+"""By name: the function (value of the first bytes, value of those behind, number of those behind) -> value of all."""
 NAMES: Final = frozenset(_BOTH)
 BLOCK_CRC_BYTES: Final = 4
-"""A CRC-32C, big-endian: one of each block of `bounds.CHECKED_BLOCK_BYTES`, the last of which may be shorter."""
+"""Bytes of a CRC-32C, big-endian. Each block of `bounds.CHECKED_BLOCK_BYTES` has one; the last may be shorter."""
 
 
 class Hash(Protocol):
-    """What `hashlib` has, as far as it is used."""
+    """A hash, with the methods of `hashlib` that we use."""
 
     def update(self, data: bytes, /) -> object:
         """Take bytes."""
 
     def digest(self) -> bytes:
-        """The sum of all that was taken."""
+        """Return the sum of all bytes taken."""
 
     def hexdigest(self) -> str:
-        """The same in hexadecimal digits."""
+        """Return the sum in hexadecimal digits."""
 
     def copy(self) -> Self:
-        """One that has taken the same."""
+        """Return another hash that has taken the same bytes."""
 
 
 class Crc:
-    """A CRC, or Adler-32, as `hashlib` has its hashes."""
+    """A CRC, or Adler-32, with the methods of a `hashlib` hash."""
 
     def __init__(self, name: str) -> None:
         self._step, self._value, self._size = _STEPS[name]
@@ -74,7 +74,7 @@ class Crc:
 
 
 class BlockCrcs:
-    """The CRC-32C of each block of a stream, and with them that of all of it."""
+    """The CRC-32C of each block of a stream, and of the whole stream."""
 
     def __init__(self) -> None:
         self._closed = bytearray()
@@ -93,11 +93,11 @@ class BlockCrcs:
                 self._open = self._filled = 0
 
     def digest(self) -> bytes:
-        """That of all that was taken."""
+        """Return the CRC of all bytes taken."""
         return _block_crc(crt.combine_crc32c(self._before, self._open, self._filled))
 
     def blocks(self) -> bytes:
-        """Those of the blocks, one after the other."""
+        """Return the CRCs of the blocks, one after the other."""
         return bytes(self._closed) + (_block_crc(self._open) if self._filled else b"")
 
 
@@ -106,12 +106,12 @@ def _block_crc(value: int) -> bytes:
 
 
 def block_count(size: int) -> int:
-    """How many blocks so many bytes are."""
+    """Return the number of blocks in `size` bytes."""
     return -(-size // bounds.CHECKED_BLOCK_BYTES)
 
 
 def whole_blocks(span: ByteRange, size: int) -> ByteRange:
-    """The blocks that a span touches. `size`: where the last one ends at the latest."""
+    """Return the span of whole blocks that a span touches; `size`: bytes of the whole."""
     assert 0 <= span.offset <= span.offset + span.length <= size, "a span lies within what is there"
     start = span.offset - span.offset % bounds.CHECKED_BLOCK_BYTES
     end = min(block_count(span.offset + span.length) * bounds.CHECKED_BLOCK_BYTES, size)
@@ -119,11 +119,11 @@ def whole_blocks(span: ByteRange, size: int) -> ByteRange:
 
 
 def wrong_block(data: bytes, first: int, crcs: bytes) -> int:
-    """Which block is not what it was, -1 where all are.
+    """Return the number of the first damaged block, -1: none.
 
     Args:
-        data: whole blocks, the last of which may be the end; `first`: the number of the first one.
-        crcs: of all blocks, as `BlockCrcs.blocks` has them.
+        data: whole blocks, of which the last may be a shorter one at the end; `first`: the number of the first one.
+        crcs: of all blocks, as by `BlockCrcs.blocks`.
     """
     view = memoryview(data)
     for number in range(first, first + block_count(len(data))):
@@ -135,15 +135,15 @@ def wrong_block(data: bytes, first: int, crcs: bytes) -> int:
 
 
 def hash_named(name: str) -> Hash:
-    """A CRC, Adler-32, or what `hashlib` has under this name. Raises: ValueError."""
+    """Return a CRC, Adler-32, or `hashlib`'s hash of this name. Raises: ValueError."""
     return Crc(name) if name in _STEPS else hashlib.new(name, usedforsecurity=False)
 
 
 def combined(name: str, pieces: Iterable[tuple[str, int]]) -> str:
-    """A CRC, or Adler-32, of pieces one after the other.
+    """Return the CRC, or Adler-32, of joined pieces.
 
-    Args: `pieces`: of each its value (hex, "" where not known) and its length in bytes.
-    Returns: hex; "" unless that of each piece is known.
+    Args: `pieces`: of each its value (hex, "" if unknown) and its length in bytes.
+    Returns: hex; "" unless the value of each piece is known.
     """
     if name == "adler32":
         return combined_adler32(pieces)

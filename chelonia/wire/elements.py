@@ -14,25 +14,25 @@ from chelonia.wire.schema import INT, Form, ListOf, Many, Metadata, One, Part, R
 
 
 def needed(attr: str = "needed") -> ListOf:
-    """The filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty asks for all."""
+    """Describe the filter: `neededMetadataList/neededMetadataElement*{section,property}`; absent or empty: all."""
     element = record(Needed, "section property")
     return ListOf("neededMetadataList", Many("neededMetadataElement", attr, element))
 
 
 def bulk(operation: str, attr: str, element: Record, *, element_name: str = "") -> ListOf:
-    """The list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
+    """Describe the list of a bulk request: `<operation>RequestList/<operation>RequestElement*`."""
     name = element_name or f"{operation}RequestElement"
     return ListOf(f"{operation}RequestList", Many(name, attr, element, bounds.BULK_ELEMENTS_MAX), required=True)
 
 
 def answers(operation: str, element: Record) -> Record:
-    """The list of a bulk answer: `<operation>ResponseList/<operation>ResponseElement*`; the value is a tuple."""
+    """Describe the list of a bulk answer: `<operation>ResponseList/<operation>ResponseElement*`; a tuple."""
     listed = ListOf(f"{operation}ResponseList", Many(f"{operation}ResponseElement", "results", element))
     return shaped(lambda values: values, lambda values: (values,), listed)
 
 
 def extra(name: str, attr: str, default: Any = "", **more: Form) -> One:
-    """An element the original did not have: optional, and left out at its default."""
+    """Describe an element that the original did not have: optional, and left out at its default."""
     return One(name, attr, default=default, omit=True, **more)
 
 
@@ -46,7 +46,7 @@ COUNTS: Final = shaped(
 
 
 def stored_object(id_name: str, *before: Part) -> Record:
-    """A `StoredObject`: its id under `id_name`, metadata, and beside them version and counts.
+    """Describe a `StoredObject`: its id under `id_name`, metadata, version and counts.
 
     An original service sends no version: an object with metadata then counts as version 1, one without as absent.
     """

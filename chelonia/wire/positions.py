@@ -1,6 +1,6 @@
 """A position in one header field: `<generation>.<sequence>.<cluster>`, the cluster percent-encoded.
 
-Golden: cluster `grid/ä`, generation 2, sequence 1046 is `2.1046.grid%2F%C3%A4`. Told of in `docs/formats/README.md`.
+Golden: cluster `grid/ä`, generation 2, sequence 1046 is `2.1046.grid%2F%C3%A4`. See `docs/formats/README.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FORM: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.([!-~]{1,256})\Z", re.ASCII)
 
 
 def to_header(position: Position) -> str:
-    """The position as a field value."""
+    """Return the position as a field value."""
     return f"{position.generation}.{position.sequence}.{quote(position.cluster, safe='')}"
 
 

@@ -1,10 +1,10 @@
 """Receipts of durable copies: the bytes that a Shepherd signs, and their form in a header field.
 
 Signed bytes: `chelonia receipt 1` newline, then the msgpack array of the receipt's facts (`_Signed`, in order).
-Receipts given together may share one signature, of the root of a hash tree over their signed bytes; each then carries
-its way to the root, and stands for itself.
+Receipts given together may share one signature, over `chelonia receipts 2` newline and the root of a hash tree of their
+signed bytes. Each then carries its way to the root, and can be checked alone.
 Text: base64url of version byte (1) | msgpack array of the same facts and the signature. It has no comma, blank or
-quote, so receipts are joined with commas in `Chelonia-Receipts`. Golden text: `docs/formats/tickets.md`.
+quote, so commas join receipts in `Chelonia-Receipts`. Golden text: `docs/formats/tickets.md`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RECEIPT_TEXT_MAX: Final = 4096
 _TITLE: Final = b"chelonia receipt 1\n"
 _TREE_TITLE: Final = b"chelonia receipts 2\n"
 _TREE: Final = "tree:"
-"""What a shared signature begins with; no signature of one receipt has a colon there."""
+"""Beginning of a shared signature; no signature of one receipt has a colon there."""
 _STEP_BYTES: Final = 33
-"""Of a way to the root: on which side the other is (1: right), and its digest."""
+"""Bytes of a step to the root: the side of the other node (1: right), and its digest."""
 _WAY_BYTES_MAX: Final = 32 * _STEP_BYTES
 
 
 class _Signed(msgspec.Struct, frozen=True, array_like=True):
-    """What a Shepherd vouches for; the order of the fields is the format."""
+    """The facts that a Shepherd vouches for; the order of the fields is the format."""
 
     blob: BlobId
     shepherd: ServiceId
@@ -57,12 +57,12 @@ _FORMAT: Final = Format("receipt", _SignedReceipt, 1)
 
 
 def signed_bytes(receipt: Receipt) -> bytes:
-    """The bytes under a receipt's signature: everything but the signature, in one spelling."""
+    """Return the bytes that a receipt's own signature covers: everything but the signature, in one spelling."""
     return _TITLE + msgspec.msgpack.encode(_signed(receipt))
 
 
 def sign_all(unsigned: Sequence[Receipt], sign: Callable[[bytes], str]) -> tuple[Receipt, ...]:
-    """Receipts with their signatures: one signature for all of them."""
+    """Return the receipts signed, with one signature for all of them."""
     if len(unsigned) == 1:
         return (replace(unsigned[0], signature=sign(signed_bytes(unsigned[0]))),)
     ways = [b""] * len(unsigned)
@@ -75,7 +75,7 @@ def sign_all(unsigned: Sequence[Receipt], sign: Callable[[bytes], str]) -> tuple
             for n in rights:
                 ways[n] += b"\0" + left
             above.append((_node(left, right), range(lefts.start, rights.stop)))
-        level = above + level[2 * len(above) :]  # an odd one goes up as it is
+        level = above + level[2 * len(above) :]  # an odd last one goes up as it is
     if not level:
         return ()
     shared = sign(_TREE_TITLE + level[0][0])
@@ -86,7 +86,7 @@ def sign_all(unsigned: Sequence[Receipt], sign: Callable[[bytes], str]) -> tuple
 
 
 def vouched(receipt: Receipt) -> tuple[bytes, str]:
-    """The bytes that a receipt's signature must be of, and the signature itself."""
+    """Return the bytes that a receipt's signature must cover, and the signature itself."""
     if not receipt.signature.startswith(_TREE):
         return signed_bytes(receipt), receipt.signature
     text, _, shared = receipt.signature.removeprefix(_TREE).partition(":")
@@ -102,12 +102,12 @@ def _leaf(receipt: Receipt) -> bytes:
 
 
 def _node(left: bytes, right: bytes) -> bytes:
-    """Leaves and nodes are hashed apart (RFC 6962, section 2.1): no node passes for a receipt."""
+    """Hash a node otherwise than a leaf (RFC 6962, section 2.1), so that no node passes for a receipt."""
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
 def to_text(receipt: Receipt) -> str:
-    """A receipt for a header field or a SOAP element. Raises: TOO_LARGE beyond `RECEIPT_TEXT_MAX` characters."""
+    """Encode a receipt for a header field or SOAP element. Raises: TOO_LARGE beyond `RECEIPT_TEXT_MAX` characters."""
     text = armour.to_text(_FORMAT.encode(_SignedReceipt(_signed(receipt), receipt.signature)))
     if len(text) > RECEIPT_TEXT_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "receipt", "", f"a receipt has at most {RECEIPT_TEXT_MAX} characters")
@@ -115,7 +115,7 @@ def to_text(receipt: Receipt) -> str:
 
 
 def from_text(text: str) -> Receipt:
-    """Read a receipt (its signature is not checked here). Raises: BAD_REQUEST."""
+    """Read a receipt, without checking its signature. Raises: BAD_REQUEST."""
     raw = armour.from_text(text) if len(text) <= RECEIPT_TEXT_MAX else None
     if raw is None:
         raise CheloniaError(Kind.BAD_REQUEST, "receipt", "", "it is not the text of a receipt")
@@ -130,7 +130,7 @@ def from_text(text: str) -> Receipt:
 
 
 def to_header(receipts: tuple[Receipt, ...]) -> str:
-    """The value of `Chelonia-Receipts`."""
+    """Return the value of `Chelonia-Receipts`."""
     return ",".join(to_text(receipt) for receipt in receipts)
 
 

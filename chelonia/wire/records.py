@@ -1,10 +1,10 @@
-"""Records at rest: tagged, versioned msgpack, and the checked record that stands beside a replica's bytes.
+"""Records at rest: versioned msgpack, and the checked record beside a replica's bytes.
 
-A `Format` is one byte of version and a msgpack body: newer versions are refused, older ones migrated step by step.
-A checked record adds magic and a digest, so that a torn or rotten record shows instead of lying.
+A `Format` is one byte of version and a msgpack body; it refuses newer versions and migrates older ones step by step.
+A checked record adds magic and a digest, which reveals a torn or rotten record.
 
-Replica record: `CHLR` | BLAKE2b-64 of the rest | version byte (1) | msgpack map of `ReplicaFacts` by field name, and
-`blocks` where the replica has several (`crcs.BlockCrcs`).
+Replica record: `CHLR` | BLAKE2b-64 of the rest, personalised with the magic | version byte (1) | msgpack map.
+The map has the fields of `ReplicaFacts` by name, and `blocks` if the replica has several (`crcs.BlockCrcs`).
 Golden bytes: `docs/formats/tickets.md`.
 """
 
@@ -33,8 +33,8 @@ class Format(Generic[T]):
     """A versioned record of type `kind`.
 
     Args:
-        name: what it is, for messages.
-        version: written now, 1 to 255; read are 1 to `version`.
+        name: of the format, for messages.
+        version: the one it writes, 1 to 255; it reads 1 to `version`.
         migrations: for each older version, a function from its decoded body (dicts, lists) to that of the next.
     """
 
@@ -44,12 +44,12 @@ class Format(Generic[T]):
     migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Every older version must have its migration."""
+        """Check that every older version has its migration."""
         assert 1 <= self.version <= 255, "the version is one byte"
         assert set(self.migrations) == set(range(1, self.version)), f"{self.name}: a migration is missing"
 
     def encode(self, value: T) -> bytes:
-        """The version byte and the msgpack of `value`."""
+        """Return the version byte and the msgpack of `value`."""
         return bytes((self.version,)) + msgspec.msgpack.encode(value)
 
     def decode(self, raw: bytes) -> T:
@@ -82,7 +82,7 @@ def check_in(magic: bytes, body: bytes) -> bytes:
 
 
 def check_out(magic: bytes, raw: bytes, name: str) -> bytes:
-    """The body of a checked record. Raises: CHECKSUM when magic or digest is wrong."""
+    """Return the body of a checked record. Raises: CHECKSUM when magic or digest is wrong."""
     head = MAGIC_BYTES + DIGEST_BYTES
     if raw[:MAGIC_BYTES] != magic:
         raise CheloniaError(Kind.CHECKSUM, "", name, f"does not begin with {magic!r}: empty, torn or another file")
@@ -96,7 +96,7 @@ _FACTS: Final = Format("replica record", ReplicaFacts, 1)
 
 
 class _BlocksToo(ReplicaFacts, frozen=True):
-    """The record of a replica of several blocks; of one block the CRC is among the checksums."""
+    """The record of a replica of several blocks; the CRC of a single block is among the checksums."""
 
     blocks: bytes = b""
 
@@ -105,7 +105,7 @@ _BLOCKS_TOO: Final = Format(_FACTS.name, _BlocksToo, _FACTS.version)
 
 
 def encode_facts(facts: ReplicaFacts, blocks: bytes = b"") -> bytes:
-    """The record kept beside a replica's bytes. `blocks`: the CRC of each of its blocks, where they are known."""
+    """Encode the record beside a replica's bytes. `blocks`: the CRC of each of its blocks, if known."""
     assert len(blocks) in (0, block_count(facts.size) * BLOCK_CRC_BYTES), "each block has its CRC"
     if len(blocks) > BLOCK_CRC_BYTES:
         return check_in(_MAGIC, _BLOCKS_TOO.encode(_BlocksToo(**msgspec.structs.asdict(facts), blocks=blocks)))
@@ -113,14 +113,14 @@ def encode_facts(facts: ReplicaFacts, blocks: bytes = b"") -> bytes:
 
 
 def record_of(facts: ReplicaFacts, data: bytes) -> bytes:
-    """The record of a replica all of whose bytes are here."""
+    """Encode the record of a replica from all its bytes."""
     crcs = BlockCrcs()
     crcs.update(data if len(data) > bounds.CHECKED_BLOCK_BYTES else b"")
     return encode_facts(facts, crcs.blocks())
 
 
 def decode_blocks(raw: bytes) -> bytes:
-    """The CRC of each block, out of a replica's record; b"" where it tells none (as `decode_facts`)."""
+    """Return the CRC of each block from a replica's record; b"" if it has none. Raises: as `decode_facts`."""
     record = _BLOCKS_TOO.decode(check_out(_MAGIC, raw, _FACTS.name))
     count = block_count(record.size)
     told = record.blocks if count > 1 else bytes.fromhex(record.checksums.crc32c)

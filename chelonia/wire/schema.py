@@ -1,10 +1,9 @@
 """A small language for message bodies: one description gives encoder, decoder and XSD.
 
-A `Record` is a sequence of parts, each bound to an attribute of a core dataclass (or to a parameter of a port method,
-or to a position of a hand-written pair of functions). Parts are plain data, which a `Codec` goes through. Decoding goes
-by local name and is liberal: any prefix, any order, unknown elements ignored. Encoding emits the prefix of its service,
-parts in order; an optional part at its default is left out, so that what the original never had never shows unless it
-says something.
+A `Record` is a sequence of parts. Each is bound to an attribute of a core dataclass, a parameter of a port method, or a
+position of a hand-written pair of functions. Parts are plain data, which a `Codec` goes through. Decoding goes by local
+name and is liberal: any prefix, any order, unknown elements ignored. Encoding emits the prefix of its service, parts in
+order. It leaves out optional parts at their defaults, so that our additions to the original show only when set.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from chelonia.wire.xml import Node, escape, leaf, local_name, text_of
 
 
 class Missing(enum.Enum):
-    """The one value that stands for an element that must be there and was not."""
+    """The one value for a required element that is missing."""
 
     REQUIRED = "required"
 
@@ -42,7 +41,7 @@ _PLACES: Final = {"section": 0, "property": 1, "value": 2}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a value is spelled as text. `words`: the only texts allowed."""
+    """The spelling of a value as text. `words`: the only texts allowed."""
 
     xsd: str
     write: Callable[[Any], str]
@@ -51,7 +50,7 @@ class Form:
 
 
 def enum_form(kind: type[enum.Enum]) -> Form:
-    """The values of an enum of strings."""
+    """Return the form of an enum of strings."""
     words = tuple(str(member.value) for member in kind)
     known: dict[str, enum.Enum] = {str(member.value): member for member in kind}
 
@@ -102,7 +101,7 @@ TRUE_FALSE: Final = Form("string", lambda value: "True" if value else "False", _
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """A leaf, or a nested record. `omit`: left out when it has its default."""
+    """A leaf, or a nested record. `omit`: left out at its default."""
 
     name: str
     attr: str
@@ -113,7 +112,7 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """The same repeated any number of times."""
+    """A leaf or nested record repeated up to `limit` times."""
 
     name: str
     attr: str
@@ -123,8 +122,8 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """One element around a repeated part. `required`: it must be there; `omit`: left out when empty; `deep`: read at
-    any depth below the record, as the original's A-Hash did."""
+    """One element around a repeated part. `required`: it must be there; `omit`: left out when empty. `deep`: its items
+    may be at any depth below the record, as in the original's A-Hash."""
 
     name: str
     of: Many
@@ -134,7 +133,7 @@ class ListOf:
 
     @property
     def attr(self) -> str:
-        """The attribute of what is listed."""
+        """The attribute of the list's items."""
         return self.of.attr
 
 
@@ -164,11 +163,11 @@ Part = One | Many | ListOf | Metadata | TextContent
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A sequence of parts and how they become one value.
+    """A sequence of parts, and the functions that turn them into one value and back.
 
-    `make` takes the values in the order of `slots`-indexed positions; `take` gives them in the order of the parts.
-    `start` holds, per position, the default (`REQUIRED`: must be read). `places`: parts that have an element of their
-    own, by its name, with their positions; `around`: those that are read from the record's own.
+    `make` takes the values by position; `slots` has the position of each part. `take` returns them in the order of the
+    parts. `start`: the default by position (`REQUIRED`: must be read). `places`: parts with an element of their own, by
+    its name, with their positions; `around`: those read from the record's own element.
     """
 
     parts: tuple[Part, ...]
@@ -192,8 +191,8 @@ class Record:
 def record(cls: type[Any], *described: Part | str) -> Record:
     """Describe a dataclass or struct: every part is bound to a field by `attr`; other fields keep their defaults.
 
-    A string has the fields, in order, of leaves that follow from them: the form from the type, the name from the
-    field's, in camel case, unless it is told (`field=name`). With `?` behind it an element is left out at its default.
+    A string names fields that become leaves, in order. The form follows from the field's type. The name is the field's
+    in camel case, unless given as `field=name`. With `?` behind it the leaf is left out at its default.
     """
     fields = msgspec.structs.fields(cls) if issubclass(cls, msgspec.Struct) else dataclasses.fields(cls)
     order = [field.name for field in fields]
@@ -239,7 +238,7 @@ def single(part: Part) -> Record:
 def arguments(method: Callable[..., Any], *parts: Part) -> Record:
     """Describe the arguments of a port method (after `self` and `call`); the value is their tuple.
 
-    A parameter is bound by name; its default, if any, is that of an absent element.
+    A part is bound to a parameter by name; the parameter's default, if any, stands for an absent element.
     """
     names, defaults = _parameters(method)
     slots = tuple(names.index(part.attr) for part in parts)
@@ -252,7 +251,7 @@ def arguments(method: Callable[..., Any], *parts: Part) -> Record:
 
 
 def whole_argument(method: Callable[..., Any], of: Record) -> Record:
-    """Describe a port method of one argument whose parts stand directly in the request."""
+    """Describe a port method of one argument whose parts are directly in the request."""
     names, _ = _parameters(method)
     if len(names) != 1:
         raise TypeError(f"{method.__qualname__} has parameters {names}, not one")
@@ -302,11 +301,11 @@ class Codec:
     prefix: str
 
     def encode(self, value: Any) -> str:
-        """The inner XML. Raises: BAD_REQUEST when a text is not valid UTF-8."""
+        """Return the inner XML. Raises: BAD_REQUEST when a text is not valid UTF-8."""
         return _encoded(self.described, value, self.prefix)
 
     def decode(self, node: Node) -> Any:
-        """Read the element around it. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
+        """Return the value in the element around the record. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
         return _decoded(self.described, node)
 
 
@@ -370,7 +369,7 @@ def _decoded(described: Record, node: Node) -> Any:
 
 
 def _read(part: One | Many | ListOf | Metadata, node: Node, before: Any) -> Any:
-    """What stands in the element of a part; `before`: what stood in those of its name that came before."""
+    """The value in the element of a part; `before`: the values of earlier elements of its name."""
     match part:
         case One():
             return _value(part, node)

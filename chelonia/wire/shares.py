@@ -1,9 +1,10 @@
-"""Share tokens: what the cluster lets whoever holds one do in its giver's name, signed with the Bartenders' token key.
+"""Share tokens: rights of a user that any bearer may use in his name, signed with the Bartenders' token key.
 
-A token is base64url of: version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256 of
-`chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
-The password of one that is kept is its id, a hyphen and base64url of the first 16 bytes of that: what it says is kept.
-It grants nothing by itself: its giver's rights are judged at every use. Golden text: `docs/formats/share-token.md`.
+A token is base64url of version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256. The HMAC
+covers `chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
+The password of a kept token is its id, a hyphen and base64url of the first 16 bytes of the HMAC. The cluster keeps the
+rest (`kept_of`).
+A token grants nothing by itself: every use checks its giver's rights. Golden text: `docs/formats/share-token.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chelonia.wire.records import Format
 
 MAC_BYTES: Final = 32
 TOKEN_BYTES_MAX: Final = 8 * 1024
-"""A URL with one still fits into a request line; the name of a shared entry has some 4 KiB at most."""
+"""Largest token: a URL with one fits into a request line, and the name of a shared entry has some 4 KiB at most."""
 PASSWORD_MAC_BYTES: Final = 16
 _PASSWORD: Final = re.compile(r"([0-9a-f]{12})-([A-Za-z0-9_-]{22})")
 _CONTEXT: Final = b"chelonia share 1\0"
@@ -32,12 +33,12 @@ _MARK_BYTES: Final = 6
 
 
 class ShareToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a token says. The order of the fields is the format.
+    """The content of a token. The order of the fields is the format.
 
     Args:
-        id: tells tokens apart in logs.
-        dn: its giver; credential: serial number and issuer of the certificate that he gave it with.
-        scope: what it leaves of his rights.
+        id: identifies the token in logs.
+        dn: its giver; credential: serial number and issuer of the certificate that he used.
+        scope: the part of his rights that it passes on.
         issued_ms, expires_ms: not valid at the latter and after.
     """
 
@@ -53,7 +54,7 @@ _FORMAT: Final = Format("share token", ShareToken, 1)
 
 
 def issue(key: bytes, token: ShareToken) -> str:
-    """Sign a token. Raises: TOO_LARGE when the name that it is for does not fit."""
+    """Sign a token. Raises: TOO_LARGE when the name in its scope does not fit."""
     body = _FORMAT.encode(token)
     text = armour.to_text(body + _mac(key, body))
     if len(text) > TOKEN_BYTES_MAX:
@@ -62,7 +63,7 @@ def issue(key: bytes, token: ShareToken) -> str:
 
 
 def verify(key: bytes, text: str, now_ms: int) -> ShareToken:
-    """Read a token that this cluster signed and that is still good. Raises: BAD_TICKET, EXPIRED."""
+    """Read a token that this cluster signed and that is still valid. Raises: BAD_TICKET, EXPIRED."""
     raw = armour.from_text(text) if len(text) <= TOKEN_BYTES_MAX else None
     if raw is None or len(raw) <= MAC_BYTES:
         raise _refused("it is no token of this cluster: copy the link whole")
@@ -70,7 +71,7 @@ def verify(key: bytes, text: str, now_ms: int) -> ShareToken:
 
 
 def password_of(text: str) -> str:
-    """The password that stands for a token of a link that is kept: programs take none that is as long as a token."""
+    """Return the password for the token of a kept link: programs accept no password as long as a token."""
     raw = armour.from_text(text)
     assert raw is not None, "a token that was given"
     mac = raw[-MAC_BYTES:][:PASSWORD_MAC_BYTES]
@@ -78,25 +79,25 @@ def password_of(text: str) -> str:
 
 
 def kept_of(text: str) -> str:
-    """What is kept of a token: all but its signature, so that nobody can use what is kept."""
+    """Return the part of a token that the cluster keeps: all but its signature, so that nobody can use it."""
     raw = armour.from_text(text)
     assert raw is not None, "a token that was given"
     return armour.to_text(raw[:-MAC_BYTES])
 
 
 def mark_of(key: bytes) -> str:
-    """What tells the links of one token key from those of another, and nothing of either."""
+    """Return a mark that identifies the links of one token key, and reveals nothing of it."""
     return hmac.digest(key, _MARK_CONTEXT, hashlib.sha256)[:_MARK_BYTES].hex()
 
 
 def id_of_password(text: str) -> str:
-    """The id of the link whose password this may be, "" for what is none."""
+    """Return the id of the link whose password this may be; "" for other text."""
     match = _PASSWORD.fullmatch(text)
     return match[1] if match else ""
 
 
 def verify_password(key: bytes, text: str, kept: str, now_ms: int) -> ShareToken:
-    """As `verify`, of a password; `kept`: what is kept of the token. Raises: BAD_TICKET, EXPIRED."""
+    """Verify a password as `verify` does a token; `kept`: see `kept_of`. Raises: BAD_TICKET, EXPIRED."""
     match, body = _PASSWORD.fullmatch(text), armour.from_text(kept)
     mac = armour.from_text(match[2]) if match else None
     if not body or not mac:
@@ -105,7 +106,7 @@ def verify_password(key: bytes, text: str, kept: str, now_ms: int) -> ShareToken
 
 
 def _verified(key: bytes, body: bytes, mac: bytes, now_ms: int) -> ShareToken:
-    """`mac`: as many of the first bytes of the signature as are told."""
+    """Args: `mac`: the first bytes of the signature, as many as the caller has."""
     assert len(mac) in (PASSWORD_MAC_BYTES, MAC_BYTES), "a signature is long enough"
     if not hmac.compare_digest(mac, _mac(key, body)[: len(mac)]):
         raise _refused("its signature is wrong: altered, or not from this cluster")
@@ -120,7 +121,7 @@ def _verified(key: bytes, body: bytes, mac: bytes, now_ms: int) -> ShareToken:
 
 
 def id_of(text: str) -> str:
-    """The id that a token says it has, unverified; "" for what is no token."""
+    """Return the id in a token, unverified; "" for text that is no token."""
     raw = armour.from_text(text) if len(text) <= TOKEN_BYTES_MAX else None
     try:
         return _FORMAT.decode(raw[:-MAC_BYTES]).id if raw else ""

@@ -1,8 +1,8 @@
 """SOAP 1.1 messages of the four services: bytes to calls and answers to bytes, on both sides.
 
-The first child of Body selects the operation by namespace and local name; SOAPAction is not looked at. A failure is a
-Fault whose `detail` carries kind, op, subject and cause, so that a `CheloniaError` arrives as it left; it never shows
-a traceback. Faults are sent with HTTP 500 as SOAP 1.1 section 6.2 says; the original sent 200 (`docs/formats/soap.md`).
+The first child of Body selects the operation by namespace and local name; SOAPAction is ignored. A failure is a Fault.
+Its `detail` carries kind, op, subject and cause, so that a `CheloniaError` arrives as it left, and never a traceback.
+Faults have HTTP status 500 as SOAP 1.1 section 6.2 demands; the original sent 200 (`docs/formats/soap.md`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def encode_request(service: Service, method: str, args: tuple[Any, ...]) -> byte
 def decode_request(
     service: Service, body: bytes, may: Callable[[str], None] = lambda name: None
 ) -> SoapRequest | InformationRequest:
-    """Read a request; `may` is asked for the operation before its arguments are looked at.
+    """Read a request; call `may` with the operation's name before reading its arguments.
 
-    Raises: what `may` does; BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME; UNKNOWN_OPERATION with the original's words
-    (`wrong namespace. expected: ...`, `wrong request (...)`).
+    Raises: as `may`; BAD_XML, TOO_LARGE, BAD_REQUEST, BAD_NAME, NOT_SUPPORTED (a header that must be understood),
+    UNKNOWN_OPERATION in the original's words (`wrong namespace. expected: ...`, `wrong request (...)`).
     """
     node = first_of_body(parse(body))
     name, space = local_name(node), namespace(node)
@@ -81,7 +81,7 @@ def decode_request(
 
 
 def encode_response(service: Service, request: SoapRequest, result: Any) -> bytes:
-    """Build the answer to `request` from what the port method returned."""
+    """Build the answer to `request` from the port method's result."""
     operation = request.operation
     value = (result, request.echo) if operation.spec.echo else result
     return _envelope(service, operation.answer_name, operation.answer_prefix, operation.answer.encode(value))
@@ -105,7 +105,7 @@ def decode_response(service: Service, method: str, body: bytes) -> Any:
 
 
 def encode_fault(error: CheloniaError) -> bytes:
-    """Build the Fault for `error`; send it with `FAULT_STATUS`. Never raises: what is not text shows as `?`."""
+    """Build the Fault for `error`; send it with `FAULT_STATUS`. Never raises: lone surrogates show as `?`."""
     fields = (("kind", error.kind.value), ("op", error.op), ("subject", error.subject), ("cause", error.cause))
     detail = "".join(leaf(f"c:{name}", _SURROGATE.sub("?", text)) for name, text in fields)
     human = leaf("faultstring", _SURROGATE.sub("?", str(error)))
@@ -117,7 +117,7 @@ def encode_fault(error: CheloniaError) -> bytes:
 
 
 def decode_fault(node: Node) -> CheloniaError:
-    """Read a Fault element, ours or another's, as the error it means."""
+    """Read a Fault element, ours or another's, as an error."""
     found = {local_name(child): child for child in node}
     for error in found.get("detail", ()):
         if namespace(error) == ERROR_NAMESPACE:
@@ -167,7 +167,7 @@ def _head(declared: str) -> str:
 
 
 def enveloped(space: str, name: str, inner: str) -> bytes:
-    """A message whose body is one element of another namespace than ours; `inner` is XML."""
+    """Build a message whose body is one element of a namespace other than ours; `inner` is XML."""
     declared = f' xmlns:m="{attribute(space)}"'
     return f"{_head(declared)}<m:{name}>{inner}</m:{name}>".encode() + _CLOSE
 
@@ -181,7 +181,7 @@ def _envelope(service: Service, name: str, prefix: str, inner: str) -> bytes:
 
 
 def first_of_body(root: Node) -> Node:
-    """What a parsed envelope carries. Raises: BAD_XML, NOT_SUPPORTED for a header that must be understood."""
+    """Return the first child of an envelope's Body. Raises: BAD_XML, NOT_SUPPORTED for a mustUnderstand header."""
     space, name = namespace(root), local_name(root)
     if name != "Envelope" or space != ENVELOPE:
         said = "a SOAP 1.2 envelope" if space == SOAP_12 else f"{_shown(name)} in namespace {_shown(space)}"

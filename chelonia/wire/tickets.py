@@ -1,8 +1,8 @@
-"""TURL tickets: what a Shepherd allows one bearer to do with one replica, signed by that Shepherd alone.
+"""TURL tickets: the right of one bearer to use one replica, signed by its Shepherd alone.
 
-A ticket is base64url of: version byte (1) | msgpack array of the fields of `Ticket`, in order | HMAC-SHA256 of all
-before it under the Shepherd's secret. Any altered character is refused; comparison is in constant time.
-Byte layout and golden text: `docs/formats/tickets.md`.
+A ticket is base64url of version byte (1) | msgpack array of the fields of `Ticket`, in order | HMAC-SHA256. The HMAC,
+under the Shepherd's secret, covers `chelonia ticket` and all before it. Any altered character is refused; comparison is
+in constant time. Byte layout and golden text: `docs/formats/tickets.md`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from chelonia.wire.records import Format
 MAC_BYTES: Final = 32
 TURL_PATH: Final = "/turl/"
 NAME: Final = "name"
-"""In the query of a TURL, whoever wrote it: what a browser is to call the file that it saves."""
+"""Query field of a TURL with the file name for a browser that saves it; anybody may add it."""
 METHODS: Final = ("GET", "PUT")
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a ticket says. The order of the fields is the format.
+    """The content of a ticket. The order of the fields is the format.
 
     Args:
         method: `GET` or `PUT`.
         reference, blob: the replica.
         boot: the Shepherd's boot number when it was issued.
         expires_ms: not valid at this instant and after.
-        nonce: makes two tickets for the same thing differ; single-use tickets are remembered by it.
-        purpose: of a PUT, what its last byte triggers (`core.ports.shepherd.Purpose` value).
+        nonce: makes two tickets for the same thing differ; the Shepherd remembers used single-use tickets by it.
+        purpose: of a PUT, the effect of its last byte (`core.ports.shepherd.Purpose` value).
         dn: the only identity that may use it; empty: any bearer.
         address: the only peer address that may use it; empty: any.
-        size: declared size, -1 when not known; checksums: declared, empty where not known.
-        single_use: one completed use, then never again.
-        spans: of a GET, offset and length of each range that it is for; empty: any.
+        size: declared size, -1 if unknown; checksums: declared, empty if unknown.
+        single_use: valid for one completed use.
+        spans: of a GET, offset and length of each allowed range; empty: any.
     """
 
     method: str
@@ -64,8 +64,8 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a ticket is being used. `boot`: of this start; a ticket for one use is refused after a restart, for the uses
-    are remembered in memory."""
+    """A use of a ticket. `boot`: the Shepherd's present boot; it refuses single-use tickets of earlier boots, as it
+    remembers uses in memory."""
 
     method: str
     reference: str
@@ -93,7 +93,7 @@ def issue(secret: bytes, ticket: Ticket) -> str:
 
 
 def verify(secret: bytes, text: str, now_ms: int, use: Use) -> Ticket:
-    """Check a ticket against its signature and against the way it is used.
+    """Check a ticket against its signature and its use.
 
     Raises: BAD_TICKET (altered, another method, replica, user, address or boot), EXPIRED.
     """

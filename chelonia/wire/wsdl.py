@@ -1,8 +1,7 @@
-"""WSDL 1.1 (document/literal) of a service, from the same tables as the codec, so that it cannot drift from it.
+"""WSDL 1.1 (document/literal) of a service, from the same tables as the codec, so that the two cannot differ.
 
-The original's odd answers are described as they are: roots without a namespace get a schema without a target
-namespace, `toggleReportResponse` one in the Librarian's, and the unprefixed children of `list` are local elements of
-unqualified form.
+It describes the original's odd answers as they are. Roots without a namespace get a schema without a target namespace,
+`toggleReportResponse` one in the Librarian's. Unprefixed children of `list` are local elements of unqualified form.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _TRANSPORT: Final = "http://schemas.xmlsoap.org/soap/http"
 
 
 def wsdl(service: Service, url: str) -> str:
-    """The WSDL document of `service` as reached at `url`."""
+    """Return the WSDL document of `service` at `url`."""
     name = service.name.capitalize()
     declared = "".join(f' xmlns:{prefix}="{space}"' for prefix, space in NAMESPACES.items())
     operations = service.operations

@@ -1,9 +1,10 @@
-"""XML at the door: hardened parsing of what strangers send, and escaping for what we build as text.
+"""XML at the door: hardened parsing of strangers' documents, and escaping for those that we build as text.
 
-A document is refused before it can cost anything: no DTD (so no entity of one's own), no network, UTF-8 only, bounded
-bytes, elements and depth (`core.bounds`). Comments and processing instructions are dropped.
-XML 1.0 cannot carry most control characters. A value that holds one travels as backslash escapes under the attribute
-`escaped="1"` (`docs/formats/soap.md`), so services exchange any stored string without loss; lone surrogates, which
+The parser refuses a document before it can cost much. It takes no DTD and so no entities, only UTF-8, and bounded
+bytes, elements, attributes and depth (`core.bounds`); it never uses the network. It drops comments and processing
+instructions.
+XML 1.0 cannot carry most control characters. A value with one travels as backslash escapes under the attribute
+`escaped="1"` (`docs/formats/soap.md`), so services exchange any stored string without loss. Lone surrogates, which
 nothing of ours can store, are refused.
 """
 
@@ -18,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 
 ESCAPED_ATTRIBUTE = "escaped"
-"""Marks text in which backslash escapes stand for what XML cannot carry."""
+"""Attribute of an element whose text has backslash escapes for characters that XML cannot carry."""
 
 Node = Any
 """An lxml element. Its stubs allow any kind of tag; after `parse` every tag is a string."""
@@ -45,7 +46,7 @@ def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
     """Parse a document that may come from anyone.
 
     Returns: the root element; every node below it is an element.
-    Raises: TOO_LARGE (bytes, elements or depth), BAD_XML (not well-formed, a DTD, not UTF-8).
+    Raises: TOO_LARGE (bytes, elements, attributes, a namespace, depth), BAD_XML (not well-formed, a DTD, not UTF-8).
     """
     if len(body) > limit_bytes:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"the message has {len(body)} bytes, at most {limit_bytes} are taken")
@@ -70,22 +71,22 @@ def parse(body: bytes, limit_bytes: int = bounds.SOAP_BODY_BYTES_MAX) -> Node:
 
 
 def local_name(node: Node) -> str:
-    """The name of an element without its namespace."""
+    """Return the name of an element without its namespace."""
     return str(node.tag).rpartition("}")[2]
 
 
 def namespace(node: Node) -> str:
-    """The namespace of an element; empty when it is in none."""
+    """Return the namespace of an element; empty when it is in none."""
     return str(node.tag).rpartition("}")[0][1:]
 
 
 def name_of(node: Node) -> tuple[str, str]:
-    """The namespace and the local name of an element."""
+    """Return the namespace and the local name of an element."""
     return namespace(node), local_name(node)
 
 
 def text_of(node: Node) -> str:
-    """The text of a leaf, backslash escapes undone where the element says so. Raises: BAD_XML on a bad escape."""
+    """Return the text of a leaf, unescaped if it is marked so. Raises: BAD_XML (a bad escape), TOO_LARGE (escaped)."""
     text = node.text or ""
     if "\\" in text and node.get(ESCAPED_ATTRIBUTE) == "1":
         if len(text) > bounds.XML_ESCAPED_BYTES_MAX:
@@ -96,13 +97,13 @@ def text_of(node: Node) -> str:
 
 
 def inside(node: Node) -> str:
-    """What is inside an element, as XML that stands by itself."""
+    """Return the content of an element as self-contained XML."""
     parts = [escape(node.text or "") or "", *(etree.tostring(child, encoding="unicode") for child in node)]
     return "".join(parts)
 
 
 def escape(text: str) -> str | None:
-    """Escape `text` for use between tags; None when it holds what XML cannot carry (then: `escape_forbidden`)."""
+    """Escape `text` for use between tags; None when XML cannot carry it (then: `escape_forbidden`)."""
     if not text.isprintable():
         if _FORBIDDEN.search(text):
             return None
@@ -131,7 +132,7 @@ def leaf(name: str, text: str) -> str:
 
 
 def fragment(text: str) -> str:
-    """What is to stand inside an element: `text` where it is XML that stands by itself, else escaped."""
+    """Return `text` for use inside an element: as it is if it is self-contained XML, else escaped."""
     try:
         parse(f"<a>{text}</a>".encode())
     except CheloniaError:
@@ -140,7 +141,7 @@ def fragment(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether an element can be called so, without a prefix."""
+    """Return whether `text` can be the name of an element, without a prefix."""
     try:
         return str(etree.QName(text).localname) == text
     except ValueError:
@@ -153,8 +154,7 @@ def attribute(text: str) -> str:
 
 
 def _parser() -> etree.XMLParser:
-    """A parser per call costs 2 us and shares nothing between threads."""
-    return etree.XMLParser(
+    return etree.XMLParser(  # one per call costs 2 us and shares nothing between threads
         resolve_entities=False,
         no_network=True,
         load_dtd=False,
@@ -178,7 +178,7 @@ def _malformed(body: bytes, error: Exception) -> CheloniaError:
 
 
 def _check_attributes(body: bytes) -> None:
-    """Count attributes in tags alone: text may hold what looks like one. Raises: TOO_LARGE."""
+    """Count attributes in tags alone: text may look like one. Raises: TOO_LARGE."""
     count = sum(len(_QUOTED.findall(tag)) for tag in _TAG.findall(body))
     if count > bounds.XML_ATTRIBUTES_MAX:
         raise CheloniaError(Kind.TOO_LARGE, cause=f"more than {bounds.XML_ATTRIBUTES_MAX} attributes in one message")

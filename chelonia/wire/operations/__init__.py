@@ -1,1 +1,1 @@
-"""What operations of our services look like on the wire: the SOAP form of each table of `core.operations`."""
+"""The operations of our services on the wire: the SOAP form of each table of `core.operations`."""

@@ -86,7 +86,6 @@ _MODIFY = record(ModifyRequest, "change_id ln change_type section property value
 
 
 def _spec(name: str, method: Any, request: Record, answer: Record) -> Spec:
-    """An operation of the common bulk form."""
     return Spec(method, arguments(method, bulk(name, "requests", request)), answers(name, answer))
 
 

@@ -73,7 +73,7 @@ _TRAVERSE = arguments(
 
 
 def _traverse_take(args: tuple[tuple[LogicalName, ...], Any]) -> tuple[Any, ...]:
-    """The port has no request ids: the place in the list serves as one."""
+    """Number the names: the port has no request ids, so the place in the list serves as one."""
     names, wanted = args
     return tuple((str(index), name) for index, name in enumerate(names)), wanted
 

@@ -1,8 +1,10 @@
 """The Shepherd on the wire: property lists for `get` and `put` as in the original, our own facts as more properties.
 
-Odd and kept: the answers of `get`, `put` and `delete` have roots without a namespace, `toggleReport` answers in the
-Librarian's namespace with the words True and False, and `stat` spells what it does not know "None".
-An original client names checksum and type; we add every checksum known under its own name.
+Odd and kept:
+- The answers of `get`, `put` and `delete` have roots without a namespace.
+- `toggleReport` answers in the Librarian's namespace with the words True and False.
+- `stat` spells unknown values "None".
+An original client names checksum and type; we add every known checksum under its own name.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ def _all(pairs: Pairs, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    """A property of a request or answer. `path`: what it tells. It is left out at its `default`, unless it is told
-    `always`; of `many` values each is told."""
+    """A property of a request or answer. `path`: the attribute with its value. It is left out at its `default` unless
+    `always`; `many`: one property for each value."""
 
     name: str
     path: str
@@ -84,7 +86,7 @@ def _told(properties: Sequence[_Property], item: Any) -> list[tuple[str, str]]:
 
 
 def _values(properties: Sequence[_Property], pairs: Pairs) -> dict[str, Any]:
-    """What is told, by path. Raises: BAD_REQUEST."""
+    """The values in the properties, by path. Raises: BAD_REQUEST."""
     found = _first(pairs)
     return {each.path: _each(each, pairs) if each.many else _value(each, found) for each in properties}
 
@@ -105,7 +107,7 @@ def _value(which: _Property, found: dict[str, str]) -> Any:
 
 
 def _checksum_pairs(sums: Checksums) -> list[tuple[str, str]]:
-    """The original's pair for the checksum it would know (md5 first), then each known one under its own name."""
+    """The original's pair for the first known checksum (md5 first), then each known one under its own name."""
     known = [(name, text) for name in ("md5", "sha256", "adler32") if (text := getattr(sums, name))]
     if not known:
         return []
@@ -184,7 +186,7 @@ def _put_take(item: PutRequest) -> tuple[str, Pairs]:
 
 
 def _plain(cls: Callable[..., Any], base: str, properties: Sequence[_Property]) -> Record:
-    """What has a request id and properties alone."""
+    """Describe a value that has only a request id and properties."""
     return _properties(
         base,
         lambda request_id, pairs: cls(request_id, **_values(properties, pairs)),
@@ -193,7 +195,7 @@ def _plain(cls: Callable[..., Any], base: str, properties: Sequence[_Property]) 
 
 
 def _properties(base: str, make: Any, take: Any) -> Record:
-    """`{requestID, <base>DataList/<base>DataElement*{property,value}}`."""
+    """Describe `{requestID, <base>DataList/<base>DataElement*{property,value}}`."""
     return shaped(make, take, _REQUEST_ID, ListOf(f"{base}DataList", Many(f"{base}DataElement", "pairs", _PAIR)))
 
 

@@ -1,8 +1,8 @@
-"""What an operation and a service are on the wire, before any particular one.
+"""The types of operations and services on the wire.
 
 An `Operation` joins a row of `core.operations` with the descriptions of its request and answer. The four tables
-(`ahash`, ...) are the only place where a SOAP form is written down: codec and WSDL both come from them. What
-has none is asked in the compact encoding alone.
+(`ahash`, ...) are the only place of a SOAP form: codec and WSDL both come from them. An operation without one exists
+in the compact encoding alone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Spec:
     """The SOAP form of one operation.
 
     Fields: `method` of the port; `request` (the value is the argument tuple) and `answer`.
-    `answer_name`: the answer's root element, empty for `<name>Response`; `answer_prefix`: that of the service unless
-    the original was odd (empty: no namespace). `echo`: leaves of the request, by name, that the answer repeats though
-    the port does not know them; then the answer's value is (result, echoed texts).
+    `answer_name`: the answer's root element, empty for `<name>Response`. `answer_prefix`: None for the service's; other
+    ones are oddities of the original (empty: no namespace). `echo`: name of leaves in the request, unknown to the port,
+    that the answer repeats; its value is then (result, echoed texts).
     """
 
     method: Callable[..., Any]
@@ -43,7 +43,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation. `method` is the port's method name, to be called with `call` and the arguments."""
+    """One operation. `method` is the name of the port's method, which takes `call` and the arguments."""
 
     spec: Spec
     name: str
@@ -56,7 +56,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """A service in SOAP: the table of its port, prefix and namespace, operations in the order written down."""
+    """A service in SOAP: the table of its port, prefix and namespace, operations in order."""
 
     name: str
     table: PortTable
@@ -72,7 +72,7 @@ class Service:
 
 
 def service(table: PortTable, prefix: str, specs: tuple[Spec, ...]) -> Service:
-    """The SOAP forms of a port's operations."""
+    """Return the SOAP forms of a port's operations."""
     operations = tuple(_operation(table, spec, prefix) for spec in specs)
     return Service(
         name=table.name,

@@ -1,8 +1,8 @@
 """S3's access control lists as policies of ours, and back. Pure.
 
-Everybody (`AllUsers`) is `ALL`, who has signed (`AuthenticatedUsers`) is `ALL` without `ANONYMOUS`, a person is his DN.
+Everybody (`AllUsers`) is `ALL`, signed requests (`AuthenticatedUsers`) are `ALL` without `ANONYMOUS`, a person is a DN.
 `READ` of a bucket lists it, of an object gets it. `WRITE` of a bucket puts and removes objects. `READ_ACP` comes with
-reading; `WRITE_ACP` changes rights. What a policy says beyond that is not shown.
+reading; `WRITE_ACP` changes rights. Lists do not show other rules of a policy.
 Source: "Access control list (ACL) overview", Amazon S3 User Guide.
 """
 
@@ -28,7 +28,7 @@ _ACTIONS: Final = {
     "FULL_CONTROL": ("read", "addEntry", "removeEntry", "delete", "modifyMetadata", "modifyPolicy"),
 }
 Grant = tuple[str, str]
-"""Who - a DN, one of `GROUPS` or `BUCKET_OWNER` - and which permission."""
+"""Grantee (a DN, one of `GROUPS`, or `BUCKET_OWNER`) and permission."""
 BUCKET_OWNER: Final = "bucket-owner"
 _CANNED: Final[Mapping[str, tuple[Grant, ...]]] = {
     "private": (),
@@ -46,7 +46,7 @@ _GRANTEE: Final = re.compile(r'\s*(id|uri|emailAddress)\s*=\s*(?:"([^"]*)"|([^",
 
 
 def granted(field: Callable[[str], str | None]) -> tuple[Grant, ...] | None:
-    """The grants that header fields give, by a canned list or by grantee; None: they give none. Raises: S3Error."""
+    """Return the grants in header fields, by a canned list or by grantee; None: there are none. Raises: S3Error."""
     name, told = field(ACL), {each: text for each in _FIELDS if (text := field(each))}
     if name and told:
         raise S3Error("InvalidRequest", "Specifying both Canned ACLs and Header Grants is not allowed")
@@ -74,21 +74,21 @@ def _grantees(name: str, text: str) -> list[str]:
 
 
 def by_address() -> S3Error:
-    """The refusal of who is named by his address."""
+    """Return the refusal of a grantee named by e-mail address."""
     return S3Error("UnresolvableGrantByEmailAddress", "persons are known by their DN alone: give it as ID")
 
 
 def canned(name: str) -> tuple[Grant, ...]:
-    """The grants of a canned list, without the owner's. Raises: S3Error."""
+    """Return the grants of a canned list, without the owner's. Raises: S3Error."""
     if name not in _CANNED:
         raise S3Error("InvalidArgument", f"this door has the canned lists {', '.join(_CANNED)}")
     return _CANNED[name]
 
 
 def policy_of(grants: Iterable[Grant], owner: str, there: Mapping[str, str]) -> dict[str, str | None]:
-    """What has to change of a policy for these grants to hold: rules of all and of persons; those of groups stay.
+    """Return the changes of a policy that make these grants hold: rules of all and of persons; those of groups stay.
 
-    Raises: S3Error for a permission or a grantee that is none.
+    Raises: S3Error for an unknown permission or grantee.
     """
     rights: dict[str, set[str]] = {}
     public: set[str] = set()
@@ -108,7 +108,7 @@ def policy_of(grants: Iterable[Grant], owner: str, there: Mapping[str, str]) -> 
 
 
 def grants_of(policy: Mapping[str, str], owner: str) -> tuple[Grant, ...]:
-    """The grants that a policy amounts to: groups, the owner, other persons."""
+    """Return the grants in a policy: of groups, the owner, other persons."""
     grants: list[Grant] = []
     everybody = _allowed(policy.get(ALL, ""))
     signed = {word.removeprefix("-") for word in policy.get(ANONYMOUS, "").split() if word.startswith("-")} & everybody

@@ -21,13 +21,16 @@ from chelonia.wire.xml import escape, leaf
 
 XML: Final = (("Content-Type", "application/xml"),)
 _SAFE: Final = "/-._~*"
-"""What stands for itself where keys are encoded, beside letters and digits."""
+"""Characters that encoded keys keep, beside letters and digits."""
 _SPACE: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it. `version`: its id, or
-    that of an open upload; `order`: among those of a key, "": it has the key now; `removed`: it is a delete marker."""
+    """One key of a listing, or (`common`) a prefix that stands for all keys that begin with it.
+
+    Args: `version`: id of the version, or of an open upload; `order`: among the versions of a key, "": it has the key
+    now. `removed`: it is a delete marker.
+    """
 
     key: str
     common: bool = False
@@ -42,8 +45,11 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a listing was asked for. `v2`: the second version of the call; `after`: keys up to it are left out, but of
-    this one the versions or uploads behind `mark`; `token`: where the page before ended, as it was sent."""
+    """The request of a listing.
+
+    Args: `v2`: the second version of the call. `after`: it shows later keys, and of this one only versions or uploads
+    behind `mark`. `token`: the end of the page before, as the client sent it.
+    """
 
     bucket: str
     prefix: str = ""
@@ -58,9 +64,9 @@ class Asked:
 
 
 def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
-    """A page of a listing; `next_token`: how it goes on, "": it does not."""
+    """Return a page of a listing; `next_token`: of the next page, "": there is none."""
     text = _encoded if asked.encoded else str
-    prefix = text(asked.prefix) if asked.v2 else asked.prefix  # botocore undoes the coding of the second version's
+    prefix = text(asked.prefix) if asked.v2 else asked.prefix  # botocore decodes only the second version's
     out = [leaf("Name", asked.bucket), leaf("Prefix", prefix), leaf("MaxKeys", str(asked.limit))]
     if asked.delimiter:
         out.append(leaf("Delimiter", text(asked.delimiter)))
@@ -85,7 +91,7 @@ def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
 
 
 def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
-    """A page of the versions of keys, of each the newest first."""
+    """Return a page of the versions of keys, the newest of each key first."""
     text = _encoded if asked.encoded else str
     out = [leaf("Name", asked.bucket), leaf("MaxKeys", str(asked.limit)), *_marked(asked, items, "Version", more=more)]
     before = asked.after if asked.mark else ""
@@ -93,7 +99,7 @@ def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
         if item.common:
             out.append(_prefix(text(item.key)))
             continue
-        has_key = not item.order or item.key != before  # it may have come back to it since the page before
+        has_key = not item.order or item.key != before  # it may have got the key back since the page before
         latest = leaf("VersionId", item.version) + leaf("IsLatest", "true" if has_key else "false")
         before = item.key
         if item.removed:
@@ -105,7 +111,7 @@ def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
 
 
 def _marked(asked: Asked, items: Sequence[Item], of: str, *, more: bool) -> list[str]:
-    """What stands before the items of a listing that has several `of` a key."""
+    """The elements before the items of a listing that has several `of` a key."""
     text = _encoded if asked.encoded else str
     out = [leaf("KeyMarker", text(asked.after)), leaf(f"{of}IdMarker", asked.mark), leaf("Prefix", text(asked.prefix))]
     out += [leaf("Delimiter", text(asked.delimiter))] if asked.delimiter else []
@@ -120,7 +126,7 @@ def _prefix(text: str) -> str:
 
 
 def _keys(keys: Sequence[str], *, encoded: bool) -> list[str]:
-    """Keys as elements: of a whole page at once, as most hold nothing that XML or a URL says otherwise."""
+    """Keys as elements, a whole page at once: most need no escaping."""
     joined = "\n".join(keys)
     text = escape(quote(joined, safe=f"{_SAFE}\n") if encoded else joined)
     found = text.split("\n") if text else []
@@ -140,7 +146,7 @@ def _told(item: Item, *, owner: bool) -> str:
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
-    """Buckets that somebody may read: names, and when they were made (ns). `token`: how the list goes on."""
+    """Return the list of a caller's buckets: names, and when they were made (ns). `token`: of the next page."""
     told = "".join(
         f"<Bucket>{leaf('Name', name)}{leaf('CreationDate', instant(made))}</Bucket>" for name, made in found
     )
@@ -149,7 +155,7 @@ def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> by
 
 
 def location(region: str) -> bytes:
-    """Where a bucket is."""
+    """Return the region of a bucket."""
     return _document("LocationConstraint", region)
 
 
@@ -157,26 +163,26 @@ COPIED: Final = "CopyObjectResult"
 
 
 def copied(etag: str, modified_ns: int, name: str = COPIED, checksum: tuple[str, str] = ("", "")) -> bytes:
-    """The answer to a copy."""
+    """Return the answer to a copy."""
     told = leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag))
     kind = leaf("ChecksumType", kind_of(checksum[1])) if checksum[1] and name == COPIED else ""
     return _document(name, told + _checksum(*checksum) + kind)
 
 
 def upload_created(bucket: str, key: str, upload: str) -> bytes:
-    """The answer to who has opened an upload."""
+    """Return the answer to a new upload."""
     told = leaf("Bucket", bucket) + leaf("Key", key) + leaf("UploadId", upload)
     return _document("InitiateMultipartUploadResult", told)
 
 
 def posted(url: str, bucket: str, key: str, etag: str) -> bytes:
-    """The answer to a form that asks for one."""
+    """Return the answer to a form that asks for one."""
     told = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
     return _document("PostResponse", told)
 
 
 def completed(url: str, bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
-    """The answer to who has completed an upload. `checksum`: name and base64, as in all answers."""
+    """Return the answer to a completed upload. `checksum`: name and base64, as in all answers."""
     where = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key)
     told = _checksum(*checksum)
     kind = leaf("ChecksumType", kind_of(checksum[1])) if told else ""
@@ -189,8 +195,7 @@ def _checksum(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartSizes:
-    """Of an object in parts, how many it has, and sizes of those behind `after` by number, at most `limit`, with the
-    checksum of each."""
+    """The parts of an object: their `count`, and size and checksum of each behind number `after`, at most `limit`."""
 
     count: int
     after: int
@@ -201,7 +206,7 @@ class PartSizes:
 def attributes(
     wanted: Collection[str], size: int, etag: str, checksum: tuple[str, str], told: PartSizes | None
 ) -> bytes:
-    """What an object is like, of what was asked for; `checksum`: the algorithm and the value, "": none is known."""
+    """Return the `wanted` attributes of an object; `checksum`: algorithm and value, "": none is known."""
     out = [leaf("ETag", etag)] if "ETag" in wanted else []
     if "Checksum" in wanted and checksum[0]:
         out.append(f"<Checksum>{_checksum(*checksum)}{leaf('ChecksumType', kind_of(checksum[1]))}</Checksum>")
@@ -220,7 +225,7 @@ def attributes(
 
 
 def parts(target: tuple[str, str], upload: str, page: PartPage, asked: tuple[int, int], scheme: InParts) -> bytes:
-    """A page of the parts of an upload of `target` (bucket, key); `asked`: how many at most, behind which number."""
+    """Return a page of the parts of an upload of `target` (bucket, key); `asked`: most of them, behind which number."""
     (bucket, key), (limit, after) = target, asked
     out = [leaf("Bucket", bucket), leaf("Key", key), leaf("UploadId", upload)]
     if scheme.asked:
@@ -239,7 +244,7 @@ def parts(target: tuple[str, str], upload: str, page: PartPage, asked: tuple[int
 
 
 def uploads(asked: Asked, shown: Sequence[Item], *, more: bool) -> bytes:
-    """A page of open uploads."""
+    """Return a page of open uploads."""
     text = _encoded if asked.encoded else str
     out = [leaf("Bucket", asked.bucket), leaf("MaxUploads", str(asked.limit))]
     out += _marked(asked, shown, "Upload", more=more)
@@ -255,8 +260,8 @@ def uploads(asked: Asked, shown: Sequence[Item], *, more: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class KeyRemoved:
-    """What became of a key that was to go, or of one of its versions. `marker`: the id of the delete marker that was
-    made, or that went (`version` is its own then)."""
+    """The result of removing a key, or one of its versions. `marker`: id of the delete marker that was made, or removed
+    (`version` is then its own)."""
 
     key: str
     version: str = ""
@@ -265,7 +270,7 @@ class KeyRemoved:
 
 
 def deleted(outcomes: Iterable[KeyRemoved], *, quiet: bool) -> bytes:
-    """The answer to a bulk deletion: what became of each key."""
+    """Return the answer to a bulk deletion: the result of each key."""
     out = []
     for each in outcomes:
         told = leaf("Key", each.key)
@@ -282,13 +287,13 @@ def deleted(outcomes: Iterable[KeyRemoved], *, quiet: bool) -> bytes:
 
 
 def tags(found: Mapping[str, str]) -> bytes:
-    """The tags of something."""
+    """Return the tags of an object or bucket."""
     told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in sorted(found.items()))
     return _document("Tagging", f"<TagSet>{told}</TagSet>")
 
 
 def cors(rules: Iterable[CorsRule]) -> bytes:
-    """The rules of a bucket for pages of other origins."""
+    """Return the CORS rules of a bucket."""
     out = []
     for rule in rules:
         told = leaf("ID", rule.id) if rule.id else ""
@@ -302,7 +307,7 @@ def cors(rules: Iterable[CorsRule]) -> bytes:
 
 
 def acl(owner: str, grants: Iterable[Grant]) -> bytes:
-    """An access control list."""
+    """Return an access control list."""
     space = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
     told = []
     for who, permission in grants:
@@ -314,22 +319,22 @@ def acl(owner: str, grants: Iterable[Grant]) -> bytes:
 
 
 def plain(name: str) -> bytes:
-    """A document without content: what is asked for has never been set."""
+    """Return a document without content, for a setting that was never made."""
     return _document(name, "")
 
 
 def versioning(status: str) -> bytes:
-    """Whether a bucket keeps versions; "": nobody has ever said so."""
+    """Return whether a bucket keeps versions; "": never set."""
     return _document("VersioningConfiguration", leaf("Status", status) if status else "")
 
 
 def payer() -> bytes:
-    """Who pays for requests: whoever keeps the cluster."""
+    """Return the payer of requests: always the bucket's owner."""
     return _document("RequestPaymentConfiguration", leaf("Payer", "BucketOwner"))
 
 
 def instant(ns: int) -> str:
-    """An instant as S3 writes it, to the millisecond below."""
+    """Return an instant as S3 writes it, rounded down to the millisecond."""
     return f"{iso_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z"
 
 

@@ -1,7 +1,7 @@
-"""Keys that have no place of their own as Logical Names, and where they are kept: apart, in one collection of a bucket.
+"""Keys that cannot be Logical Names, and the collection of a bucket that keeps them apart.
 
-A key is kept apart when it is no path of lawful names (`a//b`, `dir/` with bytes, `..`, control characters), or when
-its place is taken: `a` beside `a/b`. It is written in lawful names so that their byte order is that of the keys:
+A key is kept apart when it is no path of lawful names: `a//b`, `dir/` with bytes, `..`, control characters. So is a key
+whose place is taken: `a` beside `a/b`. It is spelled in lawful names so that their byte order is that of the keys:
 
     up to %         % and two hexadecimal digits, as in a URL
     /               .~
@@ -10,7 +10,7 @@ its place is taken: `a` beside `a/b`. It is written in lawful names so that thei
     any other       as it is
 
 The text is cut into names of `CUT` characters. Each begins with `=`, and all but the last end with `+`.
-Invariants: `key_of` undoes `path_of`; paths order as their keys do; the path of a key begins with `prefix_of` of each
+Invariants: `key_of` undoes `path_of`; paths order as their keys do. The path of a key begins with `prefix_of` of each
 of its beginnings. Pure.
 """
 
@@ -24,20 +24,20 @@ from chelonia.core.errors import CheloniaError
 from chelonia.core.names import check_name
 
 RESERVED: Final = "\N{REFERENCE MARK}"
-"""What a bucket has right below it under names that begin so is no key: such keys are kept apart themselves."""
+"""Beginning of names right below a bucket that are no keys; keys that begin so are kept apart themselves."""
 COLLECTION: Final = f"{RESERVED}keys"
-"""The collection of a bucket that has the keys kept apart."""
+"""Name of the collection that has the keys kept apart."""
 CUT: Final = 63
 """Characters of one name: at most 252 bytes, and the two marks, of the 255 that a name may have."""
 AFTER: Final = "\U0010ffff"
-"""Behind every character that a key may go on with."""
+"""Character that sorts behind every one that a key may go on with."""
 _LOW, _HIGH = "%", "\xa0"
 _ESCAPED: Final = re.compile("[\x00-%/\x7f-\xa0]|\\.(?=[}-\U0010ffff])")
 _ESCAPES: Final = re.compile("%([0-9A-F]{2})|\xa0([0-9A-F]{2})|\\.([~}])")
 
 
 def is_name(key: str, depth: int) -> bool:
-    """Whether a key is a path of lawful names, in a bucket that has `depth` names itself."""
+    """Return whether a key is a path of lawful names, in a bucket whose own path has `depth` names."""
     parts = key.removesuffix("/").split("/")
     if key.startswith(RESERVED) or depth + len(parts) > bounds.LN_DEPTH_MAX:
         return False
@@ -50,19 +50,19 @@ def is_name(key: str, depth: int) -> bool:
 
 
 def path_of(key: str) -> tuple[str, ...]:
-    """The names below a bucket under which a key is kept apart."""
+    """Return the names below a bucket under which a key is kept apart."""
     return (COLLECTION, *prefix_of(key).split("/"))
 
 
 def prefix_of(beginning: str, cut: int = CUT) -> str:
-    """What the paths below `COLLECTION` begin with, of all keys that begin so; `cut`: characters of one name."""
+    """Return the common beginning of paths below `COLLECTION`, for keys with this `beginning`; `cut`: see `CUT`."""
     text = _ESCAPED.sub(_escape, beginning)
     names = [f"={text[at : at + cut]}" for at in range(0, len(text), cut)]
     return "+/".join(names)
 
 
 def key_of(path: str, cut: int = CUT) -> str | None:
-    """The key that a path below `COLLECTION` is of; None: nobody keeps a key so."""
+    """Return the key of a path below `COLLECTION`; None if it is the path of no key."""
     names = path.split("/")
     text = "".join(name[1:].removesuffix("+") if at < len(names) - 1 else name[1:] for at, name in enumerate(names))
     key = _ESCAPES.sub(_unescape, text)

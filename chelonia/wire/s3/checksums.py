@@ -1,7 +1,7 @@
-"""The checksums that clients send beside a body, and what is measured of one as it passes. Pure.
+"""The checksums that clients send beside a body, and those that the door measures as it passes. Pure.
 
-Of an object in parts a checksum is of the whole body, put together from those of the parts without reading, or
-(composite) of the parts' checksums one after the other, with their number behind a dash.
+A checksum of an object in parts is of the whole body, combined from those of the parts without reading. Or it is
+composite: of the parts' checksums one after the other, with the number of parts behind a dash.
 Source: "Checking object integrity", Amazon S3 User Guide; ETag of a body in one piece: its MD5 (RFC 1864 in hex).
 """
 
@@ -27,7 +27,7 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
     "sha256": hashlib.sha256,
 }
-"""What clients may name, in `x-amz-checksum-<name>`."""
+"""Algorithms that clients may name, in `x-amz-checksum-<name>`."""
 
 _ABOUT: Final = tuple(f"{PREFIX}{what}" for what in ("algorithm", "mode", "type"))
 _ANY: Final = f"one of {PREFIX}{', -'.join(ALGORITHMS)}"
@@ -37,7 +37,7 @@ _COMPOSITE: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """The checksum of an object in parts, as its upload was opened. `asked`: its client named it."""
+    """The kind of checksum of an object in parts, chosen when its upload was opened. `asked`: the client named it."""
 
     name: str = "crc64nvme"
     composite: bool = False
@@ -45,7 +45,7 @@ class InParts:
 
     @property
     def kept(self) -> tuple[str, str]:
-        """What an open upload keeps of it, in the place of a checksum; empty when nobody asked for one."""
+        """The form that an open upload stores in place of a checksum; empty unless the client named one."""
         return (self.name, _COMPOSITE if self.composite else "") if self.asked else ("", "")
 
     @property
@@ -54,7 +54,7 @@ class InParts:
         return kind_of(_COMPOSITE if self.composite else "")
 
     def joined(self, pieces: Sequence[tuple[str, int]]) -> str:
-        """The checksum of pieces one after the other. `pieces`: of each its checksum (hex) and its length in bytes."""
+        """Return the checksum of joined pieces. `pieces`: of each its checksum (hex) and its length in bytes."""
         if self.composite:
             hashed = ALGORITHMS[self.name]()
             hashed.update(b"".join(bytes.fromhex(value) for value, _ in pieces))
@@ -63,7 +63,7 @@ class InParts:
 
 
 def in_parts(name: str, kind: str) -> InParts:
-    """What the header fields of a new upload ask for. Raises: S3Error."""
+    """Return the kind of checksum that the header fields of a new upload ask for. Raises: S3Error."""
     lower, upper = name.lower(), kind.upper()
     if not lower and not upper:
         return InParts()
@@ -78,23 +78,23 @@ def in_parts(name: str, kind: str) -> InParts:
 
 
 def of_upload(kept: tuple[str, str]) -> InParts:
-    """What an open upload keeps; nothing that this door wrote is as if none was asked for."""
+    """Return the kind of checksum stored with an open upload; the default unless this door stored it."""
     name, value = kept
     return InParts(name, value == _COMPOSITE, asked=True) if name in ALGORITHMS else InParts()
 
 
 def kind_of(value: str) -> str:
-    """The type of a checksum in base64."""
+    """Return the type of a checksum in base64."""
     return "COMPOSITE" if _COMPOSITE in value else "FULL_OBJECT"
 
 
 def to_base64(digits: str) -> str:
-    """A checksum in hex, as S3 spells it."""
+    """Return a checksum in hex as S3 spells it."""
     return base64.b64encode(bytes.fromhex(digits)).decode()
 
 
 def named(fields: Mapping[str, str]) -> dict[str, str]:
-    """The checksums that header fields give, by name. Raises: S3Error for several, or one that is none."""
+    """Return the checksum in header fields, by name. Raises: S3Error (several, unknown or malformed)."""
     lower = {name.lower(): value for name, value in fields.items() if value}
     given = {name.removeprefix(PREFIX): lower[name] for name in lower if name.startswith(PREFIX) and name not in _ABOUT}
     if unknown := given.keys() - ALGORITHMS.keys():
@@ -107,7 +107,7 @@ def named(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def decoded(text: str, size: int, what: str, code: str = "BadDigest") -> bytes:
-    """A digest in base64. Raises: S3Error."""
+    """Decode a digest of `size` bytes in base64. Raises: S3Error."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -118,7 +118,7 @@ def decoded(text: str, size: int, what: str, code: str = "BadDigest") -> bytes:
 
 
 def asked_for(field: str, name: str) -> str:
-    """The checksum to measure because the client named it alone, "": none. Raises: S3Error."""
+    """Return the checksum to measure when the client only names it; "": none. Raises: S3Error."""
     lower = name.lower()
     if lower and lower not in ALGORITHMS:
         raise S3Error("InvalidRequest", f"the value of {field} is one of {', '.join(map(str.upper, ALGORITHMS))}")
@@ -126,7 +126,7 @@ def asked_for(field: str, name: str) -> str:
 
 
 def announced(trailer: str) -> str:
-    """The name of the checksum that `x-amz-trailer` announces, "": none. Raises: S3Error for anything else."""
+    """Return the name of the checksum that `x-amz-trailer` announces; "": none. Raises: S3Error for anything else."""
     names = [name.strip().lower() for name in trailer.split(",") if name.strip()]
     if not names:
         return ""
@@ -137,10 +137,10 @@ def announced(trailer: str) -> str:
 
 
 class Measured:
-    """What is measured of one body: its MD5, its SHA-256 where it is told, and one checksum of the client's choice."""
+    """The sums of one body: its MD5, its SHA-256 if the client states one, and a checksum of the client's choice."""
 
     def __init__(self, *, md5: bytes = b"", sha256: str = "", checksum: str = "", value: str = "") -> None:
-        """`md5`, `sha256` (hex) and `value` (base64): what they must be; empty: not said (`value`: yet)."""
+        """Args: `md5`, `sha256` (hex), `value` (base64): the required sums; empty: none (`value`: none yet)."""
         self._md5, self._sha256, self.checksum, self._value = md5, sha256, checksum, value
         self._hashes: dict[str, Hash] = {"md5": hashlib.md5(usedforsecurity=False)}
         if sha256 or checksum == "sha256":
@@ -155,12 +155,12 @@ class Measured:
             each.update(data)
 
     def want(self, name: str) -> None:
-        """Measure one more, of a body that has not come yet."""
+        """Measure one more checksum; call it before the body comes."""
         if name not in self._hashes:
             self._hashes[name] = ALGORITHMS[name]()
 
     def hex(self, name: str) -> str:
-        """One checksum that is measured, in hexadecimal digits."""
+        """Return one of the measured checksums in hexadecimal digits."""
         return self._hashes[name].digest().hex()
 
     @property
@@ -170,11 +170,11 @@ class Measured:
 
     @property
     def told(self) -> str:
-        """The checksum in base64, "" where there is none."""
+        """The client's checksum in base64; "" without one."""
         return to_base64(self.hex(self.checksum)) if self.checksum else ""
 
     def check(self, trailers: Mapping[str, str]) -> None:
-        """Compare with what was said, in trailing fields too. Raises: S3Error."""
+        """Compare with the required sums, also those in trailing fields. Raises: S3Error."""
         if self._md5 and self._md5 != self._hashes["md5"].digest():
             raise S3Error("BadDigest", "The Content-MD5 you specified did not match what we received")
         if self._sha256 and self._sha256 != self._hashes["sha256"].digest().hex():

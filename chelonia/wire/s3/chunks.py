@@ -1,8 +1,8 @@
 """Bodies in `aws-chunked` coding: the bytes in them, each chunk's signature, and the checksums that trail them. Pure.
 
-Decodes piece by piece. A chunk's bytes are given out before its signature is known to be right; whoever stores them
-makes nothing of them until `end` has been reached without an error. Source: "Signature calculations for the
-authorization header: transferring payload in multiple chunks" and "... trailing headers", Amazon S3 API Reference.
+It decodes piece by piece, and returns a chunk's bytes before it has checked their signature. The caller must not use
+them until `end` has returned without an error. Source: "Signature calculations for the authorization header:
+transferring payload in multiple chunks" and "... trailing headers", Amazon S3 API Reference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SIGNED_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 UNSIGNED_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 STREAMING: Final = (SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER)
 LINE_BYTES_MAX: Final = 1024
-"""A chunk's head, or a trailing field: a signature, or the longest checksum with its name."""
+"""Bytes of a chunk's head, or a trailing field: a signature, or the longest checksum with its name."""
 CHUNKS_FEW: Final = 1000
 CHUNK_BYTES_MIN: Final = 256
-"""Of more chunks than a few so many bytes each, on average: each costs as much as some hundred bytes. Amazon takes none
-of less than 8 KiB, but clients that read pipes send what comes."""
+"""Average bytes of chunks beyond a few: each costs as much as some hundred bytes. Amazon takes none below 8 KiB, but
+clients that read pipes send smaller ones."""
 TRAILERS_MAX: Final = 8
 """Trailing fields: one checksum, and a signature."""
 
@@ -36,7 +36,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """What chunks are signed with: the day's key, stamp and scope, and the signature of the request, the first seed."""
+    """The input of chunks' signatures: the day's key, stamp and scope, and the request's signature, the first seed."""
 
     key: bytes
     stamp: str
@@ -45,10 +45,10 @@ class Signing:
 
 
 class ChunkDecoder:
-    """Decodes one body. `length`: bytes it must hold once decoded, -1: not known."""
+    """Decodes one body. `length`: bytes it must hold once decoded, -1: unknown."""
 
     def __init__(self, payload: str, length: int, signing: Signing | None) -> None:
-        """`payload`: one of `STREAMING`; `signing` is needed for those that are signed."""
+        """Args: `payload`: one of `STREAMING`; `signing`: needed for the signed ones."""
         assert payload in STREAMING, "a coding of this module"
         assert signing is not None or payload == UNSIGNED_TRAILER, "signed chunks need a key"
         self._signing = signing if payload != UNSIGNED_TRAILER else None
@@ -62,12 +62,12 @@ class ChunkDecoder:
         self._hash = hashlib.sha256()
         self._reading = self._body()
         self.trailers: dict[str, str] = {}
-        """Trailing fields, names in lower case; complete once `end` has been reached."""
+        """Trailing fields, names in lower case; complete once `end` has returned."""
         self.announced = ""
-        """The trailing field that has to come, "": none."""
+        """The trailing field that has to come; "": none."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take a piece of the body; return what is known of its content. Raises: S3Error."""
+        """Take a piece of the body; return the content decoded so far. Raises: S3Error."""
         self._buffer += data
         next(self._reading)
         out = bytes(self._out)
@@ -75,7 +75,7 @@ class ChunkDecoder:
         return out
 
     def end(self) -> None:
-        """The body has ended. Raises: S3Error when it was not whole."""
+        """End the body. Raises: S3Error when it was not whole."""
         if not self._whole:
             raise S3Error("IncompleteBody", "the body ended before its last chunk")
         if self.announced and not self.trailers.get(self.announced):
@@ -84,7 +84,7 @@ class ChunkDecoder:
             raise S3Error("IncompleteBody", f"x-amz-decoded-content-length says {self._length} bytes, {self._got} came")
 
     def _body(self) -> Iterator[None]:
-        """Go through the body; yields where more of it has to come."""
+        """Read the body; yield where it needs more."""
         while left := self._begun((yield from self._line())):
             while left:
                 while not self._buffer:
@@ -98,13 +98,13 @@ class ChunkDecoder:
             pass
         self._whole = True
         self._check_trailers()
-        while not self._buffer.strip() and len(self._buffer) <= LINE_BYTES_MAX:  # what follows is kept
+        while not self._buffer.strip() and len(self._buffer) <= LINE_BYTES_MAX:  # blanks that follow are kept
             yield
         raise S3Error("IncompleteBody", "bytes follow the last chunk")
 
     def _taken(self, most: int) -> int:
-        """Give out bytes of a chunk; how many. They are no variable of `_body`: where that stopped, it is garbage that
-        only the collector finds."""
+        """Move bytes of a chunk to the output; return how many."""
+        # No variable of `_body` may hold them: a generator that stopped is garbage that only the collector finds.
         part = bytes(self._buffer[:most])
         del self._buffer[: len(part)]
         self._out += part
@@ -114,7 +114,7 @@ class ChunkDecoder:
         return len(part)
 
     def _line(self) -> Generator[None, None, bytes]:
-        """The next line without its end."""
+        """Return the next line without its end."""
         while (end := self._buffer.find(b"\n", 0, LINE_BYTES_MAX + 2)) < 0:
             if len(self._buffer) > LINE_BYTES_MAX:
                 raise S3Error("InvalidRequest", f"a line of a chunked body is longer than {LINE_BYTES_MAX} bytes")
@@ -124,7 +124,7 @@ class ChunkDecoder:
         return line
 
     def _begun(self, line: bytes) -> int:
-        """How many bytes the chunk has that begins with this line; the last one has none."""
+        """Return the bytes of the chunk that begins with this line; the last chunk has none."""
         found = _HEAD.match(line)
         if not found or (self._signing is not None) is not (found[2] is not None):
             raise S3Error("InvalidRequest", "a chunk begins with its size in hexadecimal digits and its signature")
@@ -138,7 +138,7 @@ class ChunkDecoder:
         return size
 
     def _is_last(self, line: bytes) -> bool:
-        """Take a trailing field; whether it is the end of them."""
+        """Take a trailing field; return whether this is their end."""
         if not line:
             signed = self.trailers.get("x-amz-trailer-signature")
             # An empty line before the signature: some clients send one.

@@ -1,4 +1,4 @@
-"""What a client says when it completes an upload in parts, held against the parts that have arrived. Pure."""
+"""Checks a client's completion of an upload in parts against the parts that have arrived. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from chelonia.wire.s3.requests import CompletedPart
 
 
 def completed(fields: Mapping[str, str], said: Sequence[CompletedPart], etag: str, arrived: PartPage) -> Facts:
-    """What is kept of an object of these parts; its checksum is put together from theirs, where all are known.
+    """Return the facts of an object of these parts, with a checksum combined from theirs if all are known.
 
-    Parts that have not arrived, or as others, are left to the sealing.
+    The sealing, not this, refuses parts that are missing or differ.
 
-    Args: `fields`: header fields, names in lower case; `etag`: the object's; `arrived`: all parts of the upload.
-    Raises: S3Error for a checksum or a size that is another than was said.
+    Args: `fields`: header fields, names in lower case; `said`: the client's list. `etag`: the object's; `arrived`: all
+        parts of the upload.
+    Raises: S3Error for a checksum or a size that differs from the client's.
     """
     kept, stored = facts.facts_of(arrived.user), {part.number: part for part in arrived.parts}
     scheme = of_upload(kept.checksum)

@@ -1,7 +1,7 @@
-"""Which pages of other origins a browser may let use a bucket: its CORS rules, and what an answer says by them. Pure.
+"""The CORS rules of a bucket: which pages of other origins may use it, and the header fields that say so. Pure.
 
-A rule lets a page ask; what it may do then its signature decides, as for everybody: cookies and certificates of a
-browser count for nothing at this door, so no answer allows credentials.
+A rule only lets a page send a request; its signature decides the rights, as for everybody. Cookies and certificates of
+a browser do not count at this door, so no answer allows credentials.
 Source: Amazon S3 API Reference, "PutBucketCors"; WHATWG Fetch, "CORS protocol".
 """
 
@@ -17,15 +17,15 @@ from chelonia.wire.s3.errors import S3Error
 METHODS: Final = ("GET", "PUT", "HEAD", "POST", "DELETE")
 RULES_MAX: Final = 100
 RULES_BYTES_MAX: Final = 16 * 1024
-"""Of all texts in the rules of one bucket."""
+"""Bytes of all texts in the rules of one bucket."""
 VARY: Final = ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method")
 
 
 class CorsRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which `origins` may use which `methods` and send which header `fields`, by patterns with at most one `*` each.
+    """The `methods` and header `fields` that pages of these `origins` may send. Patterns have at most one `*` each.
 
     - `exposed`: fields of an answer that they may read
-    - `max_age_s`: how long a browser may go by it; -1: not said
+    - `max_age_s`: how long a browser may keep the rule; -1: not stated
     """
 
     origins: tuple[str, ...]
@@ -37,7 +37,7 @@ class CorsRule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that somebody wrote."""
+        """All texts that a user wrote."""
         return (*self.origins, *self.methods, *self.fields, *self.exposed, self.id)
 
 
@@ -63,9 +63,9 @@ def check(rules: Sequence[CorsRule]) -> None:
 def allowed(
     rules: Sequence[CorsRule], origin: str, method: str, asked: Sequence[str] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """The header fields of an answer to a page of an origin, by the first rule that lets it; (): none does.
+    """Return the header fields of an answer to a page of an origin, by the first rule that allows it; (): none does.
 
-    Args: `asked`: the header fields that a preflight request says will be sent; None: this is no preflight.
+    Args: `asked`: the header fields that a preflight request announces; None: this is no preflight.
     """
     for rule in rules:
         pattern = next((pattern for pattern in rule.origins if _fits(pattern, origin)), None)

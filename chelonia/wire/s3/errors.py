@@ -1,6 +1,6 @@
 """Errors as S3's clients know them: a code, its HTTP status, and an XML body that names the cure. Pure.
 
-What the rest of the system raises is translated by `core.errors.TABLE`; what only this protocol knows is an `S3Error`.
+`core.errors.TABLE` translates errors of the rest of the system; those of this protocol alone are an `S3Error`.
 Source: Amazon S3 API Reference, "Error responses".
 """
 
@@ -74,16 +74,16 @@ CODES: Final[dict[str, tuple[int, Kind]]] = {
     "UnresolvableGrantByEmailAddress": (400, Kind.BAD_REQUEST),
     "XAmzContentSHA256Mismatch": (400, Kind.CHECKSUM),
 }
-"""Code -> HTTP status, and what kind of failure it is to logs and metrics."""
+"""Code -> HTTP status, and the kind of failure in logs and metrics."""
 _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
 CONDITIONS: Final = {
     f"{prefix}{name}".lower(): f"{prefix}{name}" for prefix in ("", "x-amz-copy-source-") for name in _CONDITIONS
 }
-"""Header fields with conditions, in lower case -> as an error names them."""
+"""Names of header fields with conditions: in lower case -> as an error shows them."""
 
 
 class S3Error(CheloniaError):
-    """A failure that only this protocol has a name for; `fields`: header fields that tell more of it."""
+    """A failure that only this protocol has a name for; `fields`: header fields with more about it."""
 
     def __init__(self, code: str, cause: str, subject: str = "", fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(CODES[code][1], "s3", subject, cause)
@@ -92,24 +92,25 @@ class S3Error(CheloniaError):
 
 
 def code_of(error: CheloniaError) -> str:
-    """The S3 code of any error. What was waited for in vain inside the cluster is no fault of the client's."""
+    """Return the S3 code of any error."""
     if isinstance(error, S3Error):
         return error.code
+    # A timeout inside the cluster is no fault of the client's.
     return "ServiceUnavailable" if error.kind in (Kind.TIMEOUT, Kind.INCOMPLETE) else error.meaning.s3
 
 
 def status_of(code: str) -> int:
-    """The HTTP status of a code."""
+    """Return the HTTP status of a code."""
     return CODES[code][0]
 
 
 def error_body(error: CheloniaError, resource: str, request_id: str, asked: Iterable[str] = ()) -> bytes:
-    """The XML of an error.
+    """Return the XML of an error.
 
     Args:
-        resource: the path asked for; `asked`: names of the request's header fields. A condition that does not hold is
-            named where it was the only one: fsspec's s3fs tells by it, and by the message, that a file is there.
+        resource: the requested path; `asked`: names of the request's header fields.
     """
+    # A failed condition is named if it was the only one: by it and the message fsspec's s3fs sees that a file exists.
     code, cause = code_of(error), error.cause or error.op or error.kind.value
     conditions: list[str] = []
     if code == "PreconditionFailed":

@@ -1,4 +1,4 @@
-"""What S3 keeps of an object beside its bytes: header fields, user metadata, tags, a checksum. Pure.
+"""The facts that S3 keeps of an object beside its bytes: header fields, user metadata, tags, a checksum. Pure.
 
 All of it is one property of the entry's user metadata, as JSON, so that it changes as one with the bytes.
 """
@@ -19,28 +19,28 @@ PROPERTY: Final = "s3"
 """The property of the section `metadata`."""
 USER: Final = "x-amz-meta-"
 USER_BYTES_MAX: Final = 2048
-"""User metadata of one object, names and values: as Amazon has it."""
+"""Bytes of the user metadata of one object, names and values: Amazon's bound."""
 HEADERS_BYTES_MAX: Final = 8192
 KEPT: Final = (
     "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires",
     "x-amz-website-redirect-location",
 )  # fmt: skip
-"""Header fields that are given back as they came."""
+"""Header fields that answers repeat as they came."""
 BINARY: Final = "binary/octet-stream"
-"""The type of what came without one."""
+"""Media type of an object that came without one."""
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the door keeps of an object or bucket beside its bytes.
+    """The facts that the door keeps of an object or bucket beside its bytes.
 
     - `headers` by name as in `KEPT`
     - `user`: names in lower case, without the prefix
     - `checksum`: name and base64, of the bytes that `etag` names: another door may have put others
     - `version`: of an object, "": null
     - `versioning`: of a bucket, whether it keeps versions
-    - `location`: of a bucket, as its maker said
+    - `location`: of a bucket, as its creator chose
     - `cors`: of a bucket, its rules
-    - `acl`: of an open upload, the canned list that its object gets, or `grants`, who gets which permission
+    - `acl`: of an open upload, the canned list for its object; or `grants`: grantees and permissions
     """
 
     headers: dict[str, str] = {}
@@ -61,7 +61,7 @@ _ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(Facts)
 
 
 def facts_of(user: Mapping[str, str]) -> Facts:
-    """What is known of an object, by its user metadata; nothing of what another door wrote."""
+    """Return the facts in an object's user metadata; none unless this door can have written them."""
     text = user.get(PROPERTY, "")
     if not text:
         return NOTHING
@@ -73,7 +73,7 @@ def facts_of(user: Mapping[str, str]) -> Facts:
 
 
 def _is_ours(known: Facts) -> bool:
-    """Whether this door can have written it; a user who did says what he likes, and answers show it."""
+    """Whether this door can have written it. If a user did, answers show his values."""
     name, value = known.checksum
     return (
         set(known.headers) <= set(KEPT)
@@ -85,35 +85,35 @@ def _is_ours(known: Facts) -> bool:
 
 
 def stored(facts: Facts) -> dict[str, str]:
-    """The user metadata that keep facts."""
+    """Return the user metadata that keep facts."""
     return {PROPERTY: _ENCODER.encode(facts).decode()}
 
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-"""What a name of a header field is (RFC 9110), and what no value may hold. Fields of forms may hold anything."""
+"""Names of header fields (RFC 9110), and characters that no value may hold. Fields of forms may hold anything."""
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 _WORD = re.compile(r"[0-9A-Za-z+/=-]*")
-"""What ids of versions, checksums in base64, and names of regions are."""
+"""Ids of versions, checksums in base64, and names of regions."""
 
 
 def is_field(name: str, value: str) -> bool:
-    """Whether an answer can have a header field of this name and value."""
+    """Return whether an answer can have a header field of this name and value."""
     return _TOKEN.fullmatch(name) is not None and _CONTROL.search(value) is None
 
 
 def is_text(texts: Iterable[str]) -> bool:
-    """Whether all of it is UTF-8: header fields and queries may hold other bytes."""
+    """Return whether all texts are UTF-8: header fields and queries may hold other bytes."""
     return not any(_NO_TEXT.search(text) for text in texts)
 
 
 def is_id(text: str) -> bool:
-    """Whether a version can be called so."""
+    """Return whether `text` can be the id of a version."""
     return text != "" and _WORD.fullmatch(text) is not None
 
 
 def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Facts:
-    """What the header fields of an upload say. Raises: S3Error when there is too much, or it is not text."""
+    """Return the facts in the header fields of an upload. Raises: S3Error when they are too large, or no text."""
     kept = {name.lower(): name for name in KEPT}
     headers: dict[str, str] = {}
     user: dict[str, str] = {}
@@ -133,7 +133,7 @@ def facts_from(fields: Iterable[tuple[str, str]], tags: Mapping[str, str]) -> Fa
 
 
 def header_fields(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """The header fields that show facts."""
+    """Return the header fields that show facts."""
     headers = {"Content-Type": BINARY, **facts.headers}
     return (*headers.items(), *((USER + name, value) for name, value in facts.user.items()))
 

@@ -1,7 +1,7 @@
-"""Uploads by a browser's form: its fields, the file behind them, and the policy that was signed for it. Pure.
+"""Uploads by a browser's form: its fields, the file behind them, and the signed policy for it. Pure.
 
-The file is the last field that counts. What a form may say is what its policy allows: each field is named by a
-condition, and each condition holds. Source: "POST Object" and "POST policy", Amazon S3 API Reference; RFC 7578.
+The file is the last field that counts. The policy limits the form: a condition must name each field, and each condition
+must hold. Source: "POST Object" and "POST policy", Amazon S3 API Reference; RFC 7578.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from chelonia.wire.s3 import sigv4
 from chelonia.wire.s3.errors import S3Error
 
 FIELDS_BYTES_MAX: Final = 20 * 1024
-"""All that stands before the file: Amazon's bound."""
+"""Bytes of all fields before the file: Amazon's bound."""
 FIELDS_MAX: Final = 200
 """Fields of one form: as many as of a query."""
 _FIELD: Final = re.compile(r'[;\s](filename|name)="([^"]*)"')
 _FREE: Final = frozenset({"policy", "x-amz-signature", "file"})
-"""Fields that no condition has to name."""
+"""Fields that need no condition."""
 
 
 def boundary_of(content_type: str) -> bytes:
-    """What parts the fields of a form. Raises: S3Error for another kind of body."""
+    """Return the boundary between the fields of a form. Raises: S3Error for another kind of body."""
     message = Message()
     message["Content-Type"] = content_type
     boundary = message.get_boundary() or ""
@@ -82,14 +82,14 @@ class FormDecoder:
         return out
 
     def end(self) -> None:
-        """No more comes. Raises: S3Error unless the file has come whole."""
+        """End the form. Raises: S3Error unless the file has come whole."""
         if self.filename is None:
             raise S3Error("InvalidArgument", "POST requires exactly one file upload per request.")
         if not self._ended:
             raise S3Error("IncompleteBody", "the form breaks off in its file")
 
     def _field(self) -> bool:
-        """Read one field, or the head of the file; False: more has to come."""
+        """Read one field, or the head of the file; False: it needs more bytes."""
         start, mark = len(self._mark) + 2, self._mark
         if len(self._held) < start:
             return False
@@ -115,7 +115,7 @@ class FormDecoder:
 
 @dataclass(frozen=True, slots=True)
 class FormClaim:
-    """Who claims to have signed a policy (base64, as it stands in the form)."""
+    """The claim of a form that a key signed its policy (base64, as in the form)."""
 
     access_key: str
     scope: str
@@ -123,14 +123,14 @@ class FormClaim:
     signature: str
 
     def verify(self, secret: str) -> None:
-        """Raises: SignatureDoesNotMatch."""
+        """Check the signature. Raises: S3Error (SignatureDoesNotMatch)."""
         expected = sigv4.sign(sigv4.signing_key(secret, self.scope), self.policy)
         if not hmac.compare_digest(expected.encode(), self.signature.encode()):
             raise S3Error("SignatureDoesNotMatch", "The policy's signature does not match: check the secret key")
 
 
 def claim_of(fields: Mapping[str, str]) -> FormClaim | None:
-    """Who claims to have signed a form; None: nobody. Raises: S3Error."""
+    """Return the claim of a form; None for an unsigned one. Raises: S3Error."""
     if "awsaccesskeyid" in fields:
         raise sigv4.old()
     if "policy" not in fields and "x-amz-signature" not in fields:
@@ -143,7 +143,7 @@ def claim_of(fields: Mapping[str, str]) -> FormClaim | None:
 
 
 def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[int, int]:
-    """Check that a form is as its policy says. `fields`: those of the form, `key` and `bucket` as they are meant.
+    """Check a form against its policy. `fields`: those of the form, with the final `key` and `bucket`.
 
     Returns: the least and the most bytes that the file may have (-1: any). Raises: S3Error.
     """

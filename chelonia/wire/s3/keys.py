@@ -1,7 +1,7 @@
-"""What a request is about: bucket and key, in path style or by virtual host, and which of them are lawful. Pure.
+"""The target of a request: bucket and key, in path style or by virtual host, and which of them are lawful. Pure.
 
-A bucket is a collection right below the configured one; a key is the path of a file below its bucket, or is kept apart
-(`wire.s3.apart`) where it is no path or the path is taken.
+A bucket is a collection right below the configured one. A key is the path of a file below its bucket. It is kept apart
+(`wire.s3.apart`) if it is no path, or the path is taken.
 Source: "Bucket naming rules" and "Object key names", Amazon S3 User Guide.
 """
 
@@ -19,7 +19,7 @@ from chelonia.wire.s3 import apart
 from chelonia.wire.s3.errors import S3Error
 
 KEY_BYTES_MAX: Final = 1024
-"""Of a key, in UTF-8."""
+"""Bytes of a key, in UTF-8."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
 _ADDRESS = re.compile(r"\d+(\.\d+){3}\Z", re.ASCII)
 
@@ -32,7 +32,7 @@ class Target(Struct, frozen=True):
 
 
 def target_of(path: str, host: str, domain: str) -> Target:
-    """What a request's raw path and `Host` speak of. `domain`: whose subdomains are buckets, "": none.
+    """Return the target of a request's raw path and `Host`. `domain`: the one whose subdomains are buckets, "": none.
 
     Raises: S3Error when the path is not UTF-8.
     """
@@ -48,14 +48,14 @@ def target_of(path: str, host: str, domain: str) -> Target:
 
 
 def is_bucket_name(name: str) -> bool:
-    """Whether a bucket may be called so."""
+    """Return whether `name` is a lawful name of a bucket."""
     if not _BUCKET.match(name) or _ADDRESS.match(name) or ".." in name or ".-" in name or "-." in name:
         return False
     return not name.startswith(("xn--", "sthree-")) and not name.endswith(("-s3alias", "--ol-s3"))
 
 
 def check_bucket(name: str) -> str:
-    """Return the name of a bucket. Raises: S3Error."""
+    """Return the name of a bucket if it is lawful. Raises: S3Error."""
     if not is_bucket_name(name):
         cause = "The specified bucket is not valid: 3 to 63 small letters, digits, dots and hyphens"
         raise S3Error("InvalidBucketName", cause, name[:80])
@@ -63,25 +63,25 @@ def check_bucket(name: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Return a key. Raises: S3Error when it is too long."""
+    """Return a key if it is not too long. Raises: S3Error."""
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise S3Error("KeyTooLongError", f"Your key is too long: at most {KEY_BYTES_MAX} bytes", key[:80])
     return key
 
 
 def followable(text: str) -> str:
-    """As much of a key, or of the beginning of some, as can begin the path of names."""
+    """Return the longest part of a key, or of a beginning of keys, that can begin a path of names."""
     parts = text.partition("\0")[0].split("/")
     return "/".join(parts[: bounds.LN_DEPTH_MAX])
 
 
 def home_of(bucket: LogicalName, key: str) -> LogicalName | None:
-    """The entry that every door calls by a key, with a slash at its end or without; None: the key is no name."""
+    """Return the entry that every door knows by a key, with or without a slash at its end; None: it is no name."""
     if not apart.is_name(key, len(bucket.parts)):
         return None
     return LogicalName(bucket.start, (*bucket.parts, *key.removesuffix("/").split("/")))
 
 
 def apart_of(bucket: LogicalName, key: str) -> LogicalName:
-    """The entry of a key that is kept apart."""
+    """Return the entry of a key that is kept apart."""
     return LogicalName(bucket.start, (*bucket.parts, *apart.path_of(key)))

@@ -1,5 +1,5 @@
-"""Which operation a request means, by its method, what it is about, and the subresource in its query; which header
-fields ask for what is not offered. Pure."""
+"""The operation of a request, by its method, target and the subresource in its query. And the header fields that ask
+for features the door does not offer. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNSET: Final = {
     "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
     "website": "NoSuchWebsiteConfiguration",
 }
-"""Settings of a bucket that are never there: the error of who asks for one."""
+"""Settings that no bucket has, and the error for a request of one."""
 EMPTY: Final = {
     "accelerate": "AccelerateConfiguration",
     "logging": "BucketLoggingStatus",
     "notification": "NotificationConfiguration",
 }
-"""Settings of a bucket that are always empty: the document of who asks for one."""
+"""Settings that are always empty, and the document for a request of one."""
 _BUCKET: Final = {
     ("GET", ""): "ListObjects",
     ("GET", "location"): "GetBucketLocation",
@@ -70,10 +70,10 @@ _SUBRESOURCES: Final = frozenset(
        "session", "torrent"}
 )  # fmt: skip
 _OF_A_WRITE: Final = frozenset({"partNumber", "uploadId", "versionId", "x-id"})
-"""What stands in the query of a write beside its subresource and its signature."""
+"""Fields in the query of a write beside its subresource and its signature."""
 OTHER: Final = "Other"
 PREFLIGHT: Final = "PreflightRequest"
-"""What a browser asks before a page's request, whatever that will be."""
+"""The operation of a browser before a page's request, whatever that will be."""
 PROMISES: Final = {
     "x-amz-server-side-encryption": "encryption by the server is not offered by this door: encrypt before you upload",
     "x-amz-copy-source-server-side-encryption": "what this door keeps is not encrypted by a customer's key",
@@ -82,13 +82,14 @@ PROMISES: Final = {
     "x-amz-if-match-": "this door removes on the condition of an ETag alone: If-Match",
     "x-amz-write-offset-bytes": "this door writes objects whole: append to the file by another door",
 }
-"""How header fields begin that ask for more protection than a plain object has, or for less to be written over, and why
-it is refused. What asks for less, like a storage class, gets more than it asked for."""
+"""Beginnings of header fields that ask for more protection than the door gives, or limit a write, and the refusal.
+
+Requests for less, like a storage class, get more than they ask for."""
 _BEGINS: Final = tuple(PROMISES)
 
 
 def check_promises(fields: Mapping[str, str]) -> None:
-    """Refuse the header fields of who would think his bytes encrypted, locked or left. Raises: S3Error."""
+    """Refuse header fields whose sender would believe his bytes encrypted, locked or left alone. Raises: S3Error."""
     for name, value in fields.items():
         lower = name.lower()
         if lower.startswith(_BEGINS) and value.lower() not in ("", "false", "off"):
@@ -100,14 +101,15 @@ def _is_signed(name: str) -> bool:
 
 
 def operation_of(method: str, target: Target, query: Mapping[str, str], *, copies: bool) -> tuple[str, str]:
-    """The name of an operation, as Amazon has it, and its subresource; `copies`: the request names a source to copy.
+    """Return the name of an operation, as Amazon has it, and its subresource.
 
-    Raises: S3Error for what is not offered.
+    Args: `copies`: the request names a source to copy.
+    Raises: S3Error for an operation that the door does not offer.
     """
     if method == "OPTIONS":
         return PREFLIGHT, ""
     asked = next((name for name in query if name in _SUBRESOURCES), "")
-    if not asked and method not in ("GET", "HEAD"):  # what Amazon adds later is not done to the whole either
+    if not asked and method not in ("GET", "HEAD"):  # a subresource that Amazon adds later is not done to the whole
         asked = next((name for name in query if not (query[name] or name in _OF_A_WRITE or _is_signed(name))), "")
     if not target.bucket:
         if method == "GET" and not target.key:

@@ -1,4 +1,4 @@
-"""Pages of a listing, made of keys in order: what a delimiter sums up, and two listings as one. Pure."""
+"""Pages of a listing, made of keys in order: sums by a delimiter, and two listings as one. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from chelonia.wire.s3.answers import Asked, Item
 
 
 def summed_up(items: Iterable[Item], asked: Asked, after: str) -> list[Item]:
-    """What of keys in order is shown behind `after`: each with the prefix, or what those with the delimiter share."""
+    """Return the keys with the prefix behind `after`, those with the delimiter summed up as common prefixes.
+
+    Args: `items`: in order of their keys.
+    """
     shown: list[Item] = []
     for item in items:
         if not item.key.startswith(asked.prefix):
@@ -21,7 +24,8 @@ def summed_up(items: Iterable[Item], asked: Asked, after: str) -> list[Item]:
 
 
 def merged(first: Iterable[Item], second: Iterable[Item], limit: int) -> list[Item]:
-    """At most `limit` items of two listings in byte order. A key of both is the first's, but for a collection."""
+    """Return at most `limit` items of two listings in byte order. For a key of both the first's item counts, but the
+    second's if the key is a collection's."""
     found: dict[str, Item] = {}
     for item in (*first, *second):
         if item.key not in found or item.key.endswith("/"):

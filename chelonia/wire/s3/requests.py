@@ -1,4 +1,4 @@
-"""What stands in the XML bodies, and in some fields, of S3's requests. Pure; parsing is hardened (`wire.xml`)."""
+"""The content of S3's requests in XML bodies, and in some fields. Pure; parsing is hardened (`wire.xml`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import is_field, is_text
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A body of XML: a thousand keys of a thousand bytes, escaped."""
+"""Bytes of an XML body: a thousand keys of a thousand bytes, escaped."""
 DELETED_MAX: Final = 1000
 """Keys of one bulk deletion."""
 TAGS_MAX: Final = 10
@@ -31,7 +31,7 @@ TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 
 @dataclass(frozen=True, slots=True)
 class BulkDeletion:
-    """One key of a bulk deletion, and what must hold of it."""
+    """One key of a bulk deletion, and its conditions."""
 
     key: str
     version: str = ""
@@ -39,7 +39,7 @@ class BulkDeletion:
 
 
 def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
-    """The keys of a bulk deletion, and whether only failures are to be told. Raises: S3Error."""
+    """Return the keys of a bulk deletion, and whether to report only failures. Raises: S3Error."""
     root = _root(body, "Delete")
     told = [_texts(child) for child in _children(root, "Object")]
     if any(t.get("Size") or t.get("LastModifiedTime") for t in told):
@@ -52,7 +52,7 @@ def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
 
 @dataclass(frozen=True, slots=True)
 class CompletedPart:
-    """One part that an upload is completed of; `checksums`: what the client says of it, in base64 by name."""
+    """One part of a completed upload; `checksums`: those that the client states, in base64 by name."""
 
     number: int
     etag: str
@@ -60,7 +60,7 @@ class CompletedPart:
 
 
 def completion(body: bytes) -> tuple[CompletedPart, ...]:
-    """The parts that an upload is completed of. Raises: S3Error."""
+    """Return the parts of an upload to complete. Raises: S3Error."""
     order = []
     for part in map(_texts, _children(_root(body, "CompleteMultipartUpload"), "Part")):
         number, etag = part.get("PartNumber", ""), part.get("ETag", "").strip('"')
@@ -76,7 +76,7 @@ def completion(body: bytes) -> tuple[CompletedPart, ...]:
 
 
 def acl(body: bytes) -> tuple[tuple[str, str], ...]:
-    """The grants of an `AccessControlPolicy`: who, and which permission. Raises: S3Error."""
+    """Return the grants of an `AccessControlPolicy`: grantee and permission. Raises: S3Error."""
     grants: list[tuple[str, str]] = []
     for grants_node in _children(_root(body, "AccessControlPolicy"), "AccessControlList"):
         for grant in _children(grants_node, "Grant"):
@@ -90,7 +90,7 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def new_bucket(body: bytes) -> tuple[str, dict[str, str]]:
-    """The `LocationConstraint` of a new bucket, "": none; and its tags. Raises: S3Error."""
+    """Return the `LocationConstraint` of a new bucket ("": none) and its tags. Raises: S3Error."""
     if not body.strip():
         return "", {}
     root = _root(body, "CreateBucketConfiguration")
@@ -103,7 +103,7 @@ def new_bucket(body: bytes) -> tuple[str, dict[str, str]]:
 
 
 def versioning(body: bytes) -> str:
-    """Whether a bucket is to keep versions, `Enabled` or `Suspended`. Raises: S3Error."""
+    """Return whether a bucket should keep versions, `Enabled` or `Suspended`. Raises: S3Error."""
     root = _root(body, "VersioningConfiguration")
     status = _text(root, "Status")
     if status not in (versions.ENABLED, versions.SUSPENDED):
@@ -114,7 +114,7 @@ def versioning(body: bytes) -> str:
 
 
 def cors(body: bytes) -> tuple[CorsRule, ...]:
-    """The rules in a `CORSConfiguration`. Raises: S3Error."""
+    """Return the rules in a `CORSConfiguration`. Raises: S3Error."""
     rules = []
     for node in _children(_root(body, "CORSConfiguration"), "CORSRule"):
         age = _text(node, "MaxAgeSeconds")
@@ -131,19 +131,19 @@ def cors(body: bytes) -> tuple[CorsRule, ...]:
 
 
 def tagging(body: bytes) -> dict[str, str]:
-    """The tags in a `Tagging`. Raises: S3Error."""
+    """Return the tags in a `Tagging`. Raises: S3Error."""
     return _tags(_pairs(_root(body, "Tagging"), "TagSet"))
 
 
 def tags_of(header: str) -> dict[str, str]:
-    """The tags in `x-amz-tagging`: a query. Raises: S3Error."""
+    """Return the tags in `x-amz-tagging`, a query. Raises: S3Error."""
     if header.count("&") >= TAGS_MAX + 1:
         raise S3Error("InvalidTag", f"at most {TAGS_MAX} tags")
     return _tags(parse_qsl(header, keep_blank_values=True))
 
 
 def copy_source(header: str) -> tuple[str, str, str]:
-    """Bucket, key and version in `x-amz-copy-source`. Raises: S3Error."""
+    """Return bucket, key and version ("": none) in `x-amz-copy-source`. Raises: S3Error."""
     path, _, query = header.partition("?")
     bucket, _, key = unquote_plus(path).removeprefix("/").partition("/")  # a plus is a blank, as Amazon reads it
     if not bucket or not key:
@@ -186,10 +186,10 @@ def _children(node: xml.Node, name: str) -> Iterator[xml.Node]:
 
 
 def _texts(node: xml.Node) -> dict[str, str]:
-    """The texts of children by their names, of the first of each."""
+    """The texts of the children by name, of the first child of each."""
     return {xml.local_name(child): str(child.text or "") for child in reversed(node)}
 
 
 def _text(node: xml.Node, name: str) -> str:
-    """The text of the first child of a name, "": there is none."""
+    """The text of the first child of a name; "" without one."""
     return next((str(child.text or "") for child in _children(node, name)), "")

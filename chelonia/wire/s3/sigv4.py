@@ -1,7 +1,7 @@
 """AWS Signature Version 4 of requests, in the header field or in the query. Pure: the instant is an argument.
 
-Says who claims to have signed, and whether a secret bears that out. The older version 2 is refused: it signs neither
-the host nor all header fields. Any region is taken: this door has one. Source: "Signature Version 4 signing process"
+It reads who claims to have signed, and checks that with the secret. It refuses the older version 2, which signs neither
+the host nor all header fields. It takes any region, as this door has one. Source: "Signature Version 4 signing process"
 and "Authenticating Requests", Amazon S3 API Reference.
 Invariants: every `x-amz-*` field of a request is signed; a signature is compared in constant time.
 """
@@ -28,12 +28,12 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 STAMP: Final = "%Y%m%dT%H%M%SZ"
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 SKEW_MS_MAX: Final = 15 * 60 * 1000
-"""How far a client's clock may be off: what the clients' libraries correct for."""
+"""Largest error of a client's clock: clients' libraries correct larger ones."""
 EXPIRES_S_MAX: Final = 7 * 24 * 3600
-"""How long a presigned URL may be good."""
+"""Longest validity of a presigned URL."""
 REMEMBERED: Final = 256
-"""Instants whose reading is remembered: each is asked for several times a request, and requests of a second share it.
-Nothing else is: a query may be a presigned URL, and a key lives no longer than its user lets it."""
+"""Parsed instants in the cache: a request needs one several times, and the requests of a second share it. No cache
+holds queries, which may be presigned URLs, or keys, which must not outlive their use."""
 QUERY_FIELDS_MAX: Final = 200
 """Fields of one query: far more than any operation has."""
 
@@ -66,18 +66,19 @@ class Signable:
         object.__setattr__(self, "asked", query_fields(self.query))
 
     def field(self, name: str) -> str:
-        """The values of one header field, joined; "" when it is not there."""
+        """Return the values of one header field, joined; "" without it."""
         return self.named.get(name, "")
 
 
 class Claim(Struct, frozen=True):
-    """What a request says of its own signature.
+    """The claim of a request about its own signature.
 
     Args:
-        access_key: which key signed it; `scope`: `<day>/<region>/s3/aws4_request`; `stamp`: `YYYYMMDDTHHMMSSZ`.
+        access_key: id of the key that signed it.
+        scope: `<day>/<region>/s3/aws4_request`; `stamp`: `YYYYMMDDTHHMMSSZ`.
         signed: names of the signed header fields, in lower case, ordered.
         payload: `x-amz-content-sha256`: a digest of the body, or how the body is signed.
-        presigned: it stands in the query; `expires_s` then is how long it is good.
+        presigned: the claim is in the query; `expires_s` is then its validity.
     """
 
     access_key: str
@@ -91,9 +92,9 @@ class Claim(Struct, frozen=True):
 
 
 def claim_of(request: Signable) -> Claim | None:
-    """Read who claims to have signed; None for an anonymous request.
+    """Read the claim of a request; None for an anonymous one.
 
-    Raises: S3Error when it is malformed, or signed in a way that is not taken.
+    Raises: S3Error when it is malformed, or signed in a way that this door does not take.
     """
     header, query = request.field("authorization"), dict(request.asked)
     if "Signature" in query and "AWSAccessKeyId" in query:
@@ -142,7 +143,7 @@ def verify(request: Signable, claim: Claim, key: bytes, now_ms: int) -> None:
 
 
 def signing_key(secret: str, scope: str) -> bytes:
-    """The key that signs for one day, region and service."""
+    """Return the key that signs for one day, region and service."""
     key = b"AWS4" + secret.encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), hashlib.sha256)
@@ -150,12 +151,12 @@ def signing_key(secret: str, scope: str) -> bytes:
 
 
 def sign(key: bytes, text: str) -> str:
-    """The signature of a string to sign."""
+    """Return the signature of a string to sign."""
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def canonical_request(request: Signable, claim: Claim, path: str) -> str:
-    """What is signed of a request, as one text; `path`: encoded."""
+    """Return the signed parts of a request as one text; `path`: encoded."""
     fields = "".join(f"{name}:{request.field(name)}\n" for name in claim.signed)
     pairs = sorted(
         (encode(name.encode()), encode(value.encode("utf-8", "surrogateescape")))
@@ -167,7 +168,7 @@ def canonical_request(request: Signable, claim: Claim, path: str) -> str:
 
 
 def query_fields(query: str) -> tuple[tuple[str, str], ...]:
-    """The fields of a raw query, decoded, in order. Raises: S3Error for too many."""
+    """Return the fields of a raw query, decoded, in order. Raises: S3Error for too many."""
     parts = [part for part in query.split("&") if part]
     if len(parts) > QUERY_FIELDS_MAX:
         raise S3Error("InvalidURI", f"at most {QUERY_FIELDS_MAX} fields in one query")
@@ -176,13 +177,13 @@ def query_fields(query: str) -> tuple[tuple[str, str], ...]:
 
 
 def encode(data: bytes, keep: str = "") -> str:
-    """Percent-encode as signatures have it: all but letters, digits, `-._~` and `keep`."""
+    """Percent-encode as signatures do: all but letters, digits, `-._~` and `keep`."""
     return quote(data, safe="-._~" + keep)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def stamp_ms(stamp: str) -> int:
-    """`YYYYMMDDTHHMMSSZ` in milliseconds since the Unix epoch. Raises: S3Error."""
+    """Return `YYYYMMDDTHHMMSSZ` in milliseconds since the Unix epoch. Raises: S3Error."""
     try:
         return int(datetime.strptime(stamp, STAMP).replace(tzinfo=UTC).timestamp()) * 1000
     except ValueError as error:
@@ -190,10 +191,8 @@ def stamp_ms(stamp: str) -> int:
 
 
 def _ways(request: Signable) -> Iterator[tuple[Signable, str]]:
-    """What may have been signed, and with which path: that encoded anew or as it was sent, the host also without port.
-
-    Who repeats a request chooses its host field: that the port is signed keeps nobody from sending it to another.
-    """
+    """The requests and paths that may have been signed: path encoded anew or as sent, host also without port."""
+    # Accepting the host without its port is safe: an attacker who repeats a request chooses its host field anyway.
     paths = dict.fromkeys((encode(unquote_to_bytes(request.path), keep="/"), request.path))
     yield from ((request, path) for path in paths)
     fields = tuple((name, _PORT.sub("", value) if name.lower() == "host" else value) for name, value in request.fields)
@@ -227,7 +226,7 @@ def _presigned(request: Signable, query: Mapping[str, str]) -> Claim:
 
 
 def _complete(request: Signable, claim: Claim, code: str) -> Claim:
-    """Refuse a claim that leaves open what it must not. Raises: S3Error."""
+    """Refuse a claim that leaves required fields unsigned. Raises: S3Error."""
     if not _SIGNATURE.match(claim.signature):
         raise S3Error(code, "a signature has 64 hexadecimal digits")
     if "host" not in claim.signed:
@@ -241,7 +240,7 @@ def _complete(request: Signable, claim: Claim, code: str) -> Claim:
 
 
 def credential(text: str, stamp: str, code: str) -> tuple[str, str]:
-    """The key and the scope of a `Credential` of a day. Raises: S3Error with this code."""
+    """Return key id and scope of a `Credential`, which must be of the stamp's day. Raises: S3Error with this code."""
     found = _CREDENTIAL.match(text)
     if not found:
         raise S3Error(code, "a Credential is <key id>/<YYYYMMDD>/<region>/s3/aws4_request")
@@ -255,7 +254,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _stamp(request: Signable, code: str) -> str:
-    """When it was signed: `x-amz-date`, or `Date` in either form. Raises: S3Error."""
+    """The time of signing: `x-amz-date`, or `Date` in either form. Raises: S3Error."""
     stamp = request.field("x-amz-date") or request.field("date")
     try:
         if not stamp.endswith("Z"):
@@ -275,6 +274,6 @@ def _decoded(text: str) -> str:
 
 
 def old() -> S3Error:
-    """The refusal of version 2."""
+    """Return the refusal of version 2."""
     cause = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
     return S3Error("InvalidRequest", cause)

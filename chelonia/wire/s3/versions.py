@@ -1,8 +1,8 @@
-"""Versions of keys: their ids, and where a bucket keeps those that are not the newest. Pure.
+"""Versions of keys: their ids, and the place of those that are not the newest. Pure.
 
-They are in the collection `※versions` of their bucket, under the key as `wire.s3.apart` writes it, a blank, and an
-order: hexadecimal digits that fall with time, so that of one key the newest comes first. A file is a version that had
-the key until the one of this order came; a symlink is a delete marker, and its target is the marker's id.
+They are in the collection `※versions` of their bucket. Their name is the key as spelled by `wire.s3.apart`, a blank,
+and an order. An order is hexadecimal digits that fall with time, so that the newest of a key comes first. A file is a
+version that had the key until the version of this order came. A symlink is a delete marker; its target is its id.
 Invariants: paths order as keys do, then by age; `named` undoes `path_of`.
 """
 
@@ -15,7 +15,7 @@ from chelonia.wire.s3 import apart
 
 COLLECTION: Final = f"{apart.RESERVED}versions"
 NULL: Final = "null"
-"""The version of what was written while the bucket kept none: at most one of each key."""
+"""Id of the version written while the bucket kept none: each key has at most one."""
 ENABLED, SUSPENDED = "Enabled", "Suspended"
 CUT: Final = 56
 """Characters of the key in one name: at most 224 bytes, and 27 of marks and order."""
@@ -26,32 +26,32 @@ _LAST_NS: Final = (1 << 63) - 1
 
 
 def order_of(ns: int, random: str) -> str:
-    """The order of an instant (ns since the epoch), with 8 random digits, so that no two are the same."""
+    """Return the order of an instant (ns since the epoch), with 8 random digits, so that no two are the same."""
     return f"{max(_LAST_NS - ns, 0):016x}{random[:8]:0>8}"
 
 
 def instant_of(version: str) -> int:
-    """The instant that the order of a version was made of, in ns since the epoch; 0 of what is no order."""
+    """Return the instant in the order of a version, in ns since the epoch; 0 for other text."""
     return _LAST_NS - int(version[:16], 16) if _ORDER.fullmatch(version) else 0
 
 
 def path_of(key: str, order: str) -> tuple[str, ...]:
-    """The names below a bucket of a version of a key."""
+    """Return the names below a bucket of a version of a key."""
     return (COLLECTION, *f"{begins(key)} {order}".split("/"))
 
 
 def begins(beginning: str) -> str:
-    """What the paths below `COLLECTION` begin with, of all keys that begin so."""
+    """Return the common beginning of paths below `COLLECTION`, for keys with this beginning."""
     return apart.prefix_of(beginning, CUT)
 
 
 def behind(key: str) -> str:
-    """What follows all versions of a key, and comes before those of any key behind it."""
+    """Return a text that sorts behind all versions of a key, and before those of later keys."""
     return f"{begins(key)}!" if key else ""
 
 
 def named(path: str) -> tuple[str, str] | None:
-    """Key and order that a path below `COLLECTION` is of; None: nobody keeps a version so."""
+    """Return key and order of a path below `COLLECTION`; None if it is the path of no version."""
     text, _, order = path.rpartition(" ")
     key = apart.key_of(text, CUT)
     return None if key is None or len(order) not in (ORDER, ORDER + 1) else (key, order)

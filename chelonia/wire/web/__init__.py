@@ -1,1 +1,1 @@
-"""What HTTP and WebDAV carry beside bodies: header fields, conditions, ranges, checksums, property documents. Pure."""
+"""HTTP and WebDAV apart from bodies: header fields, conditions, ranges, checksums, property documents. Pure."""

@@ -1,6 +1,6 @@
-"""A figure of steps stacked over time, as SVG: bands, what happened when, round ticks. Pure: numbers in, text out.
+"""A figure of steps stacked over time, as SVG: bands, marks of events, round ticks. Pure: numbers in, text out.
 
-Steps, because a count stands until the next look. Labels of what happened stand above the frame, none over another.
+Steps, because a count is valid until the next look. Labels of events are above the frame and do not overlap.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 WIDTH, PLOT_HEIGHT = 960, 330
 LEFT, RIGHT, BOTTOM = 70, 230, 52
 LABEL: Final = 7.2
-"""Width of a letter of a label, about."""
+"""Approximate width of a letter of a label."""
 ROW: Final = 18
 """Height of a row of labels."""
 TICKS: Final = 6
-"""So many on an axis, about."""
+"""Approximate number of ticks on an axis."""
 SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 """Distances of ticks of time, from a second on."""
 INK, GRID = "#37474f", "#dfe3e6"
@@ -27,7 +27,7 @@ Scale = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One area, on those before it: its name, its colour, and its height at each time."""
+    """One area, stacked on those before it: its name, its colour, and its height at each time."""
 
     name: str
     colour: str
@@ -39,11 +39,11 @@ class Chart:
     """A figure.
 
     Args:
-        title, note: above it; the note says what is counted.
+        title, note: above it; the note names the counted things.
         times: milliseconds, rising; at least one.
         bands: the lowest first.
-        marks: (ms, what happened), in order of time.
-        unit: what the vertical axis counts.
+        marks: (ms, event), in order of time.
+        unit: of the vertical axis.
         wanted: a level to draw with its name, as "40 wanted".
         zoomed: whether the vertical axis may begin above 0, where the lowest band is always higher.
     """
@@ -68,19 +68,19 @@ class Chart:
 
     @property
     def top(self) -> float:
-        """The highest that anything is."""
+        """The highest value."""
         return max(1, *self._sums, self.wanted[0] if self.wanted else 0)
 
     @property
     def floor(self) -> float:
-        """Where the vertical axis begins: at 0, or at a tick with room below what happens."""
+        """The begin of the vertical axis: 0, or a tick with room below the lowest band."""
         least = min(self.bands[0].counts, default=0) if self.zoomed else 0
         step = round_step(max(self.top - least, 1) * 1.5 / TICKS)
         return max(0.0, (least // step - 2) * step) if least > self.top / 2 else 0.0
 
 
 def svg(chart: Chart) -> str:
-    """Draw a figure."""
+    """Return a figure as SVG."""
     rows = _rows(chart)
     above = 62 + ROW * (max((row for row, *_ in rows), default=-1) + 1)
     height = above + PLOT_HEIGHT + BOTTOM
@@ -113,12 +113,12 @@ def svg(chart: Chart) -> str:
 
 
 def _told(chart: Chart) -> str:
-    """The figure in words, for who does not see it."""
+    """The figure in words, for readers who cannot see it."""
     return "; ".join([chart.note, *(f"{text} after {ms / 1000:.1f} s" for ms, text in chart.marks)])
 
 
 def round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, 50 ... that is not below `least`: counts are whole."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50 ... that is not below `least`: counts are whole."""
     power = 1
     while power * 5 < least:
         power *= 10
@@ -126,7 +126,7 @@ def round_step(least: float) -> float:
 
 
 def time_ticks(end_ms: int) -> list[tuple[float, str]]:
-    """Round moments of the time axis, in milliseconds, with their names."""
+    """Return round moments of the time axis, in milliseconds, with their names."""
     step = next((each for each in SECONDS if end_ms / 1000 / each <= TICKS + 1), SECONDS[-1])
     if end_ms < 2000:
         tenth = next(each for each in (1, 2, 5) if end_ms / 100 / each <= TICKS + 1) if end_ms <= 3500 else 5
@@ -141,7 +141,7 @@ def _named(seconds: int) -> str:
 
 
 def _rows(chart: Chart) -> list[tuple[int, str, int, str]]:
-    """Where the labels of marks go: row, anchor, moment, text. None leaves the frame, none covers another."""
+    """The places of marks' labels: row, anchor, moment, text. They stay in the frame and do not overlap."""
     taken: list[float] = []
     out = []
     for ms, text in chart.marks:

@@ -13,26 +13,26 @@ from chelonia.core.ports.files import When
 
 NS_PER_S: Final = 1_000_000_000
 TAGS_MAX: Final = 1000
-"""Etags of one field: what fits into the header fields of a request."""
+"""Etags of one field: as many as fit into the header fields of a request."""
 
 
 def quoted(etag: str) -> str:
-    """An etag as a header field shows it."""
+    """Return an etag as a header field shows it."""
     return f'"{etag}"'
 
 
 def http_date(ns: int) -> str:
-    """An instant as `Last-Modified` shows it, to the second below."""
+    """Return an instant as `Last-Modified` shows it, rounded down to the second."""
     return _http_date(ns // NS_PER_S)
 
 
-@lru_cache(maxsize=1024)  # what is listed together has come in the same minutes, mostly
+@lru_cache(maxsize=1024)  # the files of a listing mostly came in the same minutes
 def _http_date(seconds: int) -> str:
     return formatdate(seconds, usegmt=True)
 
 
 def when_of(headers: Mapping[str, str]) -> When:
-    """What a change must hold by `If-Match`, `If-None-Match` and `If-Unmodified-Since`. Raises: BAD_REQUEST."""
+    """Return the conditions in `If-Match`, `If-None-Match` and `If-Unmodified-Since`. Raises: BAD_REQUEST."""
     match, none = headers.get("If-Match", ""), headers.get("If-None-Match", "")
     tags, not_tags = _tags(match, weak=False), _tags(none)
     since = headers.get("If-Unmodified-Since", "")
@@ -46,7 +46,7 @@ def when_of(headers: Mapping[str, str]) -> When:
 
 
 def is_fresh(headers: Mapping[str, str], etag: str, modified_ns: int) -> bool:
-    """Whether a reader has this already (304): `If-None-Match`, or without it `If-Modified-Since`."""
+    """Return whether a reader has this already (304), by `If-None-Match`, or without it `If-Modified-Since`."""
     none, since = headers.get("If-None-Match", ""), headers.get("If-Modified-Since", "")
     if none:
         tags = _tags(none)
@@ -55,15 +55,17 @@ def is_fresh(headers: Mapping[str, str], etag: str, modified_ns: int) -> bool:
 
 
 def range_asked(headers: Mapping[str, str], etag: str, modified_ns: int) -> str:
-    """The `Range` that counts, "" for all: `If-Range` names what is there, or is not sent."""
+    """Return the `Range` if `If-Range` is absent or names the present version; else "" for all bytes."""
     condition = headers.get("If-Range", "").strip()
     counts = not condition or condition in (quoted(etag), http_date(modified_ns))
     return headers.get("Range", "") if counts else ""
 
 
 def _tags(field: str, *, weak: bool = True) -> tuple[str, ...]:
-    """The opaque tags of a field; unless `weak`, a weak one keeps its mark, so that it is none of ours (RFC 9110,
-    section 13.1.1)."""
+    """The opaque tags of a field. Unless `weak`, a weak tag keeps its mark and so matches none of ours.
+
+    Source: RFC 9110 section 13.1.1.
+    """
     mark = "W/" if weak else ""
     tags = tuple(tag.strip().removeprefix(mark).strip('"') for tag in field.split(",") if tag.strip())
     if len(tags) > TAGS_MAX:
@@ -72,8 +74,7 @@ def _tags(field: str, *, weak: bool = True) -> tuple[str, ...]:
 
 
 def _instant(text: str) -> int:
-    """An HTTP date in nanoseconds, of the end of that second, of 1970 at the earliest; -1 for what is none (the field
-    does not count then)."""
+    """The end of the second of an HTTP date, in ns since 1970, not before that. -1 for other text: ignore the field."""
     try:
         moment = parsedate_to_datetime(text)
     except (TypeError, ValueError, OverflowError):

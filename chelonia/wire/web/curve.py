@@ -1,6 +1,6 @@
 """The recovery curve of a drill: files by verified copies left, over time. Points in; text, CSV, JSON or SVG out.
 
-Steps, because a number stands until the next look. Pure.
+Steps, because a number is valid until the next look. Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from chelonia.wire.web.chart import Band, Chart, svg
 
 WHOLE: Final = "#81c784"
 COLOURS: Final = ("#b71c1c", "#ef6c00", "#f9a825", "#fdd835", "#cddc39")
-"""Of files with 0, 1, 2, ... copies left; more are like the last."""
+"""Colours of files with 0, 1, 2, ... copies left; more are like the last."""
 SUFFIXES: Final = (".csv", ".json", ".svg")
-"""Of the names of files that a curve is written to; each says the form."""
+"""Suffixes of files that a curve is written to, which determine the form."""
 BAR: Final = 50
 ROWS: Final = 20
 
@@ -35,7 +35,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The curve of `files` files. `points`: in order of time, at least one; `marks`: (ms, what happened)."""
+    """The curve of `files` files. `points`: in order of time, at least one; `marks`: (ms, event)."""
 
     title: str
     files: int
@@ -44,16 +44,16 @@ class Curve:
 
     @property
     def lives(self) -> tuple[int, ...]:
-        """Every number of copies left that was seen, fewest first."""
+        """The numbers of copies left in any point, fewest first."""
         return tuple(sorted({live for point in self.points for live in point.left}))
 
     def whole(self, point: CurvePoint) -> int:
-        """Files that are whole."""
+        """Return the number of whole files at a point."""
         return max(self.files - sum(point.left.values()), 0)
 
 
 def of_drill(drill: Drill, points: Sequence[CurvePoint] = ()) -> Curve:
-    """The curve of a drill: of these points, or else of the looks that are stored with it."""
+    """Return the curve of a drill, from these points or else from the looks stored with it."""
     seen = points or [CurvePoint(0, {}), *(CurvePoint(ms, left) for ms, left in looks_at(drill))]
     if drill.ended_ms and not points:
         seen = [*seen, CurvePoint(max(drill.ended_ms - drill.began_ms, seen[-1].ms), seen[-1].left)]
@@ -69,7 +69,7 @@ def of_drill(drill: Drill, points: Sequence[CurvePoint] = ()) -> Curve:
 
 
 def facts(curve: Curve) -> dict[str, Any]:
-    """The curve for programs."""
+    """Return the curve as values for JSON."""
     return {
         "title": curve.title,
         "files": curve.files,
@@ -82,18 +82,18 @@ def facts(curve: Curve) -> dict[str, Any]:
 
 
 def write(curve: Curve, name: str) -> str:
-    """The curve in the form that a file's name says, which ends in one of `SUFFIXES`."""
+    """Return the curve in the form of a file's name, which ends in one of `SUFFIXES`."""
     forms = dict(zip(SUFFIXES, (as_csv, as_json, as_svg), strict=True))
     return next(form for suffix, form in forms.items() if name.endswith(suffix))(curve)
 
 
 def as_json(curve: Curve) -> str:
-    """One JSON document."""
+    """Return one JSON document."""
     return json.dumps(facts(curve), indent=2) + "\n"
 
 
 def as_csv(curve: Curve) -> str:
-    """A line a look: milliseconds, whole files, and a column for every number of copies left."""
+    """Return a line for each point: milliseconds, whole files, and a column for every number of copies left."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["ms", "whole", *(f"left_{live}" for live in curve.lives)])
@@ -103,7 +103,7 @@ def as_csv(curve: Curve) -> str:
 
 
 def as_text(curve: Curve) -> list[str]:
-    """Lines for a terminal: `#` for whole files, a digit for those with so many copies left."""
+    """Return lines for a terminal: `#` for whole files, a digit for files with so many copies left."""
     lines = [f"files by copies left: # whole, a digit: so many ({curve.files} files)"]
     for point in _thinned(curve.points):
         bar = "".join(str(min(live, 9)) * _cells(point.left[live], curve.files) for live in sorted(point.left))
@@ -118,7 +118,7 @@ def _cells(count: int, files: int) -> int:
 
 
 def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
-    """Those that differ from the one before, and of these so many as fit, the first and the last among them."""
+    """At most `ROWS` of the points that differ from the one before, with the first and the last."""
     seen = [p for n, p in enumerate(points) if n in (0, len(points) - 1) or p.left != points[n - 1].left]
     if len(seen) <= ROWS:
         return seen
@@ -126,7 +126,7 @@ def _thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
 
 
 def as_svg(curve: Curve) -> str:
-    """The figure: whole files at the bottom, above them those with copies missing."""
+    """Return the figure: whole files at the bottom, above them files with missing copies."""
     bands = [Band("whole", WHOLE, [curve.whole(point) for point in curve.points])]
     for live in reversed(curve.lives):
         colour = COLOURS[min(live, len(COLOURS) - 1)]

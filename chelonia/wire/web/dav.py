@@ -1,6 +1,6 @@
-"""WebDAV's bodies: what PROPFIND and PROPPATCH ask, and the multistatus that answers. Pure. Source: RFC 4918.
+"""WebDAV's bodies: PROPFIND, PROPPATCH, and the multistatus that answers them. Pure. Source: RFC 4918.
 
-Live properties are told from attributes; dead ones are user metadata called `d:<namespace> <name>`, text only.
+Live properties come from attributes; dead ones are user metadata called `d:<namespace> <name>`, text only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from chelonia.wire.web.conditions import NS_PER_S, http_date
 
 DAV: Final = "DAV:"
 DEAD: Final = "d:"
-"""What the user metadata of a dead property are called by."""
+"""Prefix of the user metadata that hold dead properties."""
 BODY_BYTES_MAX: Final = 256 * 1024
-"""A PROPFIND or PROPPATCH: some hundreds of properties."""
+"""Bytes of a PROPFIND or PROPPATCH: some hundreds of properties."""
 NAMES_BYTES_MAX: Final = 32 * 1024
-"""Names of properties in one request, each with its namespace: the answer says them all of every entry."""
+"""Bytes of all property names in one request, with namespaces: the answer repeats them for every entry."""
 MULTISTATUS: Final = 'application/xml; charset="utf-8"'
 HEAD: Final = b'<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n'
 TAIL: Final = b"</D:multistatus>\n"
@@ -33,15 +33,15 @@ TAIL: Final = b"</D:multistatus>\n"
 Property = tuple[str, str]
 """(namespace, local name)."""
 _MARKS: Final = {name: chr(n) for n, name in enumerate(("href", "size", "etag", "created", "modified", "type"), 1)}
-"""What stands in a pattern for what differs from entry to entry: characters that XML cannot hold."""
+"""Placeholders in a pattern for the values that differ between entries: characters that XML cannot hold."""
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]+")
 QUOTAS: Final[tuple[Property, ...]] = ((DAV, "quota-available-bytes"), (DAV, "quota-used-bytes"))
-"""Told where they are asked for by name only. Source: RFC 4331."""
+"""Properties that only a request by name gets. Source: RFC 4331."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropfindRequest:
-    """What a PROPFIND asks for: these properties, all there are, or (`names`) only what they are called."""
+    """The properties that a PROPFIND asks for: these, `everything`, or only the `names` of all."""
 
     properties: tuple[Property, ...] = ()
     everything: bool = True
@@ -50,7 +50,7 @@ class PropfindRequest:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What a PROPPATCH changes, in order: dead properties to set, None takes one away; `refused`: live ones."""
+    """The changes of a PROPPATCH, in order: dead properties with values, None removes one. `refused`: live ones."""
 
     changes: tuple[tuple[Property, str | None], ...]
     refused: tuple[Property, ...] = ()
@@ -94,14 +94,14 @@ def proppatch(body: bytes) -> Patch:
 
 
 def dead_key(prop: Property) -> str:
-    """The user metadata that hold a dead property."""
+    """Return the name of the user metadata that hold a dead property."""
     return f"{DEAD}{prop[0]} {prop[1]}"
 
 
 class EntryWriter:
-    """Writes the entries of one multistatus. What those of a kind have in common, nearly all of it, is made once.
+    """Writes the entries of one multistatus, from a pattern for each kind of entry.
 
-    `covered`: live properties of an entry that has no locks of its own; `type_of`: the media type of a file by name.
+    Args: `covered`: live properties of an entry that has no locks of its own; `type_of`: media type of a file by name.
     """
 
     def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str], type_of: Callable[[str], str]) -> None:
@@ -111,8 +111,11 @@ class EntryWriter:
     def entry(
         self, href: str, there: Attributes, user: Mapping[str, str], more: Mapping[Property, str] | None = None
     ) -> str:
-        """One entry. `href`: its path, encoded (so it is XML too); `user`: its user metadata; `more`: live in place of
-        `covered`."""
+        """Return one entry.
+
+        Args: `href`: its path, percent-encoded and so valid XML; `user`: its user metadata. `more`: live properties in
+        place of `covered`.
+        """
         kind, etag = (there.type == TYPE_COLLECTION, there.etag != ""), there.etag
         told = (
             href, there.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
@@ -128,7 +131,7 @@ class EntryWriter:
         return pattern[0] % pattern[1](told)
 
     def _pattern(self, is_collection: bool, has_etag: bool) -> tuple[str, Callable[[tuple[object, ...]], object]]:
-        """What is filled in, and what of an entry, in order."""
+        """The pattern of a kind of entry, and the function that picks its values in order."""
         known = {**_live(is_collection, has_etag, _MARKS), **self._covered}
         text = _response(_MARKS["href"], self._stats(known)).replace("%", "%%")
         marks = re.compile(f"[{''.join(_MARKS.values())}]")
@@ -146,7 +149,7 @@ class EntryWriter:
 
 
 def patched(href: str, patch: Patch) -> bytes:
-    """The answer to a PROPPATCH: all or none."""
+    """Return the answer to a PROPPATCH, which applies all changes or none."""
     names = "".join(_element(prop, None) for prop, _ in patch.changes)
     refused = "".join(_element(prop, None) for prop in patch.refused)
     first = "424 Failed Dependency" if refused else "200 OK"
@@ -154,18 +157,18 @@ def patched(href: str, patch: Patch) -> bytes:
 
 
 def href_of(parts: tuple[str, ...], *, collection: bool) -> str:
-    """The encoded path of an entry; of a collection with a slash at its end."""
+    """Return the encoded path of an entry; a collection's ends with a slash."""
     path = "".join([f"/{quoted_name(part)}" for part in parts])
     return path + "/" if collection else path
 
 
 def quoted_names(names: Sequence[str]) -> list[str]:
-    """Parts of encoded paths, of which most are as they are: all at once. No name has a line in it."""
-    return quote("\n".join(names), safe="\n").split("\n")
+    """Return names as parts of encoded paths, all at once."""
+    return quote("\n".join(names), safe="\n").split("\n")  # no name has a line break
 
 
 def quoted_name(name: str) -> str:
-    """One part of an encoded path."""
+    """Return a name as a part of an encoded path."""
     return name if _UNRESERVED.fullmatch(name) else quote(name, safe="")
 
 

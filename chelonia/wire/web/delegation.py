@@ -1,6 +1,6 @@
 """GridSite delegation: a client gives a server a proxy for a key that the server has made. Pure.
 
-SOAP in RPC form, in two namespaces (version 1 and 2) whose operations are the same, but for those that tell versions.
+SOAP in RPC form, in two namespaces (version 1 and 2) with the same operations, except those for versions.
 Source: the delegation service of GridSite (`delegation-1.1.0.wsdl`, `delegation-2.0.0.wsdl`).
 """
 
@@ -18,7 +18,7 @@ from chelonia.wire.xml import leaf, local_name, namespace, parse, text_of
 NAMESPACES: Final = tuple(f"http://www.gridsite.org/namespaces/delegation-{version}" for version in (1, 2))
 VERSION: Final = "2.0.0"
 BODY_BYTES_MAX: Final = 128 * 1024
-"""A proxy chain has some 10 KiB, with VOMS attributes some 30."""
+"""Bytes of a request: a proxy chain has some 10 KiB, with VOMS attributes some 30."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ def read(body: bytes) -> DelegationCall:
 
 
 def returned(asked: DelegationCall, value: str | None = None) -> bytes:
-    """The answer with one value, or none."""
+    """Return the answer with one value, or none."""
     inner = "" if value is None else leaf(f"{asked.operation}Return", value)
     return enveloped(asked.namespace, f"{asked.operation}Response", inner)
 
 
 def requested(asked: DelegationCall, request: str, delegation: str) -> bytes:
-    """The answer to `getNewProxyReq`: what to sign (a certificate request in PEM), and the id of the delegation."""
+    """Return the answer to `getNewProxyReq`: a certificate request (PEM) to sign, and the id of the delegation."""
     inner = leaf("proxyRequest", request) + leaf("delegationID", delegation)
     name = f"{asked.operation}Return"
     return enveloped(asked.namespace, f"{asked.operation}Response", f"<{name}>{inner}</{name}>")
 
 
 def instant(at_ms: Ms) -> str:
-    """An `xsd:dateTime`."""
+    """Return an `xsd:dateTime`."""
     return f"{iso_second(at_ms // 1000)}Z"

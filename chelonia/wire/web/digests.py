@@ -1,7 +1,7 @@
 """Checksums in HTTP header fields: `Digest` (RFC 3230), `Repr-Digest` (RFC 9530) and `Content-MD5` (RFC 1864).
 
-`Digest` spells adler32 and crc32c as 8 hex digits (RFC 5843; what grid tools send and expect), md5 and sha-256 as
-base64. `Repr-Digest` has crc64nvme too, which no registry knows: others pass over it.
+`Digest` spells adler32 and crc32c as 8 hex digits (RFC 5843; grid tools send and expect them so), md5 and sha-256 as
+base64. `Repr-Digest` has crc64nvme too, which no registry knows: other clients ignore it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_HEX = ("adler32", "crc32c")
 
 
 def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
-    """The header fields that tell a client the checksums known: `Digest` and `Repr-Digest`, or none."""
+    """Return the header fields with the known checksums: `Digest` and `Repr-Digest`, or none."""
     old = [f"{name}={value}" for name in _IN_HEX if (value := getattr(sums, name))]
     new = []
     for name in ("crc64nvme", "crc32c", "md5", "sha-256"):
@@ -35,7 +35,7 @@ def digest_headers(sums: Checksums) -> tuple[tuple[str, str], ...]:
 
 
 def wanted(want_digest: str, want_repr_digest: str) -> tuple[str, ...]:
-    """The checksums of ours that a request asks for; those with weight 0 are not.
+    """Return the names of our checksums that a request asks for, without those of weight 0.
 
     Source: RFC 3230 section 4.3.1, RFC 9530 section 4.
     """
@@ -50,7 +50,7 @@ def wanted(want_digest: str, want_repr_digest: str) -> tuple[str, ...]:
 
 
 def parse_digests(*, content_md5: str = "", digest: str = "", repr_digest: str = "") -> Checksums:
-    """What a client says its bytes sum to; algorithms that are not ours are ignored.
+    """Return the checksums that a client states for its bytes; ignore algorithms that are not ours.
 
     Raises: BAD_REQUEST when a value is malformed or two fields contradict each other.
     """

@@ -23,7 +23,7 @@ SUPPORTED: Final = "".join(
 IF_CONDITIONS_MAX: Final = 100
 """Conditions of one `If`: a client holds a few locks."""
 IF_RESOURCES_MAX: Final = 20
-"""Entries that one `If` speaks of: each is looked at."""
+"""Entries that one `If` may name: each costs a look."""
 _PIECE: Final = re.compile(
     r"\s*(?:(?P<open>\()|(?P<close>\))|(?P<not>Not\b)|<(?P<uri>[^<>]*)>|\[(?P<etag>[^\]]*)\])", re.I
 )
@@ -33,20 +33,20 @@ _TIMEOUT: Final = re.compile(r"Second-([0-9]{1,10})", re.I)
 
 @dataclass(frozen=True, slots=True)
 class IfCondition:
-    """One condition of an `If`: a lock token, or an etag; `negated`: that it does not hold."""
+    """One condition of an `If`: a lock token or an etag that an entry has, or (`negated`) has not."""
 
     token: str = ""
     etag: str = ""
     negated: bool = False
 
     def holds(self, tokens: Iterable[str], etag: str) -> bool:
-        """Whether it holds of an entry that these locks cover, and that has this etag ("": there is none)."""
+        """Return whether it holds for an entry covered by these locks and with this etag ("": there is none)."""
         return (self.token in tokens if self.token else bool(etag) and self.etag == etag) is not self.negated
 
 
 @dataclass(frozen=True, slots=True)
 class IfList:
-    """A list of an `If`, which holds when all its conditions do. `resource`: the URL it is of; "": the request's."""
+    """A list of an `If`, which holds when all its conditions do. `resource`: its URL; "": the request's."""
 
     resource: str
     conditions: tuple[IfCondition, ...]
@@ -85,12 +85,12 @@ def parse_if(header: str) -> tuple[IfList, ...]:
 
 
 def submitted(lists: Iterable[IfList]) -> tuple[str, ...]:
-    """The tokens that a client shows with an `If`."""
+    """Return the lock tokens that a client submits with an `If`."""
     return tuple(dict.fromkeys(each.token for one in lists for each in one.conditions if each.token))
 
 
 def lock_of(body: bytes, *, token: str, timeout: str, depth: str) -> Lock:
-    """The lock that a LOCK asks for. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
+    """Return the lock that a LOCK asks for. Raises: BAD_XML, BAD_REQUEST, TOO_LARGE."""
     root = xml.parse(body, BODY_BYTES_MAX)
     parts = {xml.name_of(child): child for child in root}
     scope, kind = parts.get((DAV, "lockscope")), parts.get((DAV, "locktype"))
@@ -110,13 +110,13 @@ def lock_of(body: bytes, *, token: str, timeout: str, depth: str) -> Lock:
 
 
 def parse_timeout(header: str) -> int:
-    """How long a lock is to last, in ms: as asked for, at most `bounds.LOCK_MS_MAX`, which is also where nothing is."""
+    """Return the duration of a lock in ms: as requested up to `bounds.LOCK_MS_MAX`, which is also the default."""
     found = _TIMEOUT.search(header)
     return min(int(found[1]) * 1000, bounds.LOCK_MS_MAX) or 1000 if found else bounds.LOCK_MS_MAX
 
 
 def parse_token(header: str) -> str:
-    """The URI of a `Lock-Token`, without its brackets too, as webdav of npm sends it. Raises: BAD_REQUEST."""
+    """Return the URI of a `Lock-Token`; brackets may be missing, as from npm's webdav. Raises: BAD_REQUEST."""
     text = header.strip()
     token = text[1:-1] if text[:1] == "<" and text[-1:] == ">" else text
     if not token or "<" in token or ">" in token:
@@ -125,12 +125,12 @@ def parse_token(header: str) -> str:
 
 
 def properties(locks: Iterable[Lock]) -> dict[Property, str]:
-    """The live properties of locks: those that cover an entry, and what there can be."""
+    """Return the live properties of locks: those that cover an entry, and the supported kinds."""
     return {(DAV, "lockdiscovery"): "".join(_active(lock) for lock in locks), (DAV, "supportedlock"): SUPPORTED}
 
 
 def discovered(locks: Iterable[Lock]) -> bytes:
-    """The body that answers a LOCK."""
+    """Return the body that answers a LOCK."""
     told = "".join(_active(lock) for lock in locks)
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'

@@ -1,8 +1,8 @@
-"""HTTP byte ranges: what a GET asks for, and where the body of a resumed PUT belongs.
+"""HTTP byte ranges: those of a GET, and the place of a resumed PUT's body.
 
-A `Range` that is not understood is ignored, as RFC 9110 section 14.2 wants (the whole body is served); one that is
-understood but lies outside is refused. Ranges are served as asked; who asks for more than twice the bytes there are
-gets the whole body, so that no request costs much more than a plain one.
+A malformed `Range` is ignored, as RFC 9110 section 14.2 wants: the door sends the whole body. A `Range` outside the
+body is refused. Others are served as requested. But ranges of more than twice the body's bytes get the whole body, so
+that no request costs much more than a plain one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 
 PART_HEAD_BYTES_MAX: Final = 1024
-"""Of one part of a `multipart/byteranges`."""
+"""Bytes of the head of one part of a `multipart/byteranges`."""
 _SPEC = re.compile(r"(?a:(\d{0,19})-(\d{0,19}))")
 _CONTENT = re.compile(r"bytes +(?a:(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*))", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRange:
-    """A `Content-Range`: `length` bytes from `offset`; `total` -1 when not said. `length` -1: none (`bytes */n`)."""
+    """A `Content-Range`: `length` bytes from `offset`; `total` -1: not stated. `length` -1: none (`bytes */n`)."""
 
     offset: int
     length: int
@@ -33,8 +33,8 @@ class ContentRange:
 def parse_range(header: str, size: int) -> tuple[ByteRange, ...]:
     """Read the value of a `Range` header for a body of `size` bytes.
 
-    Returns: the ranges as they were asked for, in their order and not merged (uproot tells parts by it); empty when the
-        whole body is to be served, as when they hold more than twice its bytes.
+    Returns: the ranges as requested, in their order and not merged (uproot identifies parts by it). Empty: send the
+        whole body, also when they hold more than twice its bytes.
     Raises: BAD_RANGE when no range can be satisfied, or there are more than `bounds.RANGES_MAX`.
     Source: RFC 9110 section 14.
     """
@@ -50,18 +50,18 @@ def parse_range(header: str, size: int) -> tuple[ByteRange, ...]:
 
 
 def range_of(spans: tuple[ByteRange, ...]) -> str:
-    """The value of `Range` that asks for these, none of which is empty."""
+    """Return the value of `Range` for these spans, none of which is empty."""
     return "bytes=" + ",".join([f"{span.offset}-{span.offset + span.length - 1}" for span in spans])
 
 
 def content_range(span: ByteRange, total: int) -> str:
-    """The value of `Content-Range` for a part of a body of `total` bytes (-1: not known)."""
+    """Return the value of `Content-Range` for a part of a body of `total` bytes (-1: unknown)."""
     assert span.length > 0, "an empty part has no Content-Range"
     return f"bytes {span.offset}-{span.offset + span.length - 1}/{total if total >= 0 else '*'}"
 
 
 def unsatisfied_range(total: int) -> str:
-    """The value of `Content-Range` beside a 416."""
+    """Return the value of `Content-Range` beside a 416."""
     return f"bytes */{total}"
 
 
@@ -80,9 +80,9 @@ def parse_content_range(header: str) -> ContentRange:
 
 
 class PartsReader:
-    """Takes the bytes of known ranges out of a `multipart/byteranges` that has them in the order they were asked for.
+    """Takes the bytes of known ranges out of a `multipart/byteranges` that has them in the requested order.
 
-    Source: RFC 9110 section 14.6; nothing but a part's `Content-Range` is looked at.
+    Source: RFC 9110 section 14.6; of a part's fields it checks only `Content-Range`.
     """
 
     def __init__(self, spans: tuple[ByteRange, ...]) -> None:
@@ -95,7 +95,7 @@ class PartsReader:
         self._left = -1  # of the part, once its head is read
 
     def take(self, chunk: bytes) -> bytes:
-        """The next bytes of the body. Returns: what of the ranges is in them. Raises: BAD_RANGE for another part."""
+        """Take the next bytes of the body. Return those that belong to the ranges. Raises: BAD_RANGE (another part)."""
         out, chunk, self._head = list[bytes](), self._head + chunk, b""
         while chunk and self.span is not None:
             if self._left < 0:
@@ -133,7 +133,7 @@ def _specs(header: str) -> list[tuple[str, str]]:
 
 
 def _resolve(first: str, last: str, size: int) -> ByteRange:
-    """The bytes meant in a body of `size`; length 0 or less when there are none."""
+    """The span in a body of `size`; length 0 or less when it is outside."""
     if not first:
         length = min(int(last), size)
         return ByteRange(size - length, length)

@@ -1,6 +1,6 @@
-"""Third-party copies by COPY: what the header fields ask, and the lines that tell how far it is. Pure.
+"""Third-party copies by COPY: the header fields of the request, and the lines that report progress. Pure.
 
-`Source` has this server fetch, `Destination` on another host has it send; `TransferHeader<Name>` is sent to the other
+`Source` has this server fetch, `Destination` on another host has it send. It passes `TransferHeader<Name>` to the other
 server as `<Name>`. The answer is 202 with a marker every few seconds and `success:` or `failure:` as its last line.
 Source: the WLCG document "HTTP Third Party Copy".
 """
@@ -20,13 +20,13 @@ HEADERS_MAX: Final = 20
 _OURS: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "expect", "range", "te", "upgrade"}
 )
-"""What carries the message itself; nobody else says it."""
+"""Fields of the message itself, which only this server sets."""
 _SCHEMES: Final = {"https": "https", "davs": "https"}
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The other end of a copy: its URL (https), what to send to it; `verified`: a checksum of it must be known."""
+    """The other end of a copy: its URL (https), and header fields for it; `verified`: its checksum must be known."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -34,7 +34,7 @@ class Remote:
 
 
 def remote(url: str, fields: Iterable[tuple[str, str]]) -> Remote:
-    """Read what a COPY says of the other end. Raises: BAD_REQUEST."""
+    """Return the other end of a COPY. Raises: BAD_REQUEST."""
     passed, verified = [], False
     for name, value in fields:
         low = name.lower()
@@ -48,7 +48,7 @@ def remote(url: str, fields: Iterable[tuple[str, str]]) -> Remote:
 
 
 def url_of(text: str) -> str:
-    """The URL of the other end, as https. Raises: BAD_REQUEST for what is none."""
+    """Return the URL of the other end, as https. Raises: BAD_REQUEST for other text."""
     try:
         parsed = urlsplit(text.strip())
         whole = bool(parsed.hostname) and (parsed.port is None or parsed.port > 0)
@@ -61,7 +61,7 @@ def url_of(text: str) -> str:
 
 
 def marker(now_ms: int, moved: int) -> bytes:
-    """How far it is: bytes moved by this time."""
+    """Return a progress marker: bytes moved by this time."""
     return (
         f"Perf Marker\n    Timestamp: {now_ms // 1000}\n    Stripe Index: 0\n"
         f"    Stripe Bytes Transferred: {moved}\n    Total Stripe Count: 1\nEnd\n"
@@ -69,6 +69,6 @@ def marker(now_ms: int, moved: int) -> bytes:
 
 
 def ended(failure: str = "") -> bytes:
-    """The last line."""
+    """Return the last line."""
     shown = " ".join("".join(each if each.isprintable() else " " for each in failure).split())
     return f"failure: {shown}\n".encode() if failure else b"success: Created\n"
