@@ -76,7 +76,7 @@ class _BelowWalk:
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
 
     def _tell_files(self, level: _OpenCollection) -> None:
-        """List the next files for as long as complete summaries stand beside them: nearly all of most listings."""
+        """List the next files that have complete summaries: nearly all of most listings."""
         # The delimiter "/" sums up no file of a collection that has been entered; another delimiter may.
         ask, rows, above, begin = self._ask, level.rows, level.path, len(level.head)
         if level.at >= len(rows) or rows[level.at][0].endswith(_SLASH):
@@ -119,7 +119,7 @@ class _BelowWalk:
             self._enter(path, child, told=True)
 
     def _summary(self, path: bytes, child: ObjectId) -> str:
-        """The summary stored beside a name; empty if it is another entry's or lacks a mark that the caller needs."""
+        """The summary stored beside a name; empty if it is another entry's or bears one of the marks in `ask`."""
         level = self._levels[-1]
         data = self._known(level).get(path[len(level.path) :])
         found = "" if data is None else layout.decode_value(data)

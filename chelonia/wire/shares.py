@@ -2,9 +2,9 @@
 
 A token is base64url of version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256. The HMAC
 covers `chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
-The password of a kept token is its id, a hyphen and base64url of the first 16 bytes of the HMAC. The cluster keeps the
-rest (`kept_of`).
-A token grants nothing by itself: every use checks its giver's rights. Golden text: `docs/formats/share-token.md`.
+The password of a link is the token's id, a hyphen and base64url of the first 16 bytes of the HMAC; the cluster keeps
+the token without its HMAC. A token grants nothing by itself: every use checks its giver's rights.
+Golden text: `docs/formats/share-token.md`.
 """
 
 from __future__ import annotations

@@ -425,7 +425,7 @@ class ReplicatedAHash:
             cause = "this master has lost touch with its majority: retry with the same request key"
             raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause)
 
-    # --- what the mastership tells ----------------------------------------------------------------------------------
+    # --- notifications of the mastership ----------------------------------------------------------------------------
 
     def term_opened(self, term: int) -> None:
         assert self._opening is None, "no term opens before the one before has ended"

@@ -208,7 +208,7 @@ class ReplicationLinks:
         for link in self._links.values():
             link.ping()
 
-    # --- what links ask ---------------------------------------------------------------------------------------------
+    # --- called by links --------------------------------------------------------------------------------------------
 
     def hello(self) -> bytes:
         """Return our HELLO."""

@@ -146,7 +146,7 @@ def _told(item: Item, *, owner: bool) -> str:
 
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
-    """Return the list of a caller's buckets: names, and when they were made (ns). `token`: of the next page."""
+    """Return the buckets that a caller may read: names, and when they were made (ns). `token`: of the next page."""
     told = "".join(
         f"<Bucket>{leaf('Name', name)}{leaf('CreationDate', instant(made))}</Bucket>" for name, made in found
     )

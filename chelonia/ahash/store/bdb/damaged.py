@@ -35,7 +35,7 @@ def open_replica(
 ) -> ReplicatedStore:
     """Open a replica's store; if it is damaged and there are `others` to fill it, begin with an empty one.
 
-    Args: `goes_on`: called again and again while reading the files, which takes long.
+    Args: `goes_on`: called again and again while reading the files, which takes long; never by a search that loops.
     Raises: as `ReplicatedStore`; OSError.
     """
     try:

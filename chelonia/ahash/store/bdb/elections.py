@@ -110,7 +110,7 @@ class Elections:
         electable = RETIRING if self._retiring else ELECTABLE
         self._env.rep_set_priority(electable if self.voter else 0)
 
-    # --- told by the library's callbacks ---------------------------------------------------------------------------
+    # --- called by the library's callbacks -------------------------------------------------------------------------
 
     def won(self) -> None:
         """Take the mandate: we were elected."""
@@ -166,7 +166,7 @@ class Elections:
         self.turn.acquire()
         self._holding.turn = self.inside = True
         try:
-            if refusal := self._refusal():  # asked here: trust may be lost by whoever had `turn` before
+            if refusal := self._refusal():  # not earlier: the holder of `turn` before may have lost our trust
                 return ElectionFailed(refusal)
             self._env.rep_set_timeout(bdb.DB_REP_ELECTION_TIMEOUT, order.wait_ms * 1000)
             self._env.rep_elect(order.sites, order.votes)

@@ -72,7 +72,7 @@ class ReplicaNotes:
     """Notes of a replica beside its log: `known`, `promised` and `acked`, in files of those names.
 
     Attributes:
-        run: tells this process from all others.
+        run: a number that no other process has.
         acked: the newest commit that it vouched for.
     """
 

@@ -90,8 +90,8 @@ _BULK_LOG: Final = FrameKind.BULK_LOG.to_bytes(4, "big")
 BRIEF_BYTES: Final = 16 * 1024
 """Size of a bundle up to which it takes a fraction of a millisecond to apply, when its pages are in the cache."""
 _FLUSH: Final = 0x02
-"""Flag of a control buffer: sync on applying it. In a bundle that would sync every record; a replica syncs before it
-vouches anyway."""
+"""Flag of a control buffer: sync on applying it. A bundle has none, or every record would be synced; a replica syncs
+before it vouches anyway."""
 _HEAD: Final = struct.Struct(">I8sI")
 _LENGTHS: Final = struct.Struct(">I8xI")
 

@@ -18,7 +18,7 @@ from chelonia.ahash.store.bdb.gate import Gate
 
 
 class KeptLogs:
-    """Of the environment that `env` returns, in `directory`. `lock`: held by whoever needs all there are."""
+    """The log files of the environment that `env` returns, in `directory`. `lock`: held while all are needed."""
 
     def __init__(self, directory: Path, settings: BdbSettings, gate: Gate, env: Callable[[], Any]) -> None:
         self.lock = threading.Lock()

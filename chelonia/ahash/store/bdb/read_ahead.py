@@ -40,7 +40,7 @@ def blocks_read() -> int:
 def read_ahead(tree: Any, start: bytes, end: bytes, rows: int) -> None:
     """Ask for the leaves of at most `rows` rows with start <= key < end. Raises: DBError, as any use of the tree."""
     file, size = tree.fd(), tree.get_pagesize()
-    with suppress(OSError, struct.error):  # a page that is being written just now: then nothing is asked for
+    with suppress(OSError, struct.error):  # a page that is being written just now: then ask for nothing
         for first, count in _runs(sorted(_leaves_of(file, size, start, end, rows))):
             os.posix_fadvise(file, first * size, count * size, os.POSIX_FADV_WILLNEED)
 
@@ -52,7 +52,7 @@ def _leaves_of(file: int, size: int, start: bytes, end: bytes, rows: int) -> lis
 
     leaves = below(read, ROOT, start, end)
     found = list(islice(leaves, 1))
-    if found:  # the engine reads it next: how full it is tells how many more there are
+    if found:  # the engine reads it next; from its entries follows how many more leaves there are
         entries, _, _ = _HEAD.unpack_from(read(found[0]))
         found += islice(leaves, min(LEAVES_MAX, 2 * rows // max(entries, 2) + 1))
     return found

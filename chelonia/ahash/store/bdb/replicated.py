@@ -109,13 +109,13 @@ class ReplicatedStore:
         self._commits = Commits(lambda control, record: self._send(None, control, record), self._panic)
         self._work: WorkQueue[Frame | Callable[[], None]] = WorkQueue()
         self._brief = Briefness()
-        self._bytes_queued = self._bytes_taken = 0  # one written by who receives, the other by who has the turn
+        self._bytes_queued = self._bytes_taken = 0  # one written by the receiver, the other by the holder of the turn
         thread = threading.Thread(target=self._replicate, name="ahash-replication", daemon=True)
         self.replication = AtWork(thread, REPLICATION_ROUND_S)
         self._post: Callable[[Event], None] = lambda event: None
         self._send: Send = lambda peer, control, record: None
         self._panicked = self._closed = False
-        # theirs who have the turn at `_work`, read elsewhere
+        # written by the holder of the turn at `_work`, read elsewhere
         self._master: int | None = None
         self._term = 0
         self._ready = self._copied = False
@@ -123,7 +123,7 @@ class ReplicatedStore:
         self._pending: LogPosition | None = None
         self._frame_term = 0
         self._complaint = ""
-        # set by several threads, each one assignment
+        # written by several threads, each time in one assignment
         self._initialising = self._rousing = False
         self._progress = SyncProgress()
         self._announcements = Announcements()
@@ -154,11 +154,11 @@ class ReplicatedStore:
             self._release()
             raise
 
-    # --- what the protocol asks ------------------------------------------------------------------------------------
+    # --- commands of the protocol ----------------------------------------------------------------------------------
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
         self._post, self._send = events, send
-        if self._panicked:  # in a read before: nobody has heard of it
+        if self._panicked:  # in a read before: not reported yet
             self._post(Failed(self._complaint))
         self._work.put(self._follow)
         self.replication.thread.start()
@@ -183,7 +183,7 @@ class ReplicatedStore:
             self._complain(f"more frames of replica {sender} wait than are kept: more are dropped", logging.WARNING)
 
     def peer_up(self, peer: int) -> None:
-        del peer  # the announcement goes to all: one who knows us already answers with nothing new
+        del peer  # the announcement goes to all: a replica that knows us already answers with nothing new
         self._announcements.connected(_now_ms(), ready=self._ready)
         self._work.put(self._announce)
 
