@@ -89,8 +89,6 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Flight:
-    """A batch with the committer."""
-
     batch: list[_Waiting]
     outcomes: Awaitable[tuple[list[Outcome], Position]]
 

@@ -528,6 +528,5 @@ class ReplicatedAHash:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the process after an unexpected error."""
         _LOG.error("work of the replicated A-Hash failed", exc_info=error)
         self._mastership.fail(f"an internal failure: {error!r}")

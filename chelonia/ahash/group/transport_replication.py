@@ -175,7 +175,6 @@ class ReplicationLinks:
     # --- dialling --------------------------------------------------------------------------------------------------
 
     def _dialling(self, member: Member) -> Job:
-        """The job that keeps a link to a member up."""
         assert member.replica < self._own.replica, "of a pair one dials"
         backoff = Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
         return Job(f"dial replica {member.replica}", partial(self._dial, member, backoff), Wait(BACKOFF_MAX_MS))
@@ -492,7 +491,7 @@ def _now_us() -> int:
 
 
 def _tune(raw: Any) -> None:
-    """No delay for small messages; a dead peer is noticed."""
+    """Set the socket to send small messages at once, and to notice a dead peer."""
     if raw is None:
         return
     with suppress(OSError):  # the connection is gone already

@@ -40,8 +40,6 @@ READERS: Final = 2
 
 @dataclass(slots=True)
 class _QueuedWork:
-    """Work, its future, and its result or error."""
-
     run: Callable[[], Any]
     future: asyncio.Future[Any]
     result: Any = None

@@ -176,7 +176,6 @@ def _root(body: bytes, name: str) -> xml.Node:
 
 
 def _pairs(root: xml.Node, of: str) -> list[tuple[str, str]]:
-    """Keys and values of the tags in the children `of`."""
     tags = (tag for node in _children(root, of) for tag in _children(node, "Tag"))
     return [(_text(tag, "Key"), _text(tag, "Value")) for tag in tags]
 

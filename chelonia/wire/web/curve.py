@@ -113,7 +113,7 @@ def as_text(curve: Curve) -> list[str]:
 
 
 def _cells(count: int, files: int) -> int:
-    """At least one cell for any file."""
+    """Cells of a bar for `count` of `files`; at least one for any file."""
     return max(1, round(BAR * count / max(files, 1))) if count else 0
 
 

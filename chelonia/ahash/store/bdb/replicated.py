@@ -535,7 +535,7 @@ class ReplicatedStore:
             self._complain(str(error))
 
     def _complain(self, what: str, level: int = logging.ERROR) -> None:
-        """A line in the log, unless it was the last one."""
+        """Log a line unless it was the last one."""
         if what != self._complaint:
             self._complaint = what
             _LOG.log(level, "ahash replication: %s", what)
