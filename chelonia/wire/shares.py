@@ -2,8 +2,8 @@
 
 A token is base64url of version byte (1) | msgpack array of the fields of `ShareToken`, in order | HMAC-SHA256. The HMAC
 covers `chelonia share 1` NUL and all before it. Any altered character is refused; comparison is in constant time.
-The password of a link is the token's id, a hyphen and base64url of the first 16 bytes of the HMAC; the cluster keeps
-the token without its HMAC. A token grants nothing by itself: every use checks its giver's rights.
+The password of a link is the last 12 characters of its id, a hyphen and base64url of the first 16 bytes of the HMAC.
+The cluster keeps the token without its HMAC. A token grants nothing by itself: every use checks its giver's rights.
 Golden text: `docs/formats/share-token.md`.
 """
 
