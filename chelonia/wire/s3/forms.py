@@ -174,9 +174,8 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
             continue
         known = fields.get(name, "")
         if not (known == value if operator == "eq" else known.startswith(value)):
-            raise S3Error(
-                "AccessDenied", f"Invalid according to Policy: Policy Condition failed: {operator} {name[:80]}"
-            )
+            rule = f'["{operator}", "${name[:80]}", "{value[:80]}"]'
+            raise S3Error("AccessDenied", f"Invalid according to Policy: Policy Condition failed: {rule}")
     named = {name for _, name, _ in rules}
     free = [name for name in fields if name not in named | _FREE and not name.startswith("x-ignore-")]
     if free:

@@ -109,6 +109,16 @@ def test_a_policy_that_does_not_hold_refuses(text: str, fields: dict[str, str], 
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [({"key": "b"}, '["starts-with", "$key", "a/"]'), ({"bucket": "other"}, '["eq", "$bucket", "lab"]')],
+)
+def test_the_condition_that_does_not_hold_is_told_as_amazon_tells_it(fields: dict[str, str], rule: str) -> None:
+    with pytest.raises(S3Error) as caught:
+        check_policy(policy(*ALLOWED), FIELDS | fields, 0)
+    assert str(caught.value).endswith(f"Invalid according to Policy: Policy Condition failed: {rule}")
+
+
 def test_a_signature_is_any_text_and_wrong() -> None:
     with pytest.raises(S3Error) as caught:
         FormClaim("key", "20300101/r/s3/aws4_request", "policy", "\u00e9").verify("secret")
