@@ -17,6 +17,7 @@ from chelonia.core.ports.files import (
     Clone,
     Failure,
     Listing,
+    Look,
     Looked,
     Make,
     Move,
@@ -119,6 +120,8 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     before = await seen(parts, exchange.call, target)
     _check_spared(exchange, target, before)
     if before is not None and not there.attributes.type == before.attributes.type == TYPE_FILE:
+        if there.attributes.type == TYPE_COLLECTION and depth != "0":
+            await _check_readable(parts, exchange, source)  # else what was there would go for a copy that is refused
         await _cleared(parts, exchange, target)
     await _copy_tree(parts, exchange, there, (source, target), deep=depth != "0")
     return HttpResponse(201 if before is None else 204)
@@ -158,6 +161,19 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
         for answer in await apply_all(parts, exchange.call, gone) if gone else ():
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
+
+
+async def _check_readable(parts: DoorParts, exchange: Exchange, place: LogicalName) -> None:
+    """Raises: as the look at the first entry below a collection that its caller may not copy."""
+    async for page in list_pages(parts, exchange.call, Listing(place)):
+        places = [place.child(entry.name) for entry in page.entries]
+        looks = tuple(Look(each, Want.USER) for each in places)
+        answers = await parts.files.look(exchange.call, looks) if looks else ()
+        for each, answer in zip(places, answers, strict=True):
+            if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
+                continue  # it has gone since
+            if good(answer, "COPY").attributes.type == TYPE_COLLECTION:
+                await _check_readable(parts, exchange, each)
 
 
 async def _copy_tree(

@@ -549,6 +549,23 @@ async def test_nothing_makes_way_for_what_its_mover_may_not_move(bench: Bench) -
     assert (await bench.look("GET", "/d", dn=EVE)).body == b"3"
 
 
+async def test_a_copy_clears_no_tree_for_what_its_caller_may_not_read(bench: Bench) -> None:
+    await apply(bench.parts, Call(dn=JOE), Set(LogicalName(ROOT, ()), policy={"ALL": "+read +addEntry"}))
+    for path in ("/s", "/s/deep"):
+        await bench.look("MKCOL", path)
+        await apply(bench.parts, Call(dn=JOE), Set(place_of(path), policy={"ALL": "+read"}))
+    await bench.look("PUT", "/s/deep/f", b"1")
+    await bench.look("MKCOL", "/t", dn=EVE)
+    await bench.look("PUT", "/t/kept", b"2", EVE)
+    told = await bench.look("COPY", "/s", dn=EVE, Destination="https://se:1/t")
+    assert (told.status, "lacks read on /s/deep/f" in told.text) == (403, True)
+    assert (await bench.look("GET", "/t/kept", dn=EVE)).body == b"2"
+    await apply(bench.parts, Call(dn=JOE), Set(place_of("/s/deep/f"), policy={"ALL": "+read"}))
+    assert (await bench.look("COPY", "/s", dn=EVE, Destination="https://se:1/t")).status == 204
+    assert (await bench.look("GET", "/t/deep/f", dn=EVE)).body == b"1"
+    assert (await bench.look("GET", "/t/kept", dn=EVE)).status == 404
+
+
 def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.ask("PUT", "/a", b"bytes")
     bench.bytes.broken = 1
