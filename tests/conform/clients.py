@@ -55,6 +55,7 @@ class Bench:
     scratch: Path
     far: dict[str, tuple[str, Path]] = field(default_factory=dict)
     data: bytes = field(default_factory=lambda: os.urandom(SIZE))
+    failed: bool = False
 
     def __post_init__(self) -> None:
         self.source.write_bytes(self.data)
@@ -609,7 +610,8 @@ CLIENTS: dict[str, tuple[Client, tuple[str, ...]]] = {
 }
 
 
-def main() -> None:
+def main() -> int:
+    """1 when a step failed."""
     asked = sys.argv[1:] or list(CLIENTS)
     if unknown := [name for name in asked if name not in CLIENTS]:
         sys.exit(f"no client is called {', '.join(unknown)}; there are: {', '.join(CLIENTS)}")
@@ -634,6 +636,7 @@ def main() -> None:
     if len(rows) == len(CLIENTS):
         TABLE.write_text(HEAD + "".join(rows))
     print("".join(rows))
+    return int(bench.failed)
 
 
 def serves(cluster: Cluster) -> bool:
@@ -655,7 +658,9 @@ def row(bench: Bench, name: str, client: Client, version: tuple[str, ...]) -> st
     for step, act in steps:
         print(f"{name}: {step}", flush=True)
         try:
-            failed += [] if attempted(act) else [step]
+            if not attempted(act):
+                bench.failed = True
+                failed.append(step)
         except NotInstalled as program:
             failed.append(f"{step}: no {program} here")
     shown = "-" if client is third_party else number[0] if number else "?"
@@ -700,4 +705,4 @@ def pkcs12(bench: Bench) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
