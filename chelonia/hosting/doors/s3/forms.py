@@ -16,6 +16,7 @@ from chelonia.hosting.doors.plain.sending import file_in, held_back
 from chelonia.hosting.doors.s3 import objects
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts, url_of, xml_answer
 from chelonia.hosting.doors.s3.signing import signed_by
+from chelonia.hosting.doors.s3.versions import Headers
 from chelonia.hosting.net.http_messages import AccessNote, HttpResponse
 from chelonia.wire.s3 import answers, checksums, facts, forms, keys, requests
 from chelonia.wire.s3.checksums import Measured
@@ -23,7 +24,6 @@ from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.forms import FormDecoder
 from chelonia.wire.s3.keys import Target
 from chelonia.wire.s3.operations import check_promises
-from chelonia.wire.web.conditions import quoted
 
 _NAME: Final = "${filename}"
 
@@ -65,8 +65,8 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
         exchange=replace(ask.exchange, request=told, call=call),
     )
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
-    await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
-    answer = _answer(parts, replace(ask, target=made.target), quoted(measured.etag), fields)
+    done = await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
+    answer = _answer(parts, replace(ask, target=made.target), done.headers, fields)
     return replace(answer, accessed=AccessNote(call.dn, ask.operation))
 
 
@@ -82,15 +82,15 @@ async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds)
     measured.check({})
 
 
-def _answer(parts: S3Parts, ask: Ask, etag: str, fields: dict[str, str]) -> HttpResponse:
+def _answer(parts: S3Parts, ask: Ask, stored: Headers, fields: dict[str, str]) -> HttpResponse:
     bucket, key, where = ask.target.bucket, ask.target.key, url_of(parts, ask)
-    told = (("ETag", etag), ("Location", where))
+    etag, told = dict(stored)["ETag"], (*stored, ("Location", where))
     onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
     if onward.lower().startswith(("http://", "https://")) and onward.isascii() and onward.isprintable():
         query = urlencode({"bucket": bucket, "key": key, "etag": etag})
         page, mark, part = onward.partition("#")
         onward = f"{page}{'&' if '?' in page else '?'}{query}{mark}{part}"
-        return HttpResponse(303, (("ETag", etag), ("Location", onward)), b"", 0)
+        return HttpResponse(303, (*stored, ("Location", onward)), b"", 0)
     match fields.get("success_action_status", ""):
         case "201":
             return xml_answer(answers.posted(where, bucket, key, etag), *told, status=201)
