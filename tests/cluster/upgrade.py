@@ -114,6 +114,7 @@ async def upgrade(root: Path, revision: str, seed: int, *, back: bool = False) -
                 took = f"on after {time.monotonic() - began:.1f} s; {users.told(began)}"
                 print(f"{name} is replaced; {took}", flush=True)
         gone = await turning
+        print(f"all nodes are replaced; {len(load.acknowledged)} acknowledged files are read again", flush=True)
         await asyncio.to_thread(users.stop)
         async with cluster.client("user") as client:
             back = [ln for ln in gone if await client.exists(ln)]
@@ -124,6 +125,7 @@ async def upgrade(root: Path, revision: str, seed: int, *, back: bool = False) -
         print(f"refused {dict(load.reasons)}; asked again {dict(users.tally.retried)}", flush=True)
         print(f"failed {dict(users.tally.failed)}", flush=True)
         assert not wrong, wrong
+        print("fsck is asked until it finds nothing", flush=True)
         await trial.clean()
     finally:
         users.abandon()
