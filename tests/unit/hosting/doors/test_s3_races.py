@@ -96,6 +96,19 @@ def write(door: Door, change: type[Change], target: str, whole: str) -> None:
         assert door.ask("POST", target, whole).status == 200
 
 
+def conflicting(door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]) -> list[tuple[RequestKey, bool]]:
+    """Have the first change of a kind conflict. Returns: of each try its request key, and whether it was the first."""
+    apply, tried = door.files.apply, list[tuple[RequestKey, bool]]()
+
+    async def refused(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], change):
+            tried.append((call.request_key, call.is_first))
+        return (Failure(Kind.CONFLICT, "/lab/k"),) if len(tried) == 1 else await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", refused)
+    return tried
+
+
 @pytest.mark.parametrize("change", [Write, Seal])
 def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
@@ -227,14 +240,7 @@ def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
     """The next try had a request key of its own, so the first could apply after it, over what came since."""
     target, whole = parted(door)
     door.put("z", b"part")
-    apply, tried = door.files.apply, list[tuple[RequestKey, bool]]()
-
-    async def refused(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        if isinstance(changes[0], change):
-            tried.append((call.request_key, call.is_first))
-        return (Failure(Kind.CONFLICT, "/lab/k"),) if len(tried) == 1 else await apply(call, changes)
-
-    monkeypatch.setattr(door.files, "apply", refused)
+    tried = conflicting(door, monkeypatch, change)
     write(door, change, target, whole)
     key = tried[0][0]
     assert tried == [(key, True), (key, False)]
@@ -248,14 +254,7 @@ def test_a_directory_that_several_make_at_once_is_there_for_all(
     """Arrow makes those above each of its files, several at a time: it was told of a conflict, and hung for good."""
     if change is Set:
         assert door.ask("PUT", "/lab/d/", x_amz_meta_by="another").status == 200
-    apply, tried = door.files.apply, list[tuple[RequestKey, bool]]()
-
-    async def crossed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        if isinstance(changes[0], change):
-            tried.append((call.request_key, call.is_first))
-        return (Failure(Kind.CONFLICT, "/lab/d"),) if len(tried) == 1 else await apply(call, changes)
-
-    monkeypatch.setattr(door.files, "apply", crossed)
+    tried = conflicting(door, monkeypatch, change)
     assert door.ask("PUT", "/lab/d/", x_amz_meta_by="me").status == 200
     assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "me"
     assert tried == [(tried[0][0], True), (tried[0][0], False)]
