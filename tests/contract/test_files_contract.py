@@ -746,6 +746,11 @@ async def test_who_looks_at_a_file_to_write_it_hears_whether_he_may(world: World
         assert isinstance(await looked(world, "/f", EVE, Want.WRITE), Looked) is may
         assert (await write(world, "/f", b"hers", EVE) is Kind.DENIED) is not may
     assert isinstance(await looked(world, "/f", JOE, Want.WRITE), Looked)
+    await collection(world, "/d")
+    for rule, kind in (("+read", Kind.DENIED), ("+read +addEntry", Kind.NOT_FOUND)):
+        await done(world, Set(at("/d"), policy={EVE.dn: rule}))
+        assert await looked(world, "/d/new", EVE, Want.WRITE) is kind
+    assert await looked(world, "/no/new", EVE, Want.WRITE) is Kind.NO_PARENT
 
 
 @played

@@ -1,7 +1,8 @@
 """Looks at entries and listings of collections, for the port `Files`.
 
-A look needs `read` on the entry, one before a write `delete` as well. A listing needs `read` on the collection. A
-child that the caller may not read shows its type, size and times only, as in the Bartender's own `list`.
+A look needs `read` on the entry, one before a write also `delete`, or `addEntry` where the name is free yet. A listing
+needs `read` on the collection. A child that the caller may not read shows its type, size and times only, as in the
+Bartender's own `list`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_tr
 from chelonia.bartender.files.locking import above, locks_of
 from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, listable
+from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, listable, parent_of_new
 from chelonia.bartender.transfers import read_turls
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -71,8 +72,10 @@ async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal 
     want = _asked(ask.want)
     if walked is None:
         (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
-    found = existing(ask.place, walked)
     judge = Judge(turn.user, "look")
+    if want.write and walked.rest:
+        judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
+    found = existing(ask.place, walked)
     judge.require(Action.READ, found)
     if want.write:
         judge.require(Action.DELETE, found)

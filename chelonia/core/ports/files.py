@@ -55,7 +55,7 @@ class Want(enum.Flag):
     MEASURED = enum.auto()
     """Of a look: checksums as with CHECKSUMS, and those that only Shepherds keep, beside the bytes."""
     WRITE = enum.auto()
-    """Of a look: refuse a caller who may not replace the bytes."""
+    """Of a look: refuse a caller who may not give the name bytes, also where it leads nowhere yet."""
 
 
 class Attributes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -92,12 +92,10 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     shown = _shown(third, exchange)
     if isinstance(shown, HttpResponse):
         return shown
-    there = await seen(parts, exchange.call, place)
+    there = await seen(parts, exchange.call, place, Want.WRITE)  # else anybody could have this node ask others
     when = replace(exchange.when, absent=True) if exchange.spares else exchange.when
     when.require(place, there.attributes if there else None)
     copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-    (free,) = await parts.files.place(carrying(parts, exchange.call), (Placing(place, -1, wanted=copies),))
-    good(free, "COPY")  # else callers who may store nothing could have this node send requests to any server
     copy = _Copying(other, shown)
 
     async def run() -> None:
