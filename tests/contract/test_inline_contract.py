@@ -9,6 +9,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import (
     INLINED,
     MARK,
@@ -182,3 +183,16 @@ async def test_bytes_that_a_name_is_not_free_for_are_refused_before_they_are_sen
     await write(world, "/f")
     [refused] = await world.files.place(JOE, (free,))
     assert failure_kind(refused) is Kind.PRECONDITION
+
+
+@played
+async def test_a_request_key_is_of_its_bytes_too(world: World) -> None:
+    """Other bytes, as many, were taken for a repetition: answered as done, and not written."""
+    call, states = JOE.keyed(RequestKey("key")), list[list[str]]()
+    for data in (b"one", b"two", b"two"):
+        await done(world, inline("/f", data), call)
+        await done(world, Splice(at("/g"), Content((Extent(0, 3, INLINED),), inline=Inline(data))), call)
+        states.append([(await there(world, name)).attributes.etag for name in ("/f", "/g")])
+        assert await read(world, "/f") == data
+    assert states[1] == states[2]
+    assert all(one != two for one, two in zip(*states[:2], strict=True))

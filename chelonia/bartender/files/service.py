@@ -79,7 +79,7 @@ class FilesService:
             "apply",
             _checked(self._apply_or_undo),
             _failure,
-            _subject,
+            repr,
             recalled=_recalled,
             ordered=_ordered,
             walk=self._walked,
@@ -249,13 +249,6 @@ def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
     if isinstance(answer, Failure) or answer.attributes or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
-
-
-def _subject(change: Change) -> str:
-    """Return the text that identifies a change. Of a `Write` with inline bytes it has only their number."""
-    if isinstance(change, Write) and change.inline is not None:
-        return f"{replace(change, inline=None)!r} {len(change.inline.data)}"
-    return repr(change)
 
 
 def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -316,12 +317,15 @@ NOTHING_ARRIVED: Final = Arrived("", ())
 @dataclass(frozen=True, slots=True)
 class Inline:
     """All bytes of a file, or of a piece, in the message: at most `bounds.INLINE_BYTES_MAX`. The Bartender stores
-    them before it answers. `wanted`, `checksums`: as in `Placing`. A repeated `Splice` is also recognised by its
-    `checksums`, a repeated `Write` only by the number of bytes."""
+    them before it answers. `wanted`, `checksums`: as in `Placing`."""
 
-    data: bytes = field(repr=False)
+    data: bytes
     wanted: int = 3
     checksums: Checksums = Checksums()
+
+    def __repr__(self) -> str:
+        """Return a text without the bytes, which other bytes change: request keys are bound to it."""
+        return f"Inline({len(self.data)} bytes, CRC-32 {crc32(self.data):08x}, wanted={self.wanted})"
 
 
 INLINED: Final = BlobId("")
