@@ -16,7 +16,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Role
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, Ms
+from chelonia.core.ids import ANONYMOUS, Guid, Ms
 from chelonia.core.metadata import TYPE_COLLECTION, Filter, Needed, StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Set, When
@@ -113,6 +113,7 @@ def _may_take(judge: Judge, found: FoundEntry) -> Expect:
 def _may_end(turn: ElementCall, judge: Judge, found: FoundEntry, lock: Lock, *, refreshes: bool) -> None:
     """Refuse another's lock, unless the owner of the entry or an administrator ends it. Raises: DENIED."""
     dn = turn.user.dn
-    if lock.owner == dn or (not refreshes and (found.owner == dn or turn.user.has(Role.ADMINISTRATOR))):
+    owns = found.owner == dn and dn != ANONYMOUS
+    if lock.owner == dn or (not refreshes and (owns or turn.user.has(Role.ADMINISTRATOR))):
         return
     raise judge.refuse(found, f"the lock is of {lock.owner}")

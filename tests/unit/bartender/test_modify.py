@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.bartender import ModifyRequest
@@ -13,7 +14,7 @@ from chelonia.core.rights.scopes import CHANGING, READING, Scope
 from chelonia.core.values import replace
 from tests.support.failing import failure_kind
 from tests.support.files_worlds import at
-from tests.support.stage import EVE, JOE, Stage, scene
+from tests.support.stage import EVE, JOE, NOBODY, Stage, scene
 
 
 @scene
@@ -229,6 +230,21 @@ async def test_a_new_file_with_fewer_rules_than_it_would_have_needs_no_right_to_
     assert await written("/a/more", {"ALL": "+read +delete"}) is Kind.DENIED
     assert await stage.modify("/a", "set", "defaultPolicy", EVE.dn, "-read") == "set"
     assert await written("/a/allowed", {"ALL": "+read"}) is Kind.DENIED, "what denies goes"
+
+
+@scene
+async def test_what_nobody_owns_gives_nobody_a_say_over_the_locks_of_others(stage: Stage) -> None:
+    async def applied(call: Call, change: Write | Set) -> Kind | None:
+        (answer,) = await stage.bartender.files.apply(call, (change,))
+        return answer.kind if isinstance(answer, Failure) else None
+
+    await stage.add_shepherds("s1", "s2")
+    await stage.make("/open")
+    assert await stage.modify("/open", "set", "policy", "ANONYMOUS", "+addEntry") == "set"
+    assert await stage.modify("/open", "set", "defaultPolicy", "ALL", "+read +delete") == "set"
+    assert await applied(NOBODY, Write(at("/open/f"), inline=Inline(b"x", 2))) is None
+    assert await applied(JOE, Set(at("/open/f"), locks=(Lock("urn:a", lasts_ms=60_000),))) is None
+    assert await applied(NOBODY, Set(at("/open/f"), locks=(Lock("urn:a", lasts_ms=0),))) is Kind.DENIED
 
 
 @scene
