@@ -17,10 +17,10 @@ def combined_adler32(pieces: Iterable[tuple[str, int]]) -> str:
     Returns: 8 hex digits, or "" when that of any piece is unknown.
     Source: RFC 1950, section 2.2.
     """
-    known = list(pieces)
-    if not all(adler for adler, _ in known):
+    pairs = list(pieces)
+    if not all(adler for adler, _ in pairs):
         return ""
-    return f"{reduce(_both, ((int(adler, 16), length) for adler, length in known), (1, 0))[0]:08x}"
+    return f"{reduce(_both, ((int(adler, 16), length) for adler, length in pairs), (1, 0))[0]:08x}"
 
 
 def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:

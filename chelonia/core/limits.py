@@ -24,12 +24,12 @@ class LimitCounts:
         self._now_ms = now_ms
         self._logged: dict[str, tuple[int, int]] = {}
 
-    def met(self, limit: str, who: str, did: str) -> None:
-        """Count that `who` reached the bound `limit`, and log what the node did about it (`did`)."""
+    def met(self, limit: str, caller: str, action: str) -> None:
+        """Count that `caller` reached the bound `limit`, and log what the node did about it (`action`)."""
         count, now_ms = self.reached.get(limit, 0) + 1, self._now_ms()
         self.reached[limit] = count
         logged_ms, before = self._logged.get(limit, (now_ms - LOG_MS, 0))
         if now_ms - logged_ms >= LOG_MS:
             self._logged[limit] = (now_ms, count)
-            silent = count - before - 1
-            _LOG.info("limit met limit=%r who=%r done=%r times_since_last_line=%d", limit, who, did, silent)
+            suppressed = count - before - 1
+            _LOG.info("limit met limit=%r who=%r done=%r times_since_last_line=%d", limit, caller, action, suppressed)

@@ -81,8 +81,8 @@ def parse_ln(text: str) -> LogicalName:
 
 def check_ln(name: LogicalName) -> None:
     """Refuse a Logical Name that another program sent as values and that no text parses to. Raises: BAD_NAME."""
-    meant = parse_ln(str(name))
-    if (meant.start, meant.parts) != (name.start, name.parts):
+    parsed = parse_ln(str(name))
+    if (parsed.start, parsed.parts) != (name.start, name.parts):
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(str(name)), cause="its parts are no names")
 
 

@@ -114,10 +114,10 @@ def within(span: ByteRange, spans: Iterable[ByteRange]) -> bool:
     return any(each.offset <= span.offset and span.end <= each.end for each in spans)
 
 
-def laid(there: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
-    """Return the extents of a content of `size` bytes after laying `over` on those `there`."""
+def laid(base: Iterable[Extent], over: Sequence[Extent], size: int) -> tuple[Extent, ...]:
+    """Return the extents of a content of `size` bytes after laying `over` on `base`."""
     assert are_apart(over), "`check_extents` has seen them"
-    left = [extent.part(0, size) for extent in there if extent.at < size]
+    left = [extent.part(0, size) for extent in base if extent.at < size]
     for new in over:
         left = [piece for old in left for piece in _around(old, new)]
     out = tuple(sorted([*left, *over]))

@@ -42,30 +42,30 @@ def summary_of(file: StoredObject) -> str:
     """Return the summary of a file read with `SUMMARISED`; "" for another entry, or a file with many names."""
     if file.value("entry", "type") != TYPE_FILE or not 0 < len(file.sections.get("parents", {})) <= NAMES_MAX:
         return ""
-    known = attributes_of(file)
-    if " " in known.etag or not (file.sections.get("blobs") or file.value("content", "id") or is_empty(file)):
+    attrs = attributes_of(file)
+    if " " in attrs.etag or not (file.sections.get("blobs") or file.value("content", "id") or is_empty(file)):
         return ""  # without known bytes, the etag does not name bytes
     marks = (
         "f" + (MARK_USER if file.sections.get("metadata") else "") + (MARK_LOCKS if file.sections.get("locks") else "")
     )
     numbers = (
-        known.size, known.modified_ns, known.changed_ns, known.accessed_ns, known.created_ns,
-        known.mode, known.uid, known.gid, known.links, known.wanted,
+        attrs.size, attrs.modified_ns, attrs.changed_ns, attrs.accessed_ns, attrs.created_ns,
+        attrs.mode, attrs.uid, attrs.gid, attrs.links, attrs.wanted,
     )  # fmt: skip
-    rights = rights_of(known.owner, file.sections.get("policy", {}))
-    summary = f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {known.etag}"
+    rights = rights_of(attrs.owner, file.sections.get("policy", {}))
+    summary = f"{file.id} {marks} {' '.join(map(str, numbers))} {rights} {attrs.etag}"
     assert summary.count(" ") == WORDS - 1, "a summary is read word by word"
     words = words_of(summary)
-    told = attributes_in(words, known.owner, numbers_in(words[COMMON_WORD]))
-    assert told == replace(known, version=0, device=0, target="", implied=False), "a listing tells what a look does"
+    parsed = attributes_in(words, attrs.owner, numbers_in(words[COMMON_WORD]))
+    assert parsed == replace(attrs, version=0, device=0, target="", implied=False), "a listing tells what a look does"
     return summary
 
 
 def rights_of(owner: str, policy: Mapping[str, str]) -> str:
     """Return a digest of an owner and a policy: 120 bits of a SHA-256 (FIPS 180-4), equal only for equal ones."""
     words = [owner, *(word for identity in sorted(policy) for word in (identity, policy[identity]))]
-    told = "".join(f"{len(word)}:{word}" for word in words)
-    return base64.urlsafe_b64encode(hashlib.sha256(told.encode()).digest()[:15]).decode()
+    text = "".join(f"{len(word)}:{word}" for word in words)
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:15]).decode()
 
 
 def words_of(summary: str) -> list[str]:

@@ -62,11 +62,11 @@ class PortMethod(msgspec.Struct, frozen=True, eq=False):
         first = count - len(self.defaults)
         if not named and first <= len(args) <= count:
             return args + self.defaults[len(args) - first :]
-        known = {**dict(zip(self.arguments[first:], self.defaults, strict=True)), **named}
+        values = {**dict(zip(self.arguments[first:], self.defaults, strict=True)), **named}
         left = self.arguments[len(args) :]
-        if len(args) > count or not (set(named) <= set(left) <= set(known)):
+        if len(args) > count or not (set(named) <= set(left) <= set(values)):
             raise TypeError(f"{self.service}.{self.method} takes {', '.join(self.arguments) or 'no arguments'}")
-        return (*args, *(known[name] for name in left))
+        return (*args, *(values[name] for name in left))
 
 
 class PortTable(msgspec.Struct, frozen=True, eq=False):
@@ -91,9 +91,9 @@ def row(
     named = name or first + "".join(word.capitalize() for word in rest)
     arguments = tuple(parameter.name for parameter in parameters)
     defaults = tuple(p.default for p in parameters if p.default is not inspect.Parameter.empty)
-    who = EVERYONE if roles == EVERYONE else roles
-    told = (arguments, defaults, many)
-    return lambda service: PortMethod(service, named, function, who, retry, brief, answer_ms, ends, *told)
+    allowed = EVERYONE if roles == EVERYONE else roles
+    signature = (arguments, defaults, many)
+    return lambda service: PortMethod(service, named, function, allowed, retry, brief, answer_ms, ends, *signature)
 
 
 def table(service: str, *rows: Row) -> PortTable:

@@ -83,8 +83,8 @@ def judge_claims(claims: Mapping[str, Any], organisation: Organisation, now_s: i
     if not scopes and is_wlcg and groups and not capable:  # such a token carries groups alone
         scopes = (Scope(_EVERYTHING, parse_ln(organisation.base_path).parts),)
     if not scopes:
-        known = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
-        raise _refused("scope", f"it names no path of this storage; it takes {known}")
+        accepted = ", ".join(f"{name}:/path" for name in (_WLCG if is_wlcg else _SCITOKENS))
+        raise _refused("scope", f"it names no path of this storage; it takes {accepted}")
     _check_scopes(scopes, organisation)
     return Claimed(subject, groups, scopes, Ms(int((claims["exp"] + LEEWAY_S) * 1000)))
 
@@ -114,8 +114,8 @@ def _check_times(claims: Mapping[str, Any], now_s: int) -> None:
 
 
 def _check_audience(claims: Mapping[str, Any], organisation: Organisation) -> None:
-    told = claims.get("aud")
-    audience = [told] if isinstance(told, str) else told
+    claim = claims.get("aud")
+    audience = [claim] if isinstance(claim, str) else claim
     if not isinstance(audience, list) or not set(map(str, audience)) & {*organisation.audience, *ANYWHERE}:
         raise _refused("aud", f"one of {', '.join((*organisation.audience, *ANYWHERE))}")
 
@@ -123,38 +123,38 @@ def _check_audience(claims: Mapping[str, Any], organisation: Organisation) -> No
 def _check_version(claims: Mapping[str, Any], *, is_wlcg: bool) -> None:
     name = "wlcg.ver" if is_wlcg else "ver"
     version = str(claims.get(name, "scitokens:2.0"))
-    known = version.startswith("1.") if is_wlcg else version in ("scitoken:2.0", "scitokens:2.0", "scitoken:1.0")
-    if not known:
+    supported = version.startswith("1.") if is_wlcg else version in ("scitoken:2.0", "scitokens:2.0", "scitoken:1.0")
+    if not supported:
         raise _refused(name, "WLCG 1.x" if is_wlcg else "scitoken:2.0")
 
 
 def _groups(claims: Mapping[str, Any], organisation: Organisation) -> tuple[str, ...]:
     """Return the groups of the organisation; an issuer's claims about another's groups do not count."""
-    told = claims.get("wlcg.groups", [])
-    if not isinstance(told, list) or len(told) > GROUPS_MAX or not all(isinstance(group, str) for group in told):
+    groups = claims.get("wlcg.groups", [])
+    if not isinstance(groups, list) or len(groups) > GROUPS_MAX or not all(isinstance(group, str) for group in groups):
         raise _refused("wlcg.groups", f"a list of at most {GROUPS_MAX} groups")
     top = f"/{organisation.vo}"
-    own = [group for group in told if organisation.vo and (group == top or group.startswith(top + "/"))]
+    own = [group for group in groups if organisation.vo and (group == top or group.startswith(top + "/"))]
     return tuple(group for group in own if len(group) <= TEXT_MAX and group.isprintable())
 
 
 def _words(claims: Mapping[str, Any]) -> list[str]:
-    told = claims.get("scope", "")
-    if not isinstance(told, str):
+    scope = claims.get("scope", "")
+    if not isinstance(scope, str):
         raise _refused("scope", "words with blanks between")
-    words = told.split(" ")
+    words = scope.split(" ")
     if len(words) > SCOPES_MAX:
         raise _refused("scope", f"at most {SCOPES_MAX} words")
     return words
 
 
-def _scopes(words: list[str], organisation: Organisation, known: Mapping[str, tuple[Action, ...]]) -> Scopes:
+def _scopes(words: list[str], organisation: Organisation, actions: Mapping[str, tuple[Action, ...]]) -> Scopes:
     base = parse_ln(organisation.base_path).parts
     found = []
     for word in words:
         name, colon, path = word.partition(":")
-        if name in known and colon:
-            found.append(Scope(known[name], (*base, *_components(word, path))))
+        if name in actions and colon:
+            found.append(Scope(actions[name], (*base, *_components(word, path))))
     return tuple(found)
 
 

@@ -70,7 +70,7 @@ def decide(action: Action, dn: str, attributes: tuple[str, ...], *, owner: str, 
 
 def with_rules(policy: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
     """Return a policy with these rules in place of all but those of groups, which stay."""
-    return {who: actions for who, actions in policy.items() if who.startswith(VOMS_PREFIX)} | dict(rules)
+    return {identity: actions for identity, actions in policy.items() if identity.startswith(VOMS_PREFIX)} | dict(rules)
 
 
 def check_policy_rule(identity: str, actions: str) -> None:
@@ -79,17 +79,17 @@ def check_policy_rule(identity: str, actions: str) -> None:
     Raises: BAD_REQUEST unless the identity is a DN, `VOMS:<vo>`, `ALL` or `ANONYMOUS`. Each word of `actions` must be
     `+` or `-` with one of the seven names, too.
     """
-    known = identity in (ALL, ANONYMOUS) or identity.startswith("/") or identity.removeprefix(VOMS_PREFIX).strip("/")
+    valid = identity in (ALL, ANONYMOUS) or identity.startswith("/") or identity.removeprefix(VOMS_PREFIX).strip("/")
     named = identity.startswith(("/", VOMS_PREFIX)) and identity.isprintable()  # as all DNs and groups are
-    if not known or not (named or identity in (ALL, ANONYMOUS)):
+    if not valid or not (named or identity in (ALL, ANONYMOUS)):
         cause = "an identity is a DN (/...), VOMS:<vo>, VOMS:/<vo>/<group>, ALL or ANONYMOUS"
         raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
     for word in actions.split():
         if word[0] not in "+-" or word[1:] not in _ACTIONS:
             cause = f"{word!r} is not + or - followed by one of: {' '.join(_ACTIONS)}"
             raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
-    spoken = {action.value for action in Action if _signs(actions, action)}
-    assert spoken == {word[1:] for word in actions.split()}, "what is accepted speaks of its actions and no others"
+    parsed = {action.value for action in Action if _signs(actions, action)}
+    assert parsed == {word[1:] for word in actions.split()}, "what is accepted speaks of its actions and no others"
 
 
 def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:

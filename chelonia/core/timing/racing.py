@@ -47,7 +47,7 @@ class Race(Generic[K, T]):
         """Run `work` too."""
         task: asyncio.Future[T] = asyncio.ensure_future(work)
         assert task not in self.running, "what is begun runs under one key"
-        task.add_done_callback(self._tell)
+        task.add_done_callback(self._wake)
         self.running[task] = key
 
     async def ended(self, pause_ms: int | None) -> tuple[K, asyncio.Future[T]] | None:
@@ -65,7 +65,7 @@ class Race(Generic[K, T]):
     async def _wait(self, pause_ms: int | None) -> None:
         assert self._over is None, "whoever began them waits for them, and nobody else"
         over = self._over = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(pause_ms, self._tell) if pause_ms is not None else None
+        timer = self._clock.call_later(pause_ms, self._wake) if pause_ms is not None else None
         try:
             await over
         finally:
@@ -73,7 +73,7 @@ class Race(Generic[K, T]):
             if timer is not None:
                 timer.cancel()
 
-    def _tell(self, _: object = None) -> None:
+    def _wake(self, _: object = None) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
