@@ -45,7 +45,7 @@ _SECRET_BYTES: Final = 25
 """40 characters of base32, as in Amazon's secrets. None begins with `-`: programs would take it for an option."""
 
 
-class _RememberedKey(Struct, frozen=True):
+class _CachedKey(Struct, frozen=True):
     """A key in memory until `until_ms`. `sealed` None: no such key; `issued` None: a link, or sealed by others."""
 
     sealed: SealedKey | None
@@ -62,7 +62,7 @@ class AccessKeysService:
         self.revoked: Callable[[str], bool] = lambda credential: False
         """Whether a certificate (`Call.credential`) is revoked by now, and so the keys made with it."""
         self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
-        self._known: dict[str, _RememberedKey] = {}
+        self._cache: dict[str, _CachedKey] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
         dn, now = Dn(new.dn or call.dn), self._ports.clock.now_ms()
@@ -87,34 +87,34 @@ class AccessKeysService:
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
         kept = await self._ports.librarian.access_keys(self._ports.own(call))
-        told = [each for each in kept if each.key.dn == call.dn or call.has(Role.ADMINISTRATOR)]
-        return tuple([structs.replace(each.key, void=self._is_void(each)) for each in told])
+        visible = [each for each in kept if each.key.dn == call.dn or call.has(Role.ADMINISTRATOR)]
+        return tuple([structs.replace(each.key, void=self._is_void(each)) for each in visible])
 
     async def revoke(self, call: Call, key_id: str) -> None:
         sealed = await self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id)
         if sealed is None or not (sealed.key.dn == call.dn != ANONYMOUS or call.has(Role.ADMINISTRATOR)):
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
         await self._ports.librarian.drop_access_key(self._ports.own(call), key_id)
-        self._known.pop(key_id, None)
+        self._cache.pop(key_id, None)
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
     async def find(self, key_id: str) -> IssuedKey | None:
         sealed = await self.kept(key_id)
-        return None if sealed is None or self._is_revoked(sealed.key) else self._known[key_id].issued
+        return None if sealed is None or self._is_revoked(sealed.key) else self._cache[key_id].issued
 
     async def kept(self, key_id: str) -> SealedKey | None:
         """Return a valid key or share link, else None. Reads it again after `bounds.ACCESS_KEY_CACHE_MS`."""
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
-        known = self._known.get(key_id)
-        if known is None or known.until_ms <= mono:
+        cached = self._cache.get(key_id)
+        if cached is None or cached.until_ms <= mono:
             sealed = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
-            if len(self._known) >= bounds.ACCESS_KEYS_KNOWN_MAX:
-                self._known.clear()
+            if len(self._cache) >= bounds.ACCESS_KEYS_KNOWN_MAX:
+                self._cache.clear()
             issued = None if sealed is None else self._opened(sealed)
-            known = self._known[key_id] = _RememberedKey(sealed, issued, mono + bounds.ACCESS_KEY_CACHE_MS)
-        if known.sealed is None or 0 < known.sealed.key.expires_ms <= now:
+            cached = self._cache[key_id] = _CachedKey(sealed, issued, mono + bounds.ACCESS_KEY_CACHE_MS)
+        if cached.sealed is None or 0 < cached.sealed.key.expires_ms <= now:
             return None
-        return known.sealed
+        return cached.sealed
 
     def _is_revoked(self, key: AccessKey) -> bool:
         return bool(key.credential) and self.revoked(key.credential)

@@ -96,7 +96,7 @@ class RecursiveWalk:
 
 def check_after(ask: Below) -> None:
     """Refuse fields that could not be of any path. Raises: BAD_REQUEST."""
-    for text, what in ((ask.after, "after"), (ask.prefix, "prefix"), (ask.delimiter, "delimiter")):
+    for text, name in ((ask.after, "after"), (ask.prefix, "prefix"), (ask.delimiter, "delimiter")):
         long = len(text.encode("utf-8", "surrogatepass")) > bounds.LN_BYTES_MAX
         if "\0" in text or long or text.count("/") > bounds.LN_DEPTH_MAX:
-            raise CheloniaError(Kind.BAD_REQUEST, subject=what, cause=f"not the `{what}` of a path that can be")
+            raise CheloniaError(Kind.BAD_REQUEST, subject=name, cause=f"not the `{name}` of a path that can be")

@@ -217,9 +217,9 @@ class CallAnswers(Generic[A]):
         self.left = count
         self._ports = ports
         self._answers: list[Any] = [None] * count
-        self._hopeless: list[CheloniaError] = []
+        self._cluster_errors: list[CheloniaError] = []
 
-    def asked(self, requests: Sequence[R]) -> list[AskedElement[R]]:
+    def elements(self, requests: Sequence[R]) -> list[AskedElement[R]]:
         """Return the elements of these requests."""
         return [AskedElement(self.call, self.service, n, each, self.room) for n, each in enumerate(requests)]
 
@@ -228,14 +228,14 @@ class CallAnswers(Generic[A]):
         self.left -= 1
         self._answers[index] = answer
         if error is not None and error.kind in CALL_FAILED:
-            self._hopeless.append(error)
+            self._cluster_errors.append(error)
 
     def whole(self, op: str) -> tuple[A, ...]:
         """Return all answers. Raises: the first error, when every element failed because of the cluster."""
         if self.room.unread < 0:
             self._ports.limits.met("read_bytes", self.call.dn, f"{op} {self.call.request_id} was ended")
-        if self._hopeless and len(self._hopeless) == len(self._answers):
-            raise self._hopeless[0]
+        if self._cluster_errors and len(self._cluster_errors) == len(self._answers):
+            raise self._cluster_errors[0]
         return tuple(self._answers)
 
 
@@ -249,7 +249,7 @@ async def answer_all(ports: Ports, call: Call, operation: BulkOperation[R, A], r
         cause = f"at most {bounds.BULK_ELEMENTS_MAX} elements in one call"
         raise CheloniaError(Kind.TOO_LARGE, operation.name, "", cause)
     answers: CallAnswers[A] = CallAnswers(ports, call, len(requests))
-    await _answer_each(ports, operation, answers.asked(requests), answers.put)
+    await _answer_each(ports, operation, answers.elements(requests), answers.put)
     return answers.whole(operation.name)
 
 
@@ -268,19 +268,19 @@ async def answer_calls(
 ) -> None:
     """Serve several calls as one, each in its caller's name. Each gets its answers, as by `answer_all`, when its own
     elements are done. All must want equally new reads."""
-    asked: list[AskedElement[R]] = []
+    elements: list[AskedElement[R]] = []
     owners: list[tuple[CallAnswers[A], asyncio.Future[tuple[A, ...]]]] = []
     for each in calls:
         call, requests = each.asked
         if not requests:
             each.answer.set_result(())
         answers: CallAnswers[A] = CallAnswers(ports, call, len(requests))
-        asked += answers.asked(requests)
+        elements += answers.elements(requests)
         owners += [(answers, each.answer)] * len(requests)
 
-    def tell(number: int, answer: A, error: CheloniaError | None) -> None:
+    def put(number: int, answer: A, error: CheloniaError | None) -> None:
         answers, waiting = owners[number]
-        answers.put(asked[number].index, answer, error)
+        answers.put(elements[number].index, answer, error)
         if answers.left or waiting.done():
             return
         try:
@@ -288,28 +288,28 @@ async def answer_calls(
         except CheloniaError as failed:
             waiting.set_exception(failed)
 
-    await _answer_each(ports, operation, asked, tell)
+    await _answer_each(ports, operation, elements, put)
 
 
 async def _answer_each(
     ports: Ports,
     operation: BulkOperation[R, A],
-    asked: Sequence[AskedElement[R]],
-    tell: Callable[[int, A, CheloniaError | None], None],
+    elements: Sequence[AskedElement[R]],
+    put: Callable[[int, A, CheloniaError | None], None],
 ) -> None:
-    """Serve elements; `tell` gets the answer to each, by its index in `asked`."""
+    """Serve elements; `put` gets the answer to each, by its index in `elements`."""
 
-    async def told(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
-        tell(number, *await _serve(ports, operation, asked[number], joint, number - joint.first, walked))
+    async def serve(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
+        put(number, *await _serve(ports, operation, elements[number], joint, number - joint.first, walked))
 
-    for indexes, joined in operation.chunks([each.request for each in asked]):
-        some, walked = asked[indexes.start : indexes.stop], dict[LogicalName, Traversal]()
+    for indexes, joined in operation.chunks([each.request for each in elements]):
+        chunk, walked = elements[indexes.start : indexes.stop], dict[LogicalName, Traversal]()
         joint = JointStep(indexes.start)
         if joined:
-            joint = await _served_together(ports, operation, indexes.start, some, walked)
-        elif operation.walk is not None and len(some) > 1:
-            walked.update(await operation.walk(some[0].service, [each.request for each in some]))
-        alone = [told(number, joint, walked) for number in indexes]
+            joint = await _served_together(ports, operation, indexes.start, chunk, walked)
+        elif operation.walk is not None and len(chunk) > 1:
+            walked.update(await operation.walk(chunk[0].service, [each.request for each in chunk]))
+        alone = [serve(number, joint, walked) for number in indexes]
         for first in range(0, len(alone), operation.side_by_side):
             await side_by_side(alone[first : first + operation.side_by_side])
 
@@ -403,55 +403,55 @@ async def _served_together(
     ports: Ports,
     operation: BulkOperation[R, A],
     first: int,
-    asked: Sequence[AskedElement[R]],
+    elements: Sequence[AskedElement[R]],
     walked: dict[LogicalName, Traversal],
 ) -> JointStep:
     """Try elements together: they take one place, and the walk follows once they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
-    key, caller, service = _joint_key(operation, first, asked), asked[0].call, asked[0].service
-    requests, outcomes, begun = [each.request for each in asked], Outcomes(), False
+    key, caller, service = _joint_key(operation, first, elements), elements[0].call, elements[0].service
+    requests, outcomes, started = [each.request for each in elements], Outcomes(), False
     try:
         async with ports.places.one(caller, ports.limits, ports.clock):
-            begun = True
+            started = True
             walked.update(await operation.walk(service, requests))
             keyed = service.keyed(key)
-            turns = [ElementCall(each.call, keyed, each.room, walked=walked) for each in asked]
+            turns = [ElementCall(each.call, keyed, each.room, walked=walked) for each in elements]
             outcomes = await operation.together(turns, requests)
     except CheloniaError as error:
         failed = error.with_traceback(None)  # a caller that waits too long for his turn fails alone
-        outcomes = {n: failed for n, each in enumerate(asked) if begun or each.call is caller}
+        outcomes = {n: failed for n, each in enumerate(elements) if started or each.call is caller}
     return JointStep(first, key, outcomes)
 
 
-def _joint_key(operation: BulkOperation[R, A], first: int, asked: Sequence[AskedElement[R]]) -> RequestKey:
+def _joint_key(operation: BulkOperation[R, A], first: int, elements: Sequence[AskedElement[R]]) -> RequestKey:
     """Return the request key of elements tried together, bound to all of them and their callers."""
-    call, whose = asked[0].call, [operation.subject(each.request) for each in asked]
-    whose += [f"{each.call.dn}\0{each.call.request_key}" for each in asked if each.call is not call]
-    return element_key(call, f"{operation.name} together", first, "\0".join(whose))
+    call, subjects = elements[0].call, [operation.subject(each.request) for each in elements]
+    subjects += [f"{each.call.dn}\0{each.call.request_key}" for each in elements if each.call is not call]
+    return element_key(call, f"{operation.name} together", first, "\0".join(subjects))
 
 
 async def _serve(
     ports: Ports,
     operation: BulkOperation[R, A],
-    asked: AskedElement[R],
+    element: AskedElement[R],
     joint: JointStep,
     place: int,
     walked: dict[LogicalName, Traversal],
 ) -> tuple[A, CheloniaError | None]:
     """Serve one element, which has this index in the joint step."""
-    met, request = joint.outcomes.get(place), asked.request
-    if met is None and place in joint.outcomes and operation.recalled is not None:
+    joint_error, request = joint.outcomes.get(place), element.request
+    if joint_error is None and place in joint.outcomes and operation.recalled is not None:
         return operation.recalled(request), None
-    call, service, key = asked.call, asked.service, RequestKey("")
+    call, service, key = element.call, element.service, RequestKey("")
     if call.request_key and operation.keyed:
-        key = element_key(call, operation.name, asked.index, operation.subject(request))
+        key = element_key(call, operation.name, element.index, operation.subject(request))
         service = service.keyed(key)
-    turn = ElementCall(call, service, asked.room, walked=walked)
+    turn = ElementCall(call, service, element.room, walked=walked)
     try:
         turn.room.check()
-        if met is not None:
-            raise met
+        if joint_error is not None:
+            raise joint_error
         async with ports.places.one(call, ports.limits, ports.clock) as waited:
             if waited:
                 turn = replace(turn, walked={})  # the walk may be out of date

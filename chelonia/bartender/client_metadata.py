@@ -45,8 +45,8 @@ class FileFacts:
     @property
     def checksums(self) -> Checksums:
         """The one known checksum, in its field."""
-        known = self.checksum_type if self.checksum_type in CHECKSUM_DIGITS else "sha256"
-        return Checksums(**{known: self.checksum})
+        kind = self.checksum_type if self.checksum_type in CHECKSUM_DIGITS else "sha256"
+        return Checksums(**{kind: self.checksum})
 
     def states(self) -> dict[str, str]:
         """Return the `states` section of these facts; size only when known."""

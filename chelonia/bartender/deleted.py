@@ -29,7 +29,7 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
         under = f"{await _collection(ports, turn, ln)}/"
     limit = min(request.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
     page = await ports.librarian.trash(turn.service, under, request.after, limit)
-    entries = tuple(_shown(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
+    entries = tuple(_deleted_entry(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
     turn.room.take(2 * len(entries), ())
     return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, page.after)
 
@@ -68,8 +68,8 @@ async def _wanted(ports: Ports, turn: ElementCall, request: UndeleteRequest) -> 
     found, after = None, ""
     while True:
         page = await ports.librarian.trash(turn.service, under, after, bounds.PAGE_ENTRIES_MAX)
-        mine = [each for each in page.entries if _may(turn.user, each)]
-        found, after = mine[-1] if mine else found, page.after
+        restorable = [each for each in page.entries if _may(turn.user, each)]
+        found, after = restorable[-1] if restorable else found, page.after
         if not after:
             break
     if found is None:
@@ -86,6 +86,6 @@ def _rule(user: Call, file: Trashed) -> str:
     return "owner" if file.owner == user.dn else "administrators may"
 
 
-def _shown(file: Trashed, *, bare: bool) -> DeletedEntry:
+def _deleted_entry(file: Trashed, *, bare: bool) -> DeletedEntry:
     name = file.name if bare else f"/{file.name}" if file.parent == ROOT else f"{Guid(file.parent)}/{file.name}"
     return DeletedEntry(name, file.guid, file.owner, file.size, file.deleted_ms, file.until_ms, file.type)

@@ -22,7 +22,7 @@ from chelonia.core.ids import ReferenceId, RequestKey, ServiceId
 from chelonia.core.ports.shepherd import FetchOutcome
 from chelonia.core.timing.clock import Clock
 
-Told = FetchOutcome | asyncio.Future[FetchOutcome]
+FetchAnswer = FetchOutcome | asyncio.Future[FetchOutcome]
 """A Shepherd's answer, or a promise of one."""
 
 
@@ -32,7 +32,7 @@ class _Group:
 
     call: Call
     questions: list[ReferenceId] = field(default_factory=list)
-    answers: list[asyncio.Future[Told]] = field(default_factory=list)
+    answers: list[asyncio.Future[FetchAnswer]] = field(default_factory=list)
     late: dict[int, asyncio.Future[FetchOutcome]] = field(default_factory=dict)
     """The promised answers, by the index of their requests."""
     size: int = 0
@@ -50,8 +50,8 @@ class _Group:
 
     def open(self) -> dict[int, asyncio.Future[Any]]:
         """Return the answers that callers wait for, by the index of their requests."""
-        everyone: dict[int, asyncio.Future[Any]] = {**dict(enumerate(self.answers)), **self.late}
-        return {number: each for number, each in everyone.items() if not each.done()}
+        answers: dict[int, asyncio.Future[Any]] = {**dict(enumerate(self.answers)), **self.late}
+        return {number: each for number, each in answers.items() if not each.done()}
 
 
 class GroupedCalls:
@@ -63,15 +63,15 @@ class GroupedCalls:
         self._hedge_ms = hedge_ms
         self.leaving: dict[ServiceId, _Group] = {}
         """The requests of this turn by Shepherd: one more costs little there."""
-        self._asked: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[Told]:
+    def ask(self, call: Call, shepherd: ServiceId, question: ReferenceId, size: int) -> asyncio.Future[FetchAnswer]:
         """Send a request with the others of this turn to the same Shepherd; `call` is the Bartender's own."""
         loop, group = asyncio.get_running_loop(), self.leaving.get(shepherd)
         if group is None or not group.has_room(size):
             group = self.leaving[shepherd] = _Group(call.keyed(RequestKey("")))
             loop.call_soon(self._begin, shepherd, group)
-        answer: asyncio.Future[Told] = loop.create_future()
+        answer: asyncio.Future[FetchAnswer] = loop.create_future()
         group.questions.append(question)
         group.answers.append(answer)
         group.size += size
@@ -81,15 +81,15 @@ class GroupedCalls:
         if self.leaving.get(shepherd) is group:
             del self.leaving[shepherd]
         task = asyncio.get_running_loop().create_task(self._answer(shepherd, group))
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, shepherd: ServiceId, group: _Group) -> None:
         noted = self._shepherds.silence_noted(shepherd)
         timer = self._clock.call_later(self._hedge_ms, partial(group.promise, noted))
         try:
-            asking = self._shepherds.port(shepherd).fetch(group.call, tuple(group.questions))
-            given = await self._shepherds.heard(shepherd, asking)
+            request = self._shepherds.port(shepherd).fetch(group.call, tuple(group.questions))
+            given = await self._shepherds.await_answer(shepherd, request)
             if len(given) != len(group.answers):
                 cause = f"{len(given)} answers to {len(group.answers)} questions"
                 raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)

@@ -44,7 +44,7 @@ async def stat(ports: Ports, turn: ElementCall, request: NameRequest) -> StatOut
     cause = ""
     if found.object.counts.get("entries"):
         cause = f"more than {bounds.SECTION_WHOLE_MAX} entries are not shown here; list it page by page (after, limit)"
-    triples = to_triples(_shown(found.object))
+    triples = to_triples(_visible_sections(found.object))
     turn.room.take(1, triples)
     return StatOutcome(request.request_id, triples, cause=cause)
 
@@ -110,7 +110,7 @@ async def _page(
 
 def _listed(listing: CollectionListing, walk: RecursiveWalk, leaf: Leaf) -> ListedEntry:
     assert leaf.object is not None, "nothing is summed up without a delimiter"
-    sections = _shown(leaf.object, _NOT_LISTED)
+    sections = _visible_sections(leaf.object, _NOT_LISTED)
     readable = listing.judge.may(Action.READ, walk.found(leaf.path, leaf.object))
     triples = tuple(
         triple
@@ -127,9 +127,9 @@ def _names_of(triple: Triple) -> tuple[tuple[str, str], tuple[str, str]]:
     return (triple.section, triple.property), (triple.section, "")
 
 
-def _shown(stored: StoredObject, hidden: frozenset[str] = HIDDEN) -> Sections:
+def _visible_sections(stored: StoredObject, hidden: frozenset[str] = HIDDEN) -> Sections:
     """Return an object as users see it: without the system's own sections, names bare."""
-    shown = {section: dict(properties) for section, properties in stored.sections.items() if section not in hidden}
-    if "entries" in shown:
-        shown["entries"] = {entry_name(key): guid for key, guid in shown["entries"].items()}
-    return shown
+    sections = {section: dict(properties) for section, properties in stored.sections.items() if section not in hidden}
+    if "entries" in sections:
+        sections["entries"] = {entry_name(key): guid for key, guid in sections["entries"].items()}
+    return sections

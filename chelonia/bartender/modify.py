@@ -67,21 +67,21 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
     action = _ACTIONS.get(request.section)
     if action is None:
         raise judge.refuse(found, f"section {request.section[:80]!r} is written by the system only")
-    asked = _DecidedChange(request, found, judge.require(action, found))
+    decided = _DecidedChange(request, found, judge.require(action, found))
     match (request.section, request.property):
         case ("states", "neededReplicas"):
-            return await _set_wanted(ports, turn, asked)
+            return await _set_wanted(ports, turn, decided)
         case ("states", "closed") if found.type == TYPE_COLLECTION:
-            return await _close(ports, turn, judge, asked)
+            return await _close(ports, turn, judge, decided)
         case _ if is_settable(request.section, request.property, found.type):
             if change_type != UNSET:
                 check_value(Triple(request.section, request.property, request.value))
             check_text(Triple(request.section, request.property, request.value))
             _check_growth(request, found)
-            return await _change(ports, turn, asked)
+            return await _change(ports, turn, decided)
         case _:
-            where = f"{request.section}/{request.property}"[:80]
-            raise judge.refuse(found, f"{where} of a {found.type} is written by the system only")
+            name = f"{request.section}/{request.property}"[:80]
+            raise judge.refuse(found, f"{name} of a {found.type} is written by the system only")
 
 
 def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
@@ -95,16 +95,16 @@ def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
         check_rules({request.section: after[request.section]})
 
 
-async def _change(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Outcome:
-    request = asked.request
+async def _change(ports: Ports, turn: ElementCall, decided: _DecidedChange) -> Outcome:
+    request = decided.request
     change = Change(
         change_id=request.change_id,
-        guid=asked.found.guid,
+        guid=decided.found.guid,
         change_type=request.change_type,
         section=request.section,
         property=request.property,
         value=request.value,
-        expect=asked.expect,
+        expect=decided.expect,
     )
     (outcome,) = await ports.librarian.modify_metadata(turn.service, (change,))
     match outcome.success:
@@ -115,19 +115,19 @@ async def _change(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Out
         case "condition failed":
             raise CheloniaError(Kind.CONFLICT, subject=request.ln, cause="it changed at the same time; try again")
         case text:
-            await _check_unchanged(ports, turn, asked)
+            await _check_unchanged(ports, turn, decided)
             return Outcome(request.change_id, text, Kind.INTERNAL.value, text)
 
 
-async def _check_unchanged(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> None:
+async def _check_unchanged(ports: Ports, turn: ElementCall, decided: _DecidedChange) -> None:
     """Check that the decision still stands after a failure without a kind. Raises: CONFLICT when it does not."""
-    (now,) = await ports.librarian.get(turn.service, (asked.found.guid,), RIGHTS)
-    if now.version != asked.found.object.version:
-        raise CheloniaError(Kind.CONFLICT, subject=asked.request.ln, cause="it changed at the same time; try again")
+    (current,) = await ports.librarian.get(turn.service, (decided.found.guid,), RIGHTS)
+    if current.version != decided.found.object.version:
+        raise CheloniaError(Kind.CONFLICT, subject=decided.request.ln, cause="it changed at the same time; try again")
 
 
-async def _set_wanted(ports: Ports, turn: ElementCall, asked: _DecidedChange) -> Outcome:
-    request, found = asked.request, asked.found
+async def _set_wanted(ports: Ports, turn: ElementCall, decided: _DecidedChange) -> Outcome:
+    request, found = decided.request, decided.found
     if found.type != TYPE_FILE:
         raise CheloniaError(Kind.DENIED, subject=str(found.ln), cause=f"a {found.type} has no replicas")
     text = request.value
@@ -137,19 +137,19 @@ async def _set_wanted(ports: Ports, turn: ElementCall, asked: _DecidedChange) ->
     _only_set(request)
     if not _holds(request, found.object.value("states", "neededReplicas")):
         return await _unmet(ports, turn, request)
-    expect = versions(found) if request.change_type != SET else asked.expect
+    expect = versions(found) if request.change_type != SET else decided.expect
     await ports.librarian.set_wanted(turn.service, SetWanted(found.guid, int(text), expect))
     note = await ports.shepherds.shortage(turn.service, int(text))
     return Outcome(request.change_id, status.success("modify"), cause=note)
 
 
-async def _close(ports: Ports, turn: ElementCall, judge: Judge, asked: _DecidedChange) -> Outcome:
-    request, found = asked.request, asked.found
+async def _close(ports: Ports, turn: ElementCall, judge: Judge, decided: _DecidedChange) -> Outcome:
+    request, found = decided.request, decided.found
     _only_set(request)
-    now = found.object.value("states", "closed", "no")
-    if now not in _CLOSING.get(request.value, ()):
-        raise judge.refuse(found, f"a collection with closed={now} cannot become closed={request.value[:80]!r}")
-    if not _holds(request, now):
+    current = found.object.value("states", "closed", "no")
+    if current not in _CLOSING.get(request.value, ()):
+        raise judge.refuse(found, f"a collection with closed={current} cannot become closed={request.value[:80]!r}")
+    if not _holds(request, current):
         return await _unmet(ports, turn, request)
     # Conditioned on the version always: between the look and the change the collection may have been broken.
     return await _change(ports, turn, _DecidedChange(_plain_set(request), found, versions(found)))
@@ -161,8 +161,8 @@ def _only_set(request: ModifyRequest) -> None:
         raise CheloniaError(Kind.DENIED, subject=request.ln, cause=cause)
 
 
-def _holds(request: ModifyRequest, now: str) -> bool:
-    return request.change_type == SET or request.change_type.removeprefix(SET_IF) == now
+def _holds(request: ModifyRequest, current: str) -> bool:
+    return request.change_type == SET or request.change_type.removeprefix(SET_IF) == current
 
 
 def _plain_set(request: ModifyRequest) -> ModifyRequest:

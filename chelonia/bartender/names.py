@@ -24,7 +24,7 @@ from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import Action
 
-DoomedEntry = tuple[FoundEntry, FoundEntry | None, Expect]
+EntryRemoval = tuple[FoundEntry, FoundEntry | None, Expect]
 """An entry to remove, its collection if only one name goes, and the versions that the removal rests on."""
 
 
@@ -47,7 +47,7 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
 
 async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> None:
     """Remove an empty collection, a mount point (but not its target), or a file under all its names."""
-    found, _, expect = await doomed(op, ports, turn, request)
+    found, _, expect = await removal(op, ports, turn, request)
     try:
         if found.type == TYPE_COLLECTION:
             await ports.librarian.unmake(turn.service, Unmake(found.guid, expect))
@@ -57,15 +57,15 @@ async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest)
         raise _in_users_words(error, found.ln) from error
 
 
-async def doomed(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
+async def removal(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> EntryRemoval:
     """Return the entry that `remove` is to take. Raises: the error that it fails with."""
     ln = parse_ln(request.ln)
     (walked,) = await led(ports, turn, ln, needed=RIGHTS)
     found = existing(ln, walked)
     expect = Judge(turn.user, op).require(Action.DELETE, found)
-    wanted, otherwise = _REMOVED[op]
+    wanted, kind = _REMOVED[op]
     if found.type != wanted:
-        raise CheloniaError(otherwise, subject=str(ln), cause=f"it is a {found.type}, not a {wanted}")
+        raise CheloniaError(kind, subject=str(ln), cause=f"it is a {found.type}, not a {wanted}")
     return found, None, expect
 
 
@@ -84,7 +84,7 @@ def _in_users_words(error: CheloniaError, ln: LogicalName) -> CheloniaError:
 
 async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
     """Remove one name; the last name takes the entry with it (a collection only when it is empty)."""
-    ln, (found, parent, expect) = parse_ln(request.ln), await doomed_name(ports, turn, request)
+    ln, (found, parent, expect) = parse_ln(request.ln), await name_removal(ports, turn, request)
     assert parent is not None, "a name is in a collection"
     try:
         await ports.librarian.unlink(turn.service, Unlink(parent.guid, ln.name, found.guid, expect))
@@ -92,7 +92,7 @@ async def unlink(ports: Ports, turn: ElementCall, request: NameRequest) -> None:
         raise _in_users_words(error, ln) from error
 
 
-async def doomed_name(ports: Ports, turn: ElementCall, request: NameRequest) -> DoomedEntry:
+async def name_removal(ports: Ports, turn: ElementCall, request: NameRequest) -> EntryRemoval:
     """Return the entry whose name `unlink` is to take. Raises: the error that it fails with."""
     ln = parse_ln(request.ln)
     if not ln.parts:
@@ -104,7 +104,7 @@ async def doomed_name(ports: Ports, turn: ElementCall, request: NameRequest) -> 
 
 
 async def each_together(
-    decide: Callable[[Ports, ElementCall, NameRequest], Awaitable[DoomedEntry]],
+    decide: Callable[[Ports, ElementCall, NameRequest], Awaitable[EntryRemoval]],
     ports: Ports,
     turns: Sequence[ElementCall],
     requests: Sequence[NameRequest],
@@ -114,7 +114,7 @@ async def each_together(
     return await together(ports, turns[0].service, decisions)
 
 
-async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[DoomedEntry]]) -> Outcomes:
+async def together(ports: Ports, service: Call, decisions: Iterable[Awaitable[EntryRemoval]]) -> Outcomes:
     """Remove entries with a single name in one transact."""
     orders: list[Unlink | None] = []
     outcomes = Outcomes()

@@ -186,8 +186,8 @@ class Judge(msgspec.Struct, frozen=True):
 
     def _refusal(self, action: Action, found: FoundEntry, phase: str) -> CheloniaError:
         """Return the refusal. It names the rule to a caller who may read the policy; others learn the missing right."""
-        who = f"whose token this is ({self.call.via})" if self.call.via else self.call.dn
-        cause = f"{who} lacks {action.value} on {found.ln}"
+        caller = f"whose token this is ({self.call.via})" if self.call.via else self.call.dn
+        cause = f"{caller} lacks {action.value} on {found.ln}"
         if action is not Action.READ and self._decide(Action.READ, found).allowed:
             cause += f" ({self._decide(action, found).rule})"
         return CheloniaError(Kind.DENIED, phase, str(found.ln), f"{cause}; its owner can grant it (chelonia policy)")

@@ -94,8 +94,8 @@ def _made(request: MakeRequest) -> str:
 
 
 def _modified(request: ModifyRequest) -> str:
-    what = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
-    return f"{request.ln}\0{what}"
+    change = f"{request.change_type}\0{request.section}\0{request.property}\0{request.value}"
+    return f"{request.ln}\0{change}"
 
 
 def _restored(request: UndeleteRequest) -> str:
@@ -191,8 +191,8 @@ class BartenderService:
         if len(needed) > bounds.FILTER_MAX:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
-        act, abreast = partial(listing.list_collection, self._ports, needed, recursive), bounds.LISTS_SIDE_BY_SIDE_MAX
-        operation = BulkOperation("list", act, _answering(ListOutcome), _ln, side_by_side=abreast)
+        act, width = partial(listing.list_collection, self._ports, needed, recursive), bounds.LISTS_SIDE_BY_SIDE_MAX
+        operation = BulkOperation("list", act, _answering(ListOutcome), _ln, side_by_side=width)
         if self._ports.lists.is_full(call):
             self._ports.limits.met("lists_per_caller", call.dn, f"listing {call.request_id} waits for his others")
         async with self._ports.lists.one(call):
@@ -218,8 +218,8 @@ class BartenderService:
         )
         return await answer_all(self._ports, call, operation, requests)
 
-    del_file = _remove("delFile", together=partial(names.each_together, partial(names.doomed, "delFile")))
-    unlink = _change("unlink", names.unlink, walk=_AND_ABOVE, together=partial(names.each_together, names.doomed_name))
+    del_file = _remove("delFile", together=partial(names.each_together, partial(names.removal, "delFile")))
+    unlink = _change("unlink", names.unlink, walk=_AND_ABOVE, together=partial(names.each_together, names.name_removal))
     undelete = _change("undelete", deleted.undelete, _restored, ordered=lambda request: request.target_ln or request.ln)
     list_deleted = _bulk("listDeleted", deleted.list_deleted, _answering(ListDeletedOutcome))
     modify = _bulk("modify", modify.modify, _answering(Outcome), _modified, ordered=_ln, recalled=modify.applied)

@@ -95,8 +95,8 @@ class Shepherds:
         nodes = sum(node.state != "waiting" and not node.drain for node in await self.nodes(call))
         if wanted <= nodes:
             return ""
-        there = "is 1 Shepherd" if nodes == 1 else f"are {nodes} Shepherds"
-        return f"{wanted} copies are wanted, and there {there}: more are made when there are more"
+        present = "is 1 Shepherd" if nodes == 1 else f"are {nodes} Shepherds"
+        return f"{wanted} copies are wanted, and there {present}: more are made when there are more"
 
     async def candidates(self, call: Call, demand: Demand, at_least: int) -> tuple[NodeView, ...]:
         """Choose Shepherds for new bytes, best first. If there are too few, it waits a little for unheard ones, as
@@ -146,15 +146,15 @@ class Shepherds:
         """
         kinds: list[str] = []
 
-        async def tried(nodes: Sequence[NodeView], patience_ms: int) -> tuple[str, list[NodeView]]:
+        async def attempt(nodes: Sequence[NodeView], patience_ms: int) -> tuple[str, list[NodeView]]:
             refused, by_silence = list[NodeView](), sorted(nodes, key=lambda node: self.is_silent(node.shepherd))
             turl = await self._upload_turl(call, plan, _Pool(by_silence, refused, patience_ms, kinds))
             return turl, [node for node in nodes if node not in refused]
 
-        turl, left = await tried(candidates, 2 * self._settings.hedge_ms)
+        turl, left = await attempt(candidates, 2 * self._settings.hedge_ms)
         if not turl:
             left += await self.others(call, demand, [node.shepherd for node in candidates])
-            turl, _ = await tried(left, self._settings.shepherd_timeout_ms)
+            turl, _ = await attempt(left, self._settings.shepherd_timeout_ms)
         if not turl:
             raise too_few(kinds)
         return turl
@@ -210,9 +210,9 @@ class Shepherds:
         """
         order = await self.nearest(call, locations)
         width = 1 + self._settings.fallback_turls
-        talking = sum(not self.is_silent(location.shepherd) for location in order)
+        responsive = sum(not self.is_silent(location.shepherd) for location in order)
         reads = [partial(self._read, call, location, user, spans) for location in order]
-        answers = tuple(answer for answer in await self._soon(reads, min(talking or width, width)) if answer.turl)
+        answers = tuple(answer for answer in await self._soon(reads, min(responsive or width, width)) if answer.turl)
         if answers:
             return answers[:width]
         raise CheloniaError(Kind.NO_REPLICA, cause="no Shepherd with a whole copy answers now; try again in a moment")
@@ -220,8 +220,8 @@ class Shepherds:
     async def in_trouble(self, call: Call, locations: Sequence[Location]) -> list[Location]:
         """Return the offline replicas whose Shepherds are heard, but in trouble. A replica on a disk that is read-only,
         or vouches for nothing else, is whole as long as its checksum is."""
-        heard = {node.shepherd for node in await self.nodes(call) if node.trouble}
-        return [location for location in locations if location.shepherd in heard]
+        troubled = {node.shepherd for node in await self.nodes(call) if node.trouble}
+        return [location for location in locations if location.shepherd in troubled]
 
     async def nearest(
         self, call: Call, locations: Sequence[Location], asked: Container[ServiceId] = ()
@@ -304,44 +304,44 @@ class Shepherds:
         """Return one Shepherd's answer within the timeout; without a TURL when it gives none, for whatever reason."""
         limit_ms = patience_ms or self._settings.shepherd_timeout_ms
         try:
-            (answer,) = await self._heard(shepherd, within(self._clock, limit_ms, ask()))
+            (answer,) = await self._observe(shepherd, within(self._clock, limit_ms, ask()))
         except CheloniaError as error:
             return TurlOutcome("", error=str(error), kind=error.kind.value)
         if not answer.turl:
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, answer.error)
         return answer
 
-    async def heard(self, shepherd: ServiceId, asking: Coroutine[Any, Any, T]) -> T:
+    async def await_answer(self, shepherd: ServiceId, request: Coroutine[Any, Any, T]) -> T:
         """Return a Shepherd's answer in time, in a task that does nothing else. Raises: its error, NETWORK, TIMEOUT."""
-        return await self._heard(shepherd, ended_within(self._clock, self._settings.shepherd_timeout_ms, asking))
+        return await self._observe(shepherd, ended_within(self._clock, self._settings.shepherd_timeout_ms, request))
 
-    async def _heard(self, shepherd: ServiceId, answering: Coroutine[Any, Any, T]) -> T:
-        asked_ms = self._clock.monotonic_ms()
+    async def _observe(self, shepherd: ServiceId, request: Coroutine[Any, Any, T]) -> T:
+        sent_ms = self._clock.monotonic_ms()
         try:
-            answer = await answering
+            answer = await request
         except asyncio.CancelledError:
-            self._note_silence(shepherd, asked_ms)
+            self._note_silence(shepherd, sent_ms)
             raise
         except CheloniaError as error:
-            self._note_silence(shepherd, asked_ms)
+            self._note_silence(shepherd, sent_ms)
             _log.info("shepherd passed over shepherd=%s error=%s", shepherd, error)
             raise
         self._silent.pop(shepherd, None)
         return answer
 
-    def _note_silence(self, shepherd: ServiceId, asked_ms: int) -> None:
+    def _note_silence(self, shepherd: ServiceId, sent_ms: int) -> None:
         """Put a Shepherd that did not answer last for a while, if it had the time to answer."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - asked_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
+        if now_ms - sent_ms >= min(self._settings.hedge_ms, self._settings.fallback_grace_ms):
             self._silent[shepherd] = now_ms + self._settings.silent_ms
 
     def silence_noted(self, shepherd: ServiceId) -> Callable[[asyncio.Future[T]], None]:
         """Return a callback for a future answer: its cancellation, by a caller that stops waiting, notes a silence."""
-        asked_ms = self._clock.monotonic_ms()
+        sent_ms = self._clock.monotonic_ms()
 
         def note(answer: asyncio.Future[T]) -> None:
             if answer.cancelled():
-                self._note_silence(shepherd, asked_ms)
+                self._note_silence(shepherd, sent_ms)
 
         return note
 
@@ -371,10 +371,10 @@ class Shepherds:
 def too_few(kinds: Sequence[str]) -> CheloniaError:
     """Return the error when too few Shepherds take new bytes; `kinds`: of their refusals."""
     full = kinds.count(Kind.NO_SPACE.value)
-    why = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
+    reason = f"no space: {full} Shepherds have not enough for it" if full else "too few Shepherds answered"
     if full == len(kinds) > 0:
-        return CheloniaError(Kind.NO_SPACE, cause=f"{why}; free space or add Shepherds")
-    return CheloniaError(Kind.NO_SHEPHERD, cause=f"{why}; try again in a moment")
+        return CheloniaError(Kind.NO_SPACE, cause=f"{reason}; free space or add Shepherds")
+    return CheloniaError(Kind.NO_SHEPHERD, cause=f"{reason}; try again in a moment")
 
 
 def _is_unheard(node: NodeView, now_ms: Ms) -> bool:

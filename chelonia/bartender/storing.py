@@ -38,7 +38,7 @@ class _BlobOnItsWay:
     refused: list[StoreOutcome] = field(default_factory=list)
     until_ms: int = -1
 
-    def tell(self) -> None:
+    def answer(self) -> None:
         if not self.waiting.done():
             if self.until_ms < 0:
                 self.waiting.set_exception(too_few([outcome.kind for outcome in self.refused]))
@@ -77,13 +77,13 @@ class _Together:
         """Return when the next durable one is to be answered, `later_ms` at the latest."""
         return min([later_ms, *(each.until_ms for each in self.lacking(self.wanted) if each.until_ms >= 0)])
 
-    def tell_durable(self, now_ms: int, grace_ms: int) -> None:
+    def answer_due(self, now_ms: int, grace_ms: int) -> None:
         """Answer those that have all copies, or have been durable for `grace_ms`."""
         for each in self.blobs:
             if each.until_ms < 0 and len(each.given) >= self.durable:
                 each.until_ms = now_ms + grace_ms
             if len(each.given) >= self.wanted or 0 <= each.until_ms <= now_ms:
-                each.tell()
+                each.answer()
 
     def fail(self, error: BaseException) -> None:
         for each in self.blobs:
@@ -94,16 +94,16 @@ class _Together:
             each.waiting.set_exception(error)
 
 
-def _heard(
-    shepherd: ServiceId, which: Sequence[_BlobOnItsWay], outcomes: Sequence[StoreOutcome]
+def _note_answers(
+    shepherd: ServiceId, blobs: Sequence[_BlobOnItsWay], outcomes: Sequence[StoreOutcome]
 ) -> list[_BlobOnItsWay]:
     """Note a Shepherd's answers, and return the blobs that it did not store."""
-    for each, outcome in zip(which, outcomes, strict=True):
+    for each, outcome in zip(blobs, outcomes, strict=True):
         if outcome.receipt is None:
             each.refused.append(outcome)
         else:
             each.given[shepherd] = outcome.receipt
-    return [each for each, outcome in zip(which, outcomes, strict=True) if outcome.receipt is None]
+    return [each for each, outcome in zip(blobs, outcomes, strict=True) if outcome.receipt is None]
 
 
 class Storing:
@@ -136,9 +136,9 @@ class Storing:
     def named(self, receipts: Iterable[Receipt]) -> None:
         """Note that a transact has named these copies: the next call to their Shepherds says so."""
         for receipt in receipts:
-            told = self._named.setdefault(receipt.location.shepherd, [])
-            if len(told) < bounds.BULK_ELEMENTS_MAX:  # it learns of the others by its report
-                told.append(receipt.location.reference)
+            references = self._named.setdefault(receipt.location.shepherd, [])
+            if len(references) < bounds.BULK_ELEMENTS_MAX:  # it learns of the others by its report
+                references.append(receipt.location.reference)
 
     def _begin(self, together: _Together) -> None:
         if self._leaving.get(together.wanted) is together:
@@ -176,39 +176,39 @@ class Storing:
     async def _store(self, together: _Together, waiting: list[NodeView]) -> None:
         wanted, durable, settings, shepherds = together.wanted, together.durable, self._settings, self._shepherds
         more = max(durable, min(wanted, sum(not shepherds.is_silent(node.shepherd) for node in waiting)))
-        which, begun_ms = together.blobs, self._clock.monotonic_ms()
+        blobs, start_ms = together.blobs, self._clock.monotonic_ms()
         chosen, asked = len(waiting), list[ServiceId]()
-        now_ms, silent_ms = begun_ms, begun_ms + settings.hedge_ms
+        now_ms, silent_ms = start_ms, start_ms + settings.hedge_ms
         async with Race[tuple[ServiceId, list[_BlobOnItsWay]], tuple[StoreOutcome, ...]](self._clock) as race:
             while together.lacking(wanted) and (race.running or (waiting and together.lacking(durable))):
                 for node in taken(waiting, more):
                     asked.append(node.shepherd)
-                    race.begin((node.shepherd, which), self._ask(together, node.shepherd, which))
+                    race.begin((node.shepherd, blobs), self._ask(together, node.shepherd, blobs))
                 ended = await race.ended(max(0, together.due_ms(silent_ms) - now_ms))
-                refused = _heard(*ended[0], ended[1].result()) if ended else []
+                refused = _note_answers(*ended[0], ended[1].result()) if ended else []
                 now_ms = self._clock.monotonic_ms()
-                together.tell_durable(now_ms, 2 * max(settings.fallback_grace_ms, now_ms - begun_ms))  # all are as busy
+                together.answer_due(now_ms, 2 * max(settings.fallback_grace_ms, now_ms - start_ms))  # all are as busy
                 short, silent = together.lacking(durable), ended is None and now_ms >= silent_ms
-                which = [each for each in short if silent or each in refused]
-                more = 1 if which else 0
-                if refused and which and not waiting and len(asked) <= chosen:  # where all are slow, all would store it
+                blobs = [each for each in short if silent or each in refused]
+                more = 1 if blobs else 0
+                if refused and blobs and not waiting and len(asked) <= chosen:  # where all are slow, all would store it
                     demand = Demand(count=wanted, size=together.size)
                     waiting += await shepherds.others(together.call, demand, asked)
                 silent_ms = now_ms + settings.hedge_ms if ended or silent else silent_ms
         for each in together.blobs:
-            each.tell()
+            each.answer()
 
     async def _ask(
-        self, together: _Together, shepherd: ServiceId, which: list[_BlobOnItsWay]
+        self, together: _Together, shepherd: ServiceId, blobs: list[_BlobOnItsWay]
     ) -> tuple[StoreOutcome, ...]:
         """Return one Shepherd's answers; where the call fails, each blob has that failure as its answer."""
-        blobs, port = [each.blob for each in which], self._shepherds.port(shepherd)
-        blobs[0] = replace(blobs[0], named=tuple(self._named.pop(shepherd, ())))
+        small, port = [each.blob for each in blobs], self._shepherds.port(shepherd)
+        small[0] = replace(small[0], named=tuple(self._named.pop(shepherd, ())))
         try:
-            given = await self._shepherds.heard(shepherd, port.store(together.call, tuple(blobs)))
-            if len(given) != len(blobs):
-                cause = f"{len(given)} answers to {len(blobs)} questions"
+            given = await self._shepherds.await_answer(shepherd, port.store(together.call, tuple(small)))
+            if len(given) != len(small):
+                cause = f"{len(given)} answers to {len(small)} questions"
                 raise CheloniaError(Kind.NETWORK, subject=shepherd, cause=cause)
         except CheloniaError as error:
-            return (StoreOutcome(error=str(error), kind=error.kind.value),) * len(blobs)
+            return (StoreOutcome(error=str(error), kind=error.kind.value),) * len(small)
         return given

@@ -38,8 +38,8 @@ def etag_fact(etag: str, blob: BlobId) -> dict[str, dict[str, str]]:
 def checksums_of(stored: StoredObject) -> Checksums:
     """Return the checksum of record of a file, in its field."""
     kind, value = stored.value("states", "checksumType"), stored.value("states", "checksum")
-    known = {kind: value} if kind in ("sha256", "md5", "adler32") else {}
-    return Checksums(**known)
+    fields = {kind: value} if kind in ("sha256", "md5", "adler32") else {}
+    return Checksums(**fields)
 
 
 def setting_triples(setting: Setting) -> tuple[Triple, ...]:
@@ -71,7 +71,7 @@ def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
 
 def rule_triples(policy: Mapping[str, str]) -> tuple[Triple, ...]:
     """Return the rules of a policy as triples."""
-    return tuple(Triple("policy", who, actions) for who, actions in sorted(policy.items()))
+    return tuple(Triple("policy", identity, actions) for identity, actions in sorted(policy.items()))
 
 
 def time_text(ns: int, name: str) -> str:

@@ -22,7 +22,7 @@ from chelonia.bartender.client_metadata import (
 )
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
-from chelonia.bartender.names import DoomedEntry, check_url, may_link, parent_of, together
+from chelonia.bartender.names import EntryRemoval, check_url, may_link, parent_of, together
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
@@ -58,8 +58,8 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     own = _own_sections(change)
     given = accepted(user_triples(change.user), change.type, "make.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
-    there = seen(change.place, walked)
-    required(change.when, change.place, there)
+    found = seen(change.place, walked)
+    required(change.when, change.place, found)
     parent = parent_of_new(change.place, walked)
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
@@ -110,8 +110,8 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
     required(change.when, source, found)
-    there, target_parent = _target(change, walks[2], walks[3])
-    if there is not None and there.guid == found.guid:
+    replaced, target_parent = _target(change, walks[2], walks[3])
+    if replaced is not None and replaced.guid == found.guid:
         return Done()  # two names of one file: POSIX rename does nothing
     judge = Judge(turn.user, "move")
     expect = (*_pinned_beyond_guid(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
@@ -119,8 +119,8 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         expect += may_link(judge, found)
     else:
         expect += judge.require_one(((Action.REMOVE_ENTRY, source_parent), (Action.DELETE, found)))
-    if there is not None:
-        expect += judge.require_one(((Action.REMOVE_ENTRY, target_parent), (Action.DELETE, there)))
+    if replaced is not None:
+        expect += judge.require_one(((Action.REMOVE_ENTRY, target_parent), (Action.DELETE, replaced)))
     for place, walked in ((source, walks[0]), (target, walks[2])):
         expect += await locking.unlocked(ports, turn, change.when, place, walked, names=True)
     if change.over is Over.EXCHANGE:
@@ -134,21 +134,21 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         keep=change.keep,
         expect=tuple(dict.fromkeys(expect)),
         over=change.over.value,
-        there=there.guid if there is not None else Guid(""),
+        there=replaced.guid if replaced is not None else Guid(""),
         described=True,
     )
-    return done(await ports.librarian.move(turn.service, order), made=there is None)
+    return done(await ports.librarian.move(turn.service, order), made=replaced is None)
 
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     """Remove a name, a file or an empty collection."""
-    place, (found, parent, expect) = change.place, await doomed(ports, turn, change)
+    place, (found, parent, expect) = change.place, await removal(ports, turn, change)
     match change.what:
         case Removing.NAME | Removing.KEY:
             assert parent is not None, "a name is in a collection"
             await ports.librarian.unlink(turn.service, Unlink(parent.guid, place.name, found.guid, expect))
             if change.what is Removing.KEY:
-                await _let_go(ports, turn, place.parent, parent)
+                await _prune(ports, turn, place.parent, parent)
         case Removing.FILE:
             await ports.librarian.delete(turn.service, Delete(found.guid, expect))
         case Removing.COLLECTION:
@@ -156,11 +156,11 @@ async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
         case Removing.MARK:
             implied = (Triple("node", "implied", "yes"),)
             await ports.librarian.change_entry(turn.service, ChangeEntry(found.guid, implied, (), expect))
-            await _let_go(ports, turn, place)
+            await _prune(ports, turn, place)
     return Done()
 
 
-async def doomed(ports: Ports, turn: ElementCall, change: Remove) -> DoomedEntry:
+async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemoval:
     """Return the entry that `remove` is to take. Raises: the error that it fails with."""
     place = change.place
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
@@ -192,14 +192,14 @@ async def remove_together(
     ports: Ports,
     turns: Sequence[ElementCall],
     changes: Sequence[Remove],
-    decide: Callable[[ElementCall, Remove], Awaitable[DoomedEntry]],
+    decide: Callable[[ElementCall, Remove], Awaitable[EntryRemoval]],
 ) -> Outcomes:
     """Remove names and files in one transact, each as `decide` allows."""
     turn = turns[0]
     outcomes = await together(ports, turn.service, (decide(*each) for each in zip(turns, changes, strict=True)))
     keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
     for place in dict.fromkeys([change.place.parent for change in keys]):
-        await _let_go(ports, turn, place, seen(place, turn.walked[place]) if place in turn.walked else None)
+        await _prune(ports, turn, place, seen(place, turn.walked[place]) if place in turn.walked else None)
     return outcomes
 
 
@@ -207,11 +207,11 @@ async def undo(ports: Ports, turn: ElementCall) -> None:
     """Remove the collections made on the way to a refused name, unless others have put something there."""
     if turn.made:
         with contextlib.suppress(CheloniaError):
-            await _let_go(ports, turn, turn.made[-1])
+            await _prune(ports, turn, turn.made[-1])
         turn.made.clear()
 
 
-async def _let_go(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
+async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
     """Remove empty implied collections from here upwards. `found`: the first, if known."""
     service = turn.service.keyed(RequestKey(""))
     while place.parts:
@@ -238,8 +238,8 @@ async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: 
         above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
         expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
         # Nobody meant to own it: those who may use the collection above may use one that is only part of a name.
-        same = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
-        sections = merged(same, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
+        policies = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
+        sections = merged(policies, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
         owner = above.object.value("entry", "owner")
         entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, Dn(owner), sections, expect)
         try:
@@ -273,9 +273,9 @@ def _pinned_beyond_guid(when: When, found: FoundEntry) -> Expect:
     return pinned(replace(when, guid=Guid("")), found)
 
 
-def done(left: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:
+def done(entry: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:
     """Return the answer to a change, with the attributes of the changed entry, if known."""
-    return Done(attributes_of(left) if isinstance(left, StoredObject) else None, made=made, note=note)
+    return Done(attributes_of(entry) if isinstance(entry, StoredObject) else None, made=made, note=note)
 
 
 def _joined(*expects: Expect) -> Expect:
@@ -324,9 +324,9 @@ def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ..
 
 def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[FoundEntry | None, FoundEntry]:
     """Return the entry that a move replaces, if any, and the target's collection. Raises: EXISTS, NOT_FOUND, ..."""
-    there = seen(change.target, walked)
-    if there is None and change.over is Over.EXCHANGE:
+    found = seen(change.target, walked)
+    if found is None and change.over is Over.EXCHANGE:
         raise CheloniaError(Kind.NOT_FOUND, subject=str(change.target), cause="an exchange is of two entries")
-    if there is None or change.over is Over.REFUSE:
+    if found is None or change.over is Over.REFUSE:
         return None, parent_of_new(change.target, walked)
-    return there, parent_of(change.target, walked, parent)
+    return found, parent_of(change.target, walked, parent)

@@ -22,14 +22,14 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     """Give a file the bytes of another, if the caller may read that and write this, and both are as judged."""
     source, expect = await _readable(ports, turn, change)
     change = replace(change, user=source.section("metadata") if change.user is None else change.user)
-    ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
+    ready, replaced = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
     ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
     try:
         await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready, change.policy))
     except CheloniaError as error:
         error = await overtaken(ports, turn, change, error)
         raise error
-    return Done(made=there is None)
+    return Done(made=replaced is None)
 
 
 async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[FoundEntry, tuple[tuple[Guid, int], ...]]:

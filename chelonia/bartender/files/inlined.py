@@ -37,34 +37,34 @@ from chelonia.core.values import replace
 async def write(ports: Ports, turn: ElementCall, change: Write, inline: Inline) -> Done:
     """Store bytes, and give them their name. Raises: as `Files.place`, `Files.apply`; TOO_LARGE, CHECKSUM."""
     begin = _begin(ports, turn, change, inline)
-    ready, there = await writing.ready_to_write(ports, turn, change, begin)
+    ready, replaced = await writing.ready_to_write(ports, turn, change, begin)
     if not turn.stored:
         turn.stored.append(await _stored(ports, turn, ready, inline.data))
-    (kept,) = turn.stored
+    (stored,) = turn.stored
     record = writing.record_type(inline.checksums)
     facts = FileFacts(begin.size, getattr(begin.checksums, record), record, begin.wanted)
     file = await writing.commit(
-        ports, turn, change, facts, CommitFile(ready, kept.begun, kept.receipts, kept.begin.replaces != "")
+        ports, turn, change, facts, CommitFile(ready, stored.begun, stored.receipts, stored.begin.replaces != "")
     )
-    if file.blob == kept.begun.blob:  # else an earlier try of this call has named its own copies
-        ports.storing.named(kept.receipts)
+    if file.blob == stored.begun.blob:  # else an earlier try of this call has named its own copies
+        ports.storing.named(stored.receipts)
     note = await ports.shepherds.shortage(turn.service, begin.wanted)
-    return done(file.entry, made=there is None, note=note)
+    return done(file.entry, made=replaced is None, note=note)
 
 
 async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline) -> Done:
     """Store a piece, and lay it over a file. Raises: as `write`."""
     content, begin = change.content, _begin(ports, turn, change, inline)
-    ready, there = await writing.ready_to_write(ports, turn, change, begin)
+    ready, replaced = await writing.ready_to_write(ports, turn, change, begin)
     if not turn.stored:
         turn.stored.append(await _stored(ports, turn, ready, inline.data))
-    (kept,) = turn.stored
-    named = tuple(replace(extent, blob=kept.begun.blob) for extent in content.extents)
+    (stored,) = turn.stored
+    named = tuple(replace(extent, blob=stored.begun.blob) for extent in content.extents)
     placed = replace(change, content=replace(content, extents=named))
-    left = await writing.lay(ports, turn, placed, ready, (CommitFile(kept.begin, kept.begun, kept.receipts),))
-    if isinstance(left, StoredObject):  # else an earlier try of this call has named its own copies
-        ports.storing.named(kept.receipts)
-    return done(left, made=there is None)
+    entry = await writing.lay(ports, turn, placed, ready, (CommitFile(stored.begin, stored.begun, stored.receipts),))
+    if isinstance(entry, StoredObject):  # else an earlier try of this call has named its own copies
+        ports.storing.named(stored.receipts)
+    return done(entry, made=replaced is None)
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inline) -> BeginPut:
@@ -80,16 +80,16 @@ def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inli
 
 def _measured(change: Write | Splice, inline: Inline) -> Checksums:
     """Return SHA-256 and Adler-32 of the bytes, and MD5 if it was announced. Raises: CHECKSUM when they differ."""
-    told, data = inline.checksums, inline.data
-    found = Checksums(
+    announced, data = inline.checksums, inline.data
+    measured = Checksums(
         hashlib.sha256(data).hexdigest(),
-        hashlib.md5(data, usedforsecurity=False).hexdigest() if told.md5 else "",
+        hashlib.md5(data, usedforsecurity=False).hexdigest() if announced.md5 else "",
         f"{zlib.adler32(data):08x}",
     )
-    if told.conflicts(found):
+    if announced.conflicts(measured):
         cause = "the bytes that arrived have another checksum than announced; send them again"
         raise CheloniaError(Kind.CHECKSUM, subject=str(change.place), cause=cause)
-    return found
+    return measured
 
 
 async def _stored(ports: Ports, turn: ElementCall, begin: BeginPut, data: bytes) -> StoredBytes:
@@ -114,15 +114,15 @@ async def data_of(ports: Ports, turn: ElementCall, found: FoundEntry, size: int)
 async def _fetched(ports: Ports, call: Call, locations: Sequence[Location], size: int) -> bytes | None:
     """Return the bytes of a small blob of that size, from the first Shepherd that gives them; None when none does."""
     first, *waiting = await ports.shepherds.nearest(call, locations, ports.fetching.leaving)
-    told = await ports.fetching.ask(call, first.shepherd, first.reference, size)
-    if isinstance(told, FetchOutcome) and told.data is not None:
-        return told.data
+    answer = await ports.fetching.ask(call, first.shepherd, first.reference, size)
+    if isinstance(answer, FetchOutcome) and answer.data is not None:
+        return answer.data
 
     async def fetch(location: Location) -> FetchOutcome:
-        told = await ports.fetching.ask(call, location.shepherd, location.reference, size)
-        return told if isinstance(told, FetchOutcome) else await told
+        answer = await ports.fetching.ask(call, location.shepherd, location.reference, size)
+        return answer if isinstance(answer, FetchOutcome) else await answer
 
-    return await _raced(ports, fetch, waiting, None if isinstance(told, FetchOutcome) else told)
+    return await _raced(ports, fetch, waiting, None if isinstance(answer, FetchOutcome) else answer)
 
 
 async def _raced(

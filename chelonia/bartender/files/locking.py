@@ -74,33 +74,33 @@ async def changed(
     Raises: LOCKED (another's is in the way), PRECONDITION (there is no such lock), DENIED, BAD_REQUEST, TOO_LARGE.
     """
     now, put = ports.clock.now_ms(), list[Triple]()
-    here = {lock.token: lock for lock in locks_of(found.object, now, change.place)}
+    held = {lock.token: lock for lock in locks_of(found.object, now, change.place)}
     inherited, expect = await above(ports, turn, change.place, walked)
     deep = tuple(lock for lock in inherited if lock.deep)
     judge = Judge(turn.user, "lock")
     for lock in change.locks:
-        known = here.get(lock.token)
-        if known is not None:
-            _may_end(turn, judge, found, known, refreshes=bool(lock.lasts_ms))
+        current = held.get(lock.token)
+        if current is not None:
+            _may_end(turn, judge, found, current, refreshes=bool(lock.lasts_ms))
         elif not lock.lasts_ms:
             cause = "there is no lock of this token here: it may have ended"
             raise CheloniaError(Kind.PRECONDITION, subject=str(change.place), cause=cause)
-        if known is not None and turn.user.scopes:  # a token that may not take a lock cannot end one
+        if current is not None and turn.user.scopes:  # a token that may not take a lock cannot end one
             expect += _may_take(judge, found)
         if not lock.lasts_ms:
-            del here[lock.token]
+            del held[lock.token]
             continue
         check_new(lock)
-        check_beside(lock, (*here.values(), *deep))
-        if known is None:
+        check_beside(lock, (*held.values(), *deep))
+        if current is None:
             expect += _may_take(judge, found)
-        here[lock.token] = replace(lock, owner=turn.user.dn)
-        put.append(Triple("locks", lock.token, to_text(here[lock.token], now)))
-    if len(here) > bounds.LOCKS_PER_ENTRY_MAX:
+        held[lock.token] = replace(lock, owner=turn.user.dn)
+        put.append(Triple("locks", lock.token, to_text(held[lock.token], now)))
+    if len(held) > bounds.LOCKS_PER_ENTRY_MAX:
         ports.limits.met("locks", turn.user.dn, "a lock was refused")
-        cause = f"it has {len(here)} locks, at most {bounds.LOCKS_PER_ENTRY_MAX} are kept; give some up, or wait"
+        cause = f"it has {len(held)} locks, at most {bounds.LOCKS_PER_ENTRY_MAX} are kept; give some up, or wait"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
-    return put, [("locks", token) for token in found.section("locks") if token not in here], (*expect, *versions(found))
+    return put, [("locks", token) for token in found.section("locks") if token not in held], (*expect, *versions(found))
 
 
 def _may_take(judge: Judge, found: FoundEntry) -> Expect:

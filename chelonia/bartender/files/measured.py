@@ -35,19 +35,19 @@ async def checksums(ports: Ports, turn: ElementCall, found: FoundEntry, recorded
     """Return the known checksums of a file's bytes. `recorded`: those in the metadata."""
     size = attributes_of(found.object).size
     if not found.section("content"):
-        told = await _told(ports, turn, {_WHOLE: locations(found.object, _ALIVE)})
-        outcome = told.get(_WHOLE, MeasuredOutcome())
+        outcomes = await _outcomes(ports, turn, {_WHOLE: locations(found.object, _ALIVE)})
+        outcome = outcomes.get(_WHOLE, MeasuredOutcome())
         fits = outcome.size == size and not outcome.checksums.conflicts(recorded)
         return recorded.with_more(outcome.checksums) if fits else recorded
     extents, holders = await _laid(ports, turn, found, size)
-    told = await _told(ports, turn, holders)
-    known = [told.get(extent.blob, MeasuredOutcome()) for extent in extents]
+    outcomes = await _outcomes(ports, turn, holders)
+    measured = [outcomes.get(extent.blob, MeasuredOutcome()) for extent in extents]
     ends = [0, *(extent.end for extent in extents)]
     if [extent.at for extent in extents] + [size] != ends or not extents:
         return recorded
-    if any(extent.length != one.size for extent, one in zip(extents, known, strict=True)):
+    if any(extent.length != one.size for extent, one in zip(extents, measured, strict=True)):
         return recorded
-    sums = {kind: combined(kind, [(getattr(one.checksums, kind), one.size) for one in known]) for kind in COMBINING}
+    sums = {kind: combined(kind, [(getattr(one.checksums, kind), one.size) for one in measured]) for kind in COMBINING}
     return recorded.with_more(Checksums(**sums))
 
 
@@ -68,23 +68,23 @@ async def _laid(
     return extents, holders
 
 
-async def _told(
+async def _outcomes(
     ports: Ports, turn: ElementCall, holders: Mapping[BlobId, Sequence[Location]]
 ) -> dict[BlobId, MeasuredOutcome]:
     """Return Shepherds' answers about blobs. Where one has none, it tries the next."""
-    told = dict[BlobId, MeasuredOutcome]()
+    outcomes = dict[BlobId, MeasuredOutcome]()
     waiting = {blob: await ports.shepherds.nearest(turn.service, places) for blob, places in holders.items()}
     for _ in range(ROUNDS):
-        asked = dict[ServiceId, list[tuple[BlobId, Location]]]()
+        batches = dict[ServiceId, list[tuple[BlobId, Location]]]()
         for blob, places in waiting.items():
-            if blob not in told and places:
+            if blob not in outcomes and places:
                 location = places.pop(0)
-                asked.setdefault(location.shepherd, []).append((blob, location))
-        answers = await asyncio.gather(*(_ask(ports, turn, *each) for each in asked.items()))
+                batches.setdefault(location.shepherd, []).append((blob, location))
+        answers = await asyncio.gather(*(_ask(ports, turn, *each) for each in batches.items()))
         for blob, outcome in (pair for answer in answers for pair in answer):
             if outcome.size >= 0:
-                told[blob] = outcome
-    return told
+                outcomes[blob] = outcome
+    return outcomes
 
 
 async def _ask(
@@ -93,7 +93,7 @@ async def _ask(
     """Return one Shepherd's answers; none when it does not answer, or its version is too old."""
     port, references = ports.shepherds.port(shepherd), tuple(location.reference for _, location in blobs)
     try:
-        outcomes = await ports.shepherds.heard(shepherd, port.sums(turn.service, references))
+        outcomes = await ports.shepherds.await_answer(shepherd, port.sums(turn.service, references))
     except CheloniaError:
         return ()
     return [(blob, outcome) for (blob, _), outcome in zip(blobs, outcomes, strict=True)]

@@ -48,8 +48,8 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
 
 async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
     """Make an arrived piece of the caller's a part."""
-    token, held = arrived_bytes(ports, turn, change, change.content, piece=True)
-    piece = CommitFile(token.begin, token.begun, held)
+    token, receipts = arrived_bytes(ports, turn, change, change.content, piece=True)
+    piece = CommitFile(token.begin, token.begun, receipts)
     part = PutPart(change.upload, change.number, piece, change.checksum, change.etag)
     return Done(etag=await ports.librarian.put_part(turn.service, part))
 
@@ -57,10 +57,10 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and his conditions hold."""
     write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
-    ready, there = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
+    ready, replaced = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
     await ports.librarian.seal_upload(turn.service, order)
-    return Done(made=there is None)
+    return Done(made=replaced is None)
 
 
 async def drop(ports: Ports, turn: ElementCall, change: Drop) -> Done:

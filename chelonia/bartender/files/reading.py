@@ -17,7 +17,7 @@ from chelonia.bartender.bulk import ElementCall, together
 from chelonia.bartender.files import inlined, measured
 from chelonia.bartender.files.attributes import DESCRIBED, checksums_of, user_triples
 from chelonia.bartender.files.locking import above, locks_of
-from chelonia.bartender.files.summarised import ReadableCollection, RightsKnown, public
+from chelonia.bartender.files.summarised import ReadableCollection, RightsCache, public
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, listable, parent_of_new
 from chelonia.bartender.transfers import read_turls
@@ -69,54 +69,54 @@ async def look(ports: Ports, turn: ElementCall, ask: Look) -> Looked:
 
 
 async def _looked(ports: Ports, turn: ElementCall, ask: Look, walked: Traversal | None) -> Looked:
-    want = _asked(ask.want)
+    plan = _plan(ask.want)
     if walked is None:
-        (walked,) = await ports.librarian.traverse(_reading(turn.service, want), (ask.place,), want.needed)
+        (walked,) = await ports.librarian.traverse(_reading(turn.service, plan), (ask.place,), plan.needed)
     judge = Judge(turn.user, "look")
-    if want.write and walked.rest:
+    if plan.write and walked.rest:
         judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
     found = existing(ask.place, walked)
     judge.require(Action.READ, found)
-    if want.write:
+    if plan.write:
         judge.require(Action.DELETE, found)
-    user = dict(found.section("metadata")) if want.user else {}
+    user = dict(found.section("metadata")) if plan.user else {}
     turn.room.take(1, user_triples(user))
     attributes, is_file = attributes_of(found.object), found.type == TYPE_FILE
-    data = await inlined.data_of(ports, turn, found, attributes.size) if is_file and want.bytes else None
+    data = await inlined.data_of(ports, turn, found, attributes.size) if is_file and plan.bytes else None
     seen = Looked(
         attributes,
         user,
-        dict(found.section("policy")) if want.policy else {},
-        checksums_of(found.object) if want.checksums else Checksums(),
-        locks=await _covering(ports, turn, ask.place, walked) if want.locks else (),
+        dict(found.section("policy")) if plan.policy else {},
+        checksums_of(found.object) if plan.checksums else Checksums(),
+        locks=await _covering(ports, turn, ask.place, walked) if plan.locks else (),
         data=data,
     )
-    if is_file and want.measured:
+    if is_file and plan.measured:
         seen = replace(seen, checksums=await measured.checksums(ports, turn, found, checksums_of(found.object)))
-    if data is not None or not is_file or not (want.sources or want.extents) or is_empty(found.object):
+    if data is not None or not is_file or not (plan.sources or plan.extents) or is_empty(found.object):
         return seen
     if found.section("content"):
         return await _spanned(ports, turn, ask, seen)
-    sources = await _sources(ports, turn, found) if want.sources else ()
-    blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if want.extents else []
+    sources = await _sources(ports, turn, found) if plan.sources else ()
+    blobs = [BlobId(blob) for _, blob in sorted(found.section("blobs").items())] if plan.extents else []
     size = attributes.size
     return replace(seen, sources=sources, extents=tuple(Extent(0, size, blob) for blob in blobs if size), told=size)
 
 
 async def walked(ports: Ports, service: Call, asks: Sequence[Look]) -> dict[LogicalName, Traversal]:
     """Walk the names together, reading all that any of the looks wants."""
-    plans = [_asked(want) for want in dict.fromkeys([ask.want for ask in asks])]
+    plans = [_plan(want) for want in dict.fromkeys([ask.want for ask in asks])]
     needed = tuple(dict.fromkeys([each for plan in plans for each in plan.needed]))
     service = next((call for plan in plans if (call := _reading(service, plan)).strong), service)
     return await together(ports, service, [ask.place for ask in asks], needed)
 
 
-def _reading(service: Call, want: _LookPlan) -> Call:
+def _reading(service: Call, plan: _LookPlan) -> Call:
     """Return a strong call where the answer has a ticket or bytes, so that no revoked policy gives one."""
-    return service.strongly() if want.sources or want.bytes else service
+    return service.strongly() if plan.sources or plan.bytes else service
 
 
-async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listing) -> Listed:
+async def listed(ports: Ports, cache: RightsCache, turn: ElementCall, ask: Listing) -> Listed:
     """Return a page of a collection. Raises: NOT_FOUND, DENIED, NOT_A_COLLECTION, IN_MOUNTPOINT, BAD_REQUEST."""
     if ask.limit < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause="limit is 0 or a number of entries")
@@ -128,17 +128,17 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
     limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.BELOW_ENTRIES_MAX)
     walk = RecursiveWalk(ports, turn, judge, found)
     marks = "".join(mark for flag, mark in ((Want.USER, MARK_USER), (Want.LOCKS, MARK_LOCKS)) if flag in ask.want)
-    needed = _asked(ask.want).needed
+    needed = _plan(ask.want).needed
     below = Below(
         ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, needed, True, marks
     )
     leaves, after = await walk.page(below)
-    told, rights = await known.learn(walk, leaves, needed)
+    page, rights = await cache.learn(walk, leaves, needed)
     turn.room.take(len(leaves), ())
     readable = ReadableCollection(walk, rights)
     now = ports.clock.now_ms()
     entries = tuple(
-        [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in told]
+        [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in page]
     )
     return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]) if ask.delimiter else ())
 
@@ -146,8 +146,8 @@ async def listed(ports: Ports, known: RightsKnown, turn: ElementCall, ask: Listi
 async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:
     """Return the quotas that count the caller's bytes below an entry; only his own if he cannot read it."""
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
-    there = walked.complete and is_visible(walked.last)
-    readable = there and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))
+    exists = walked.complete and is_visible(walked.last)
+    readable = exists and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))
     return await ports.librarian.quotas(turn.service, turn.user.dn, Guid(walked.last.id) if readable else Guid(""))
 
 
@@ -163,7 +163,7 @@ def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:
 
 
 @lru_cache
-def _asked(want: Want) -> _LookPlan:
+def _plan(want: Want) -> _LookPlan:
     more = ((Want.USER, "metadata"), (Want.SOURCES | Want.BYTES | Want.MEASURED, "locations"))
     return _LookPlan(
         (*DESCRIBED, *(Needed(section) for flags, section in more if flags & want)),
@@ -188,12 +188,12 @@ async def _covering(ports: Ports, turn: ElementCall, place: LogicalName, walked:
 
 async def _spanned(ports: Ports, turn: ElementCall, ask: Look, seen: Looked) -> Looked:
     """Add the extents of a file of several blobs in a span, and TURLs of each blob. Raises: NO_REPLICA, BAD_REQUEST."""
-    span, known = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
+    span, attributes = ask.span or ByteRange(0, seen.attributes.size), seen.attributes
     if span.offset < 0 or span.length < 0:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=f"{span} has no negative numbers")
-    at, end = (min(offset, known.size) for offset in (span.offset, span.offset + span.length))
-    page = await ports.librarian.extents(turn.service.strongly(), known.guid, at, end)
-    if page.etag != known.etag:
+    at, end = (min(offset, attributes.size) for offset in (span.offset, span.offset + span.length))
+    page = await ports.librarian.extents(turn.service.strongly(), attributes.guid, at, end)
+    if page.etag != attributes.etag:
         raise CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="it has just changed; look at it again")
     sources = []
     if Want.SOURCES in ask.want:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, gathered, together
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
-from chelonia.bartender.files.summarised import RightsKnown
+from chelonia.bartender.files.summarised import RightsCache
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import bounds
@@ -69,7 +69,7 @@ class FilesService:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._rights = RightsKnown()
+        self._rights = RightsCache()
         self._look: BulkOperation[Look, Looked | Failure] = replace(
             _asking("look", partial(reading.look, ports)),
             walk=partial(reading.walked, ports),
@@ -167,7 +167,7 @@ class FilesService:
     async def _removed(self, turns: Sequence[ElementCall], changes: Sequence[Change]) -> Outcomes:
         removals = [change for change in changes if isinstance(change, Remove)]
         assert len(removals) == len(changes), "nothing else joins"
-        decide = _checked(partial(changing.doomed, self._ports))
+        decide = _checked(partial(changing.removal, self._ports))
         return await changing.remove_together(self._ports, turns, removals, decide)
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:

@@ -30,7 +30,7 @@ from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.ports.files import UNSET, Attributes, Named
 from chelonia.core.rights.policy import Action
 
-ToldLeaf = tuple[Leaf, Sequence[str]]
+PageLeaf = tuple[Leaf, Sequence[str]]
 """An entry of a page, and the words of its summary; without words, the leaf has the entry itself."""
 _READ: Final[Sequence[str]] = ()
 Rights = Mapping[str, tuple[Dn, Mapping[str, str]]]
@@ -40,34 +40,34 @@ RIGHTS_KEPT: Final = 4096
 
 
 @dataclass(slots=True)
-class RightsKnown:
+class RightsCache:
     """Owners and policies kept from one page to the next, by their digests."""
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
-    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[ToldLeaf], Rights]:
+    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[PageLeaf], Rights]:
         """Return the entries among the leaves, and the rights of those with summaries. Unknown ones are read."""
-        told = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
+        page = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
                 for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
-        commons = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(told) if words}
+        commons = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(page) if words}
         by_common = {common: rights_in(common) for common in commons}
         one_of = {by_common[common]: guid for common, guid in commons.items()}  # of equal rights one will do
-        known = {name: self.by_name[name] for name in one_of if name in self.by_name}  # before others replace them
-        first = tuple([guid for name, guid in one_of.items() if name not in known])
+        found = {name: self.by_name[name] for name in one_of if name in self.by_name}  # before others replace them
+        first = tuple([guid for name, guid in one_of.items() if name not in found])
         for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
-            known |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
-        rights = {common: known[name] for common, name in by_common.items() if name in known}
+            found |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
+        rights = {common: found[name] for common, name in by_common.items() if name in found}
         if len(rights) == len(by_common):
-            return told, rights
+            return page, rights
         guids = {
-            leaf.path: Guid(words[GUID_WORD]) for leaf, words in told if words and words[COMMON_WORD] not in rights
+            leaf.path: Guid(words[GUID_WORD]) for leaf, words in page if words and words[COMMON_WORD] not in rights
         }
         read = await walk.ports.librarian.get(walk.turn.service, tuple(guids.values()), needed)
         walk.turn.room.read(read)
-        instead = dict(zip(guids, read, strict=True))
-        told = [(Leaf(leaf.path, instead[leaf.path]), _READ) if leaf.path in instead else (leaf, words)
-                for leaf, words in told]  # fmt: skip
-        return [(leaf, words) for leaf, words in told if leaf.object is None or leaf.object.exists], rights
+        fresh = dict(zip(guids, read, strict=True))
+        page = [(Leaf(leaf.path, fresh[leaf.path]), _READ) if leaf.path in fresh else (leaf, words)
+                for leaf, words in page]  # fmt: skip
+        return [(leaf, words) for leaf, words in page if leaf.object is None or leaf.object.exists], rights
 
     def _kept(self, owner: Dn, policy: Mapping[str, str]) -> Rights:
         while len(self.by_name) >= RIGHTS_KEPT:
@@ -81,7 +81,7 @@ class ReadableCollection:
     """Decisions for the files of one page: one for all with equal rights, unless the caller's token goes by names."""
 
     walk: RecursiveWalk
-    known: Rights
+    rights: Rights
     decided: dict[str, bool] = field(default_factory=dict)
     numbers: dict[str, tuple[int, int, int, int, int]] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class ReadableCollection:
         numbers = self.numbers.get(common)
         if numbers is None:
             numbers = self.numbers[common] = numbers_in(common)
-        attributes = attributes_in(words, self.known[common][0], numbers)
+        attributes = attributes_in(words, self.rights[common][0], numbers)
         allowed = self.decided.get(common)
         if allowed is None:
             allowed = self._may(path, words)
@@ -99,7 +99,7 @@ class ReadableCollection:
 
     def _may(self, path: str, words: Sequence[str]) -> bool:
         guid, common = ObjectId(words[GUID_WORD]), words[COMMON_WORD]
-        owner, policy = self.known[common]
+        owner, policy = self.rights[common]
         stored = StoredObject(guid, 1, {"entry": {"type": "file", "owner": owner}, "policy": policy})
         allowed = self.walk.judge.may(Action.READ, self.walk.found(path, stored))
         if not self.walk.judge.call.scopes:
@@ -107,8 +107,8 @@ class ReadableCollection:
         return allowed
 
 
-def public(known: Attributes) -> Attributes:
+def public(attributes: Attributes) -> Attributes:
     """Return the attributes that every caller may know who may list the collection."""
     return structs.replace(
-        known, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
+        attributes, owner=Dn(""), etag="", mode=UNSET, uid=UNSET, gid=UNSET, device=0, links=1, target="", wanted=0
     )

@@ -91,12 +91,12 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
     Raises: DENIED, NO_PARENT, NOT_A_FILE, PRECONDITION.
     """
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
-    judge, there = Judge(turn.user, op), seen(ask.place, walked)
+    judge, found = Judge(turn.user, op), seen(ask.place, walked)
     if isinstance(ask, Placing):
-        required(ask.when, ask.place, there)
-    if there is not None:
-        judge.require(Action.DELETE, replaceable(ask.place, there))
-        return there.guid
+        required(ask.when, ask.place, found)
+    if found is not None:
+        judge.require(Action.DELETE, replaceable(ask.place, found))
+        return found.guid
     if ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
         judge.require(Action.ADD_ENTRY, FoundEntry(above, walked.last, above.child(walked.rest[0])))
@@ -107,22 +107,22 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
 
 async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
     """Give durable bytes their name, if the caller still may and his conditions still hold."""
-    token, held = arrived_bytes(ports, turn, change, change.content, piece=False)
+    token, receipts = arrived_bytes(ports, turn, change, change.content, piece=False)
     begin = token.begin
-    ready, there = await ready_to_write(ports, turn, change, begin)
+    ready, replaced = await ready_to_write(ports, turn, change, begin)
     facts = FileFacts(begin.size, file_checksum(token), token.checksum_type, begin.wanted)
-    file = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, held, begin.replaces != ""))
-    return done(file.entry, made=there is None)
+    file = await commit(ports, turn, change, facts, CommitFile(ready, token.begun, receipts, begin.replaces != ""))
+    return done(file.entry, made=replaced is None)
 
 
 async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFacts, order: CommitFile) -> Committed:
     """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then."""
     ready = order.begin
-    told = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
+    sections = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
     renew = order.renew and not ready.replaces
     try:
         return await ports.librarian.commit_file(
-            turn.service, replace(order, begin=replace(ready, sections=told), renew=renew, policy=change.policy)
+            turn.service, replace(order, begin=replace(ready, sections=sections), renew=renew, policy=change.policy)
         )
     except CheloniaError as error:
         error = await overtaken(ports, turn, change, error)
@@ -135,9 +135,9 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice) -> Done:
     arrived = [arrived_bytes(ports, turn, change, each, piece=True) for each in content.blobs]
     begins = [token.begin for token, _ in arrived]
     wanted = max((begin.wanted for begin in begins), default=bounds.REPLICAS_DEFAULT)
-    ready, there = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, wanted))
-    pieces = tuple(CommitFile(token.begin, token.begun, held) for token, held in arrived)
-    return done(await lay(ports, turn, change, ready, pieces), made=there is None)
+    ready, replaced = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, wanted))
+    pieces = tuple(CommitFile(token.begin, token.begun, receipts) for token, receipts in arrived)
+    return done(await lay(ports, turn, change, ready, pieces), made=replaced is None)
 
 
 async def lay(
@@ -173,7 +173,7 @@ def arrived_bytes(
 ) -> tuple[PutToken, tuple[Receipt, ...]]:
     """Return the upload of a token, and its receipts. Raises: as `checked_receipts`; BAD_REQUEST for another's name."""
     token = decode(arrived.put, ports.settings.token_key)
-    held = checked_receipts(ports, turn, token, arrived.receipts)
+    receipts = checked_receipts(ports, turn, token, arrived.receipts)
     if token.begin.ln != change.place:
         cause = f"these bytes were placed for {token.begin.ln}; place them again for this name"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
@@ -186,7 +186,7 @@ def arrived_bytes(
     if placed not in (NO_PART, placed_part(change)):
         cause = f"these bytes were placed as part {placed.number} of {placed.upload}; place them as what they are"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
-    return token, held
+    return token, receipts
 
 
 async def ready_to_write(
@@ -197,32 +197,32 @@ async def ready_to_write(
     rules = None if isinstance(change, Splice) else change.policy
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
-    there = seen(change.place, walked)
-    required(change.when, change.place, there)
-    inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if there is None
-                                        else None, there=there)  # fmt: skip
+    found = seen(change.place, walked)
+    required(change.when, change.place, found)
+    inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if found is None
+                                        else None, found=found)  # fmt: skip
     if rules is not None:
-        expect = (*expect, *_may_rule(turn, there or _would_be(turn, change.place, inherited), rules))
-        inherited = {"policy": with_rules(inherited.get("policy", {}), rules)} if there is None else {}
-    free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=there is None)
+        expect = (*expect, *_may_rule(turn, found or _would_be(turn, change.place, inherited), rules))
+        inherited = {"policy": with_rules(inherited.get("policy", {}), rules)} if found is None else {}
+    free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
     ready = replace(
         begin,
         parent=parent or holder(walked),
-        replaces=there.guid if there is not None else Guid(""),
+        replaces=found.guid if found is not None else Guid(""),
         sections=merged(inherited, given, own),
         expect=tuple(dict.fromkeys((*expect, *free))),
     )
-    return ready, there
+    return ready, found
 
 
 def _judged(
-    turn: ElementCall, change: Write | Splice | Clone, *, walked_parent: FoundEntry | None, there: FoundEntry | None
+    turn: ElementCall, change: Write | Splice | Clone, *, walked_parent: FoundEntry | None, found: FoundEntry | None
 ) -> tuple[Sections, Expect, Guid]:
     """Require the right to write. Returns: sections that a new file inherits, versions decided on, its collection."""
     judge = Judge(turn.user, "write")
-    if there is not None:
-        replaceable(change.place, there)
-        return {}, tuple(dict.fromkeys((*pinned(change.when, there), *judge.require(Action.DELETE, there)))), Guid("")
+    if found is not None:
+        replaceable(change.place, found)
+        return {}, tuple(dict.fromkeys((*pinned(change.when, found), *judge.require(Action.DELETE, found)))), Guid("")
     assert walked_parent is not None, "what is not there has a parent"
     expect = judge.require(Action.ADD_ENTRY, walked_parent)
     return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
@@ -242,17 +242,17 @@ def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) ->
     # No rights grow by rules that change nothing, or that omit grants which a new file would have. rclone sends
     # `private` with every upload, also with keys that may not change rights.
     is_new, left_out = not found.object.exists, before.keys() - after.keys()
-    fewer = is_new and after.items() <= before.items() and not any("-" in before[who] for who in left_out)
+    fewer = is_new and after.items() <= before.items() and not any("-" in before[identity] for identity in left_out)
     may = fewer or after == before
     expect = versions(found) if may else Judge(turn.user, "write").require(Action.MODIFY_POLICY, found)
     return () if is_new else expect
 
 
-def replaceable(place: LogicalName, there: FoundEntry) -> FoundEntry:
+def replaceable(place: LogicalName, found: FoundEntry) -> FoundEntry:
     """Return the entry there, if it is a file. Raises: NOT_A_FILE."""
-    if there.type != TYPE_FILE:
-        raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {there.type} of this name")
-    return there
+    if found.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, subject=str(place), cause=f"there is a {found.type} of this name")
+    return found
 
 
 def record_type(sums: Checksums) -> str:

@@ -161,4 +161,4 @@ async def test_what_is_remembered_of_keys_is_bounded_and_they_are_found_all_the_
     for number in range(10):
         assert await keys.find(f"NONE{number}") is None
         assert await keys.find(made.key.id) == made
-        assert len(keys._known) <= 3
+        assert len(keys._cache) <= 3
