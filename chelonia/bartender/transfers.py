@@ -191,11 +191,11 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
         return await ports.shepherds.upload_turl(turn.service, plan, demand, candidates), begun
     except CheloniaError:
         if begin.named:
-            await _give_back(ports, turn, begin)
+            await _release(ports, turn, begin)
         raise
 
 
-async def _give_back(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
+async def _release(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:
     """Supersede a pending name that gets no bytes by an expired one; if that fails, it expires by itself."""
     service = turn.service.keyed(RequestKey(""))
     try:
