@@ -284,13 +284,13 @@ def encode(value: Any) -> bytes:
         raise CheloniaError(Kind.BAD_REQUEST, "compact", cause="all text is valid UTF-8") from error
 
 
-def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, what: str) -> T:
-    """Decode a value, called `what` in errors. Raises: BAD_REQUEST, also when nested too deep; TOO_LARGE."""
+def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw, label: str) -> T:
+    """Decode a value, called `label` in errors. Raises: BAD_REQUEST, also when nested too deep; TOO_LARGE."""
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:
         kind = Kind.TOO_LARGE if _OVER_LONG in str(error) else Kind.BAD_REQUEST
-        raise CheloniaError(kind, "compact", cause=f"this is not {what}: {error}") from error
+        raise CheloniaError(kind, "compact", cause=f"this is not {label}: {error}") from error
 
 
 _OVER_LONG: Final = "of length <="

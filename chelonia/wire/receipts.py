@@ -143,11 +143,11 @@ def from_header(value: str) -> tuple[Receipt, ...]:
 
 
 def _signed(receipt: Receipt) -> _Signed:
-    where, sums = receipt.location, receipt.checksums
+    location, sums = receipt.location, receipt.checksums
     return _Signed(
         receipt.blob,
-        where.shepherd,
-        where.reference,
+        location.shepherd,
+        location.reference,
         receipt.size,
         sums.sha256,
         sums.md5,

@@ -123,8 +123,8 @@ def decode_blocks(raw: bytes) -> bytes:
     """Return the CRC of each block from a replica's record; b"" if it has none. Raises: as `decode_facts`."""
     record = _BLOCKS_TOO.decode(check_out(_MAGIC, raw, _FACTS.name))
     count = block_count(record.size)
-    told = record.blocks if count > 1 else bytes.fromhex(record.checksums.crc32c)
-    return told if len(told) == count * BLOCK_CRC_BYTES else b""
+    crcs = record.blocks if count > 1 else bytes.fromhex(record.checksums.crc32c)
+    return crcs if len(crcs) == count * BLOCK_CRC_BYTES else b""
 
 
 def decode_facts(raw: bytes) -> ReplicaFacts:

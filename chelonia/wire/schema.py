@@ -200,8 +200,8 @@ def record(cls: type[Any], *described: Part | str) -> Record:
     hints, defaults = get_type_hints(cls), dict(zip(order, start, strict=True))
     parts = tuple(
         part if not isinstance(part, str) else _leaf(part, hints, defaults)
-        for told in described
-        for part in (told.split() if isinstance(told, str) else (told,))
+        for item in described
+        for part in (item.split() if isinstance(item, str) else (item,))
     )
     slots = tuple(order.index(part.attr) for part in parts)
     for part, slot in zip(parts, slots, strict=True):

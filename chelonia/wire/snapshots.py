@@ -178,14 +178,14 @@ def _mac(record_key: str, body: bytes) -> bytes:
     return hmac.new(bytes.fromhex(record_key), b"chelonia snapshot 1\n" + body, hashlib.sha256).digest()
 
 
-def _inflate(body: bytes, what: str) -> bytes:
+def _inflate(body: bytes, name: str) -> bytes:
     engine = zlib.decompressobj()
     try:
         raw = engine.decompress(body, bounds.SNAPSHOT_INFLATED_BYTES_MAX)
     except zlib.error as error:
-        raise CheloniaError(Kind.CHECKSUM, "snapshot", what, f"cannot be inflated: {error}") from None
+        raise CheloniaError(Kind.CHECKSUM, "snapshot", name, f"cannot be inflated: {error}") from None
     if not engine.eof:
-        raise CheloniaError(Kind.TOO_LARGE, "snapshot", what, "inflates to more than any of ours, or is torn")
+        raise CheloniaError(Kind.TOO_LARGE, "snapshot", name, "inflates to more than any of ours, or is torn")
     return raw
 
 

@@ -68,10 +68,10 @@ def decode_request(
     if space == WSRF_RP and name == LIDI:
         return InformationRequest()
     if space != service.namespace:
-        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", _shown(name), f"wrong namespace. expected: {service.namespace}")
+        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", _ascii(name), f"wrong namespace. expected: {service.namespace}")
     operation = service.by_name.get(name)
     if operation is None:
-        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", service.name, f"wrong request ({_shown(name)})")
+        raise CheloniaError(Kind.UNKNOWN_OPERATION, "", service.name, f"wrong request ({_ascii(name)})")
     may(name)
     try:
         args = operation.request.decode(node)
@@ -98,7 +98,7 @@ def decode_response(service: Service, method: str, body: bytes) -> Any:
     if name == "Fault":
         raise decode_fault(node)
     if name != operation.answer_name:
-        cause = f"expected {operation.answer_name}, the service answered {_shown(name)}"
+        cause = f"expected {operation.answer_name}, the service answered {_ascii(name)}"
         raise CheloniaError(Kind.BAD_XML, operation.name, "", cause)
     value = operation.answer.decode(node)
     return value[0] if operation.spec.echo else value
@@ -124,12 +124,12 @@ def decode_fault(node: Node) -> CheloniaError:
             texts = {local_name(child): text_of(child) for child in error}
             kind = kind_from_wire(texts.get("kind", ""))
             return CheloniaError(kind, texts.get("op", ""), texts.get("subject", ""), texts.get("cause", ""))
-    said = text_of(found["faultstring"]) if "faultstring" in found else ""
+    message = text_of(found["faultstring"]) if "faultstring" in found else ""
     code = text_of(found["faultcode"]) if "faultcode" in found else ""
-    if "is inactive" in said:
-        return CheloniaError(Kind.UNAVAILABLE, cause=said[:500])
+    if "is inactive" in message:
+        return CheloniaError(Kind.UNAVAILABLE, cause=message[:500])
     kind = Kind.BAD_REQUEST if code.rpartition(":")[2].startswith("Client") else Kind.INTERNAL
-    return CheloniaError(kind, cause=said[:500] or "a Fault without words")
+    return CheloniaError(kind, cause=message[:500] or "a Fault without words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ def first_of_body(root: Node) -> Node:
     """Return the first child of an envelope's Body. Raises: BAD_XML, NOT_SUPPORTED for a mustUnderstand header."""
     space, name = namespace(root), local_name(root)
     if name != "Envelope" or space != ENVELOPE:
-        said = "a SOAP 1.2 envelope" if space == SOAP_12 else f"{_shown(name)} in namespace {_shown(space)}"
-        raise CheloniaError(Kind.BAD_XML, cause=f"expected a SOAP 1.1 envelope ({ENVELOPE}), got {said}")
+        found = "a SOAP 1.2 envelope" if space == SOAP_12 else f"{_ascii(name)} in namespace {_ascii(space)}"
+        raise CheloniaError(Kind.BAD_XML, cause=f"expected a SOAP 1.1 envelope ({ENVELOPE}), got {found}")
     for part in root:
         if local_name(part) == "Header" and namespace(part) == ENVELOPE:
             _check_header(part)
@@ -199,7 +199,7 @@ def first_of_body(root: Node) -> Node:
 def _check_header(header: Node) -> None:
     for block in header:
         if block.get(f"{{{ENVELOPE}}}mustUnderstand") in ("1", "true"):
-            cause = f"a header that must be understood is not known here: {_shown(local_name(block))}"
+            cause = f"a header that must be understood is not known here: {_ascii(local_name(block))}"
             raise CheloniaError(Kind.NOT_SUPPORTED, cause=cause)
 
 
@@ -210,5 +210,5 @@ def _echo(operation: Operation, node: Node) -> tuple[str, ...]:
     return tuple(text_of(child) for child in node.iter() if local_name(child) == wanted)
 
 
-def _shown(name: str) -> str:
+def _ascii(name: str) -> str:
     return ascii(name[:80])[1:-1]

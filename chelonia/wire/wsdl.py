@@ -108,8 +108,8 @@ def _schemas(service: Service) -> str:
 
 def _schema(namespace: str, imported: str, elements: Iterable[str]) -> str:
     target = f' targetNamespace="{namespace}"' if namespace else ""
-    known = f'<xsd:import namespace="{imported}"/>\n' if imported else ""
-    return f'<xsd:schema{target} elementFormDefault="qualified">\n{known}{"".join(elements)}</xsd:schema>\n'
+    imports = f'<xsd:import namespace="{imported}"/>\n' if imported else ""
+    return f'<xsd:schema{target} elementFormDefault="qualified">\n{imports}{"".join(elements)}</xsd:schema>\n'
 
 
 def _root(name: str, described: Record) -> str:

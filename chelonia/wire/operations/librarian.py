@@ -151,8 +151,8 @@ _REPORT = record(
 )
 
 
-def _reported_answer_make(seconds: int, files: Any, *ours: Any) -> ReportAnswer:
-    accepted, exact_ms, unknown, *before = ours
+def _reported_answer_make(seconds: int, files: Any, *extras: Any) -> ReportAnswer:
+    accepted, exact_ms, unknown, *before = extras
     if exact_ms is None:
         exact_ms = seconds * 1000 if seconds >= 0 else -1
     return ReportAnswer(accepted, exact_ms, unknown, files, *before)

@@ -76,12 +76,12 @@ class _Property:
     many: bool = False
 
 
-def _told(properties: Sequence[_Property], item: Any) -> list[tuple[str, str]]:
+def _property_pairs(properties: Sequence[_Property], item: Any) -> list[tuple[str, str]]:
     pairs = list[tuple[str, str]]()
     for each in properties:
         value = attrgetter(each.path)(item)
-        told = value if each.many else (value,) if each.always or value != each.default else ()
-        pairs += [(each.name, each.form.write(one)) for one in told]
+        values = value if each.many else (value,) if each.always or value != each.default else ()
+        pairs += [(each.name, each.form.write(one)) for one in values]
     return pairs
 
 
@@ -91,16 +91,16 @@ def _values(properties: Sequence[_Property], pairs: Pairs) -> dict[str, Any]:
     return {each.path: _each(each, pairs) if each.many else _value(each, found) for each in properties}
 
 
-def _each(which: _Property, pairs: Pairs) -> tuple[Any, ...]:
-    return tuple(_value(which, {which.name: text}) for text in _all(pairs, which.name))
+def _each(prop: _Property, pairs: Pairs) -> tuple[Any, ...]:
+    return tuple(_value(prop, {prop.name: text}) for text in _all(pairs, prop.name))
 
 
-def _value(which: _Property, found: dict[str, str]) -> Any:
-    text = found.get(which.name, "")
+def _value(prop: _Property, found: dict[str, str]) -> Any:
+    text = found.get(prop.name, "")
     try:
-        return which.form.read(text) if text else which.default
+        return prop.form.read(text) if text else prop.default
     except ValueError as error:
-        raise CheloniaError(Kind.BAD_REQUEST, "", which.name, f"{text[:80]!a} is not {error}") from None
+        raise CheloniaError(Kind.BAD_REQUEST, "", prop.name, f"{text[:80]!a} is not {error}") from None
 
 
 # --- checksums -----------------------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ _TURL: Final = (
 
 
 def _put_make(request_id: str, pairs: Pairs) -> PutRequest:
-    told = _values(_PUT, pairs)
-    facts = {path.removeprefix("facts."): told.pop(path) for path in list(told) if path.startswith("facts.")}
-    return PutRequest(request_id, ReplicaFacts(**facts, checksums=_checksums(_first(pairs))), **told)
+    values = _values(_PUT, pairs)
+    facts = {path.removeprefix("facts."): values.pop(path) for path in list(values) if path.startswith("facts.")}
+    return PutRequest(request_id, ReplicaFacts(**facts, checksums=_checksums(_first(pairs))), **values)
 
 
 def _put_take(item: PutRequest) -> tuple[str, Pairs]:
-    guid, *others = _told(_PUT, item)
+    guid, *others = _property_pairs(_PUT, item)
     return item.request_id, (guid, *_checksum_pairs(item.facts.checksums), *others)
 
 
@@ -190,7 +190,7 @@ def _plain(cls: Callable[..., Any], base: str, properties: Sequence[_Property]) 
     return _properties(
         base,
         lambda request_id, pairs: cls(request_id, **_values(properties, pairs)),
-        lambda item: (item.request_id, tuple(_told(properties, item))),
+        lambda item: (item.request_id, tuple(_property_pairs(properties, item))),
     )
 
 

@@ -47,13 +47,13 @@ _GRANTEE: Final = re.compile(r'\s*(id|uri|emailAddress)\s*=\s*(?:"([^"]*)"|([^",
 
 def granted(field: Callable[[str], str | None]) -> tuple[Grant, ...] | None:
     """Return the grants in header fields, by a canned list or by grantee; None: there are none. Raises: S3Error."""
-    name, told = field(ACL), {each: text for each in _FIELDS if (text := field(each))}
-    if name and told:
+    name, headers = field(ACL), {each: text for each in _FIELDS if (text := field(each))}
+    if name and headers:
         raise S3Error("InvalidRequest", "Specifying both Canned ACLs and Header Grants is not allowed")
-    grants = [(who, _FIELDS[each]) for each, text in told.items() for who in _grantees(each, text)]
+    grants = [(grantee, _FIELDS[each]) for each, text in headers.items() for grantee in _grantees(each, text)]
     if len(grants) > GRANTS_MAX:
         raise S3Error("InvalidArgument", f"a list has at most {GRANTS_MAX} grants")
-    return canned(name) if name else tuple(grants) if told else None
+    return canned(name) if name else tuple(grants) if headers else None
 
 
 def _grantees(name: str, text: str) -> list[str]:
@@ -64,10 +64,10 @@ def _grantees(name: str, text: str) -> list[str]:
             break
         if each[1] == "emailAddress":
             raise by_address()
-        who = (each[2] or each[3] or "").strip()
-        if who not in GROUPS and not who.startswith("/"):
+        grantee = (each[2] or each[3] or "").strip()
+        if grantee not in GROUPS and not grantee.startswith("/"):
             break
-        found, at = [*found, who], each.end()
+        found, at = [*found, grantee], each.end()
     if not found or at < len(text):
         raise S3Error("InvalidArgument", f'{name} is id="<DN>" or uri="<group>", and more behind commas')
     return found
@@ -85,26 +85,26 @@ def canned(name: str) -> tuple[Grant, ...]:
     return _CANNED[name]
 
 
-def policy_of(grants: Iterable[Grant], owner: str, there: Mapping[str, str]) -> dict[str, str | None]:
+def policy_of(grants: Iterable[Grant], owner: str, existing: Mapping[str, str]) -> dict[str, str | None]:
     """Return the changes of a policy that make these grants hold: rules of all and of persons; those of groups stay.
 
     Raises: S3Error for an unknown permission or grantee.
     """
     rights: dict[str, set[str]] = {}
     public: set[str] = set()
-    for who, permission in grants:
-        identity = ALL if who in GROUPS else who
+    for grantee, permission in grants:
+        identity = ALL if grantee in GROUPS else grantee
         if permission not in _ACTIONS or not (identity == ALL or identity.startswith("/")):
             raise S3Error("InvalidArgument", "a grant is of READ, WRITE, READ_ACP, WRITE_ACP or FULL_CONTROL, to a DN "
                                              "or to all users")  # fmt: skip
         if identity != owner:
             rights.setdefault(identity, set()).update(_ACTIONS[permission])
-        public.update(_ACTIONS[permission] if who == EVERYBODY else ())
+        public.update(_ACTIONS[permission] if grantee == EVERYBODY else ())
     rules = {name: " ".join(f"+{each}" for each in sorted(actions)) for name, actions in rights.items()}
     if signed := sorted(rights.get(ALL, public) - public):
         rules[ANONYMOUS] = " ".join(f"-{each}" for each in signed)
-    ours = (name for name in there if name in (ALL, ANONYMOUS) or name.startswith("/"))
-    return {**{name: None for name in ours if name not in rules}, **rules}
+    identities = (name for name in existing if name in (ALL, ANONYMOUS) or name.startswith("/"))
+    return {**{name: None for name in identities if name not in rules}, **rules}
 
 
 def grants_of(policy: Mapping[str, str], owner: str) -> tuple[Grant, ...]:
@@ -112,11 +112,11 @@ def grants_of(policy: Mapping[str, str], owner: str) -> tuple[Grant, ...]:
     grants: list[Grant] = []
     everybody = _allowed(policy.get(ALL, ""))
     signed = {word.removeprefix("-") for word in policy.get(ANONYMOUS, "").split() if word.startswith("-")} & everybody
-    holders = [(who, _allowed(rule)) for who, rule in sorted(policy.items()) if who.startswith("/") and who != owner]
+    holders = [(dn, _allowed(rule)) for dn, rule in sorted(policy.items()) if dn.startswith("/") and dn != owner]
     groups = ((EVERYBODY, everybody - signed), (AUTHENTICATED, everybody if signed else set()))
-    for who, allowed in (*groups, (owner, set(_ACTIONS["FULL_CONTROL"])), *holders):
+    for grantee, allowed in (*groups, (owner, set(_ACTIONS["FULL_CONTROL"])), *holders):
         names = ("FULL_CONTROL",) if allowed >= set(_ACTIONS["FULL_CONTROL"]) else ("READ", "WRITE", "WRITE_ACP")
-        grants += [(who, name) for name in names if allowed >= set(_ACTIONS[name])]
+        grants += [(grantee, name) for name in names if allowed >= set(_ACTIONS[name])]
     return tuple(grants)
 
 

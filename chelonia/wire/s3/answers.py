@@ -63,7 +63,7 @@ class Asked:
     v2: bool = True
 
 
-def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
+def listing(asked: Asked, items: Sequence[Item], next_token: str) -> bytes:
     """Return a page of a listing; `next_token`: of the next page, "": there is none."""
     text = _encoded if asked.encoded else str
     prefix = text(asked.prefix) if asked.v2 else asked.prefix  # botocore decodes only the second version's
@@ -74,19 +74,19 @@ def listing(asked: Asked, shown: Sequence[Item], next_token: str) -> bytes:
         out.append(leaf("EncodingType", "url"))
     out.append(leaf("IsTruncated", "true" if next_token else "false"))
     if asked.v2:
-        out.append(leaf("KeyCount", str(len(shown))))
+        out.append(leaf("KeyCount", str(len(items))))
         out += [leaf("ContinuationToken", asked.token)] if asked.token is not None else []
         out += [leaf("NextContinuationToken", next_token)] if next_token else []
         out += [leaf("StartAfter", text(asked.after))] if asked.after else []
     else:
         out.append(leaf("Marker", text(asked.after)))
         if next_token and asked.delimiter:
-            out.append(leaf("NextMarker", text(shown[-1].key)))
-    for item, key in zip(shown, _keys([item.key for item in shown], encoded=asked.encoded), strict=True):
+            out.append(leaf("NextMarker", text(items[-1].key)))
+    for item, key in zip(items, _keys([item.key for item in items], encoded=asked.encoded), strict=True):
         if item.common:
             out.append(_prefix(text(item.key)))
         else:
-            out.append(f"<Contents>{key}{_told(item, owner=asked.owner)}</Contents>")
+            out.append(f"<Contents>{key}{_item_fields(item, owner=asked.owner)}</Contents>")
     return _document("ListBucketResult", "".join(out))
 
 
@@ -103,10 +103,10 @@ def versions(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
         latest = leaf("VersionId", item.version) + leaf("IsLatest", "true" if has_key else "false")
         before = item.key
         if item.removed:
-            when = leaf("LastModified", instant(item.modified_ns)) + _owner(item.owner)
-            out.append(f"<DeleteMarker>{leaf('Key', text(item.key))}{latest}{when}</DeleteMarker>")
+            fields = leaf("LastModified", instant(item.modified_ns)) + _owner(item.owner)
+            out.append(f"<DeleteMarker>{leaf('Key', text(item.key))}{latest}{fields}</DeleteMarker>")
         else:
-            out.append(f"<Version>{latest}{leaf('Key', text(item.key))}{_told(item, owner=True)}</Version>")
+            out.append(f"<Version>{latest}{leaf('Key', text(item.key))}{_item_fields(item, owner=True)}</Version>")
     return _document("ListVersionsResult", "".join(out))
 
 
@@ -135,7 +135,7 @@ def _keys(keys: Sequence[str], *, encoded: bool) -> list[str]:
     return [leaf("Key", _encoded(key) if encoded else key) for key in keys]
 
 
-def _told(item: Item, *, owner: bool) -> str:
+def _item_fields(item: Item, *, owner: bool) -> str:
     ns, etag = item.modified_ns, item.etag
     etag = etag if etag.replace("-", "").isalnum() else escape(etag) or ""
     return (
@@ -147,11 +147,11 @@ def _told(item: Item, *, owner: bool) -> str:
 
 def buckets(owner: str, found: Iterable[tuple[str, int]], token: str = "") -> bytes:
     """Return the buckets that a caller may read: names, and when they were made (ns). `token`: of the next page."""
-    told = "".join(
+    entries = "".join(
         f"<Bucket>{leaf('Name', name)}{leaf('CreationDate', instant(made))}</Bucket>" for name, made in found
     )
     more = leaf("ContinuationToken", token) if token else ""
-    return _document("ListAllMyBucketsResult", f"{_owner(owner)}<Buckets>{told}</Buckets>{more}")
+    return _document("ListAllMyBucketsResult", f"{_owner(owner)}<Buckets>{entries}</Buckets>{more}")
 
 
 def location(region: str) -> bytes:
@@ -164,29 +164,29 @@ COPIED: Final = "CopyObjectResult"
 
 def copied(etag: str, modified_ns: int, name: str = COPIED, checksum: tuple[str, str] = ("", "")) -> bytes:
     """Return the answer to a copy."""
-    told = leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag))
+    fields = leaf("LastModified", instant(modified_ns)) + leaf("ETag", quoted(etag))
     kind = leaf("ChecksumType", kind_of(checksum[1])) if checksum[1] and name == COPIED else ""
-    return _document(name, told + _checksum(*checksum) + kind)
+    return _document(name, fields + _checksum(*checksum) + kind)
 
 
 def upload_created(bucket: str, key: str, upload: str) -> bytes:
     """Return the answer to a new upload."""
-    told = leaf("Bucket", bucket) + leaf("Key", key) + leaf("UploadId", upload)
-    return _document("InitiateMultipartUploadResult", told)
+    fields = leaf("Bucket", bucket) + leaf("Key", key) + leaf("UploadId", upload)
+    return _document("InitiateMultipartUploadResult", fields)
 
 
 def posted(url: str, bucket: str, key: str, etag: str) -> bytes:
     """Return the answer to a form that asks for one."""
-    told = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
-    return _document("PostResponse", told)
+    fields = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
+    return _document("PostResponse", fields)
 
 
 def completed(url: str, bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
     """Return the answer to a completed upload. `checksum`: name and base64, as in all answers."""
-    where = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key)
-    told = _checksum(*checksum)
-    kind = leaf("ChecksumType", kind_of(checksum[1])) if told else ""
-    return _document("CompleteMultipartUploadResult", f"{where}{leaf('ETag', quoted(etag))}{told}{kind}")
+    target = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key)
+    digest = _checksum(*checksum)
+    kind = leaf("ChecksumType", kind_of(checksum[1])) if digest else ""
+    return _document("CompleteMultipartUploadResult", f"{target}{leaf('ETag', quoted(etag))}{digest}{kind}")
 
 
 def _checksum(name: str, value: str) -> str:
@@ -204,19 +204,19 @@ class PartSizes:
 
 
 def attributes(
-    wanted: Collection[str], size: int, etag: str, checksum: tuple[str, str], told: PartSizes | None
+    wanted: Collection[str], size: int, etag: str, checksum: tuple[str, str], page: PartSizes | None
 ) -> bytes:
     """Return the `wanted` attributes of an object; `checksum`: algorithm and value, "": none is known."""
     out = [leaf("ETag", etag)] if "ETag" in wanted else []
     if "Checksum" in wanted and checksum[0]:
         out.append(f"<Checksum>{_checksum(*checksum)}{leaf('ChecksumType', kind_of(checksum[1]))}</Checksum>")
-    if "ObjectParts" in wanted and told is not None:
-        last = told.after + len(told.sizes)
-        fields = (("PartsCount", told.count), ("PartNumberMarker", told.after), ("NextPartNumberMarker", last),
-                  ("MaxParts", told.limit))  # fmt: skip
+    if "ObjectParts" in wanted and page is not None:
+        last = page.after + len(page.sizes)
+        fields = (("PartsCount", page.count), ("PartNumberMarker", page.after), ("NextPartNumberMarker", last),
+                  ("MaxParts", page.limit))  # fmt: skip
         inner = "".join(leaf(name, str(value)) for name, value in fields)
-        inner += leaf("IsTruncated", "true" if last < told.count else "false")
-        for number, (length, one) in enumerate(told.sizes, told.after + 1):
+        inner += leaf("IsTruncated", "true" if last < page.count else "false")
+        for number, (length, one) in enumerate(page.sizes, page.after + 1):
             inner += f"<Part>{leaf('PartNumber', str(number))}{leaf('Size', str(length))}{_checksum(*one)}</Part>"
         out.append(f"<ObjectParts>{inner}</ObjectParts>")
     out += [leaf("StorageClass", "STANDARD")] if "StorageClass" in wanted else []
@@ -236,25 +236,25 @@ def parts(target: tuple[str, str], upload: str, page: PartPage, asked: tuple[int
         out.append(leaf("NextPartNumberMarker", str(page.parts[-1].number)))
     out.append(leaf("IsTruncated", "true" if page.after else "false"))
     for part in page.parts:
-        told = leaf("PartNumber", str(part.number)) + leaf("LastModified", instant(part.arrived_ms * 1_000_000))
+        fields = leaf("PartNumber", str(part.number)) + leaf("LastModified", instant(part.arrived_ms * 1_000_000))
         name, _, digits = part.checksum.partition(":")
-        told += f"{leaf('ETag', quoted(part.etag))}{leaf('Size', str(part.size))}{_checksum(name, to_base64(digits))}"
-        out.append(f"<Part>{told}</Part>")
+        fields += f"{leaf('ETag', quoted(part.etag))}{leaf('Size', str(part.size))}{_checksum(name, to_base64(digits))}"
+        out.append(f"<Part>{fields}</Part>")
     return _document("ListPartsResult", "".join(out))
 
 
-def uploads(asked: Asked, shown: Sequence[Item], *, more: bool) -> bytes:
+def uploads(asked: Asked, items: Sequence[Item], *, more: bool) -> bytes:
     """Return a page of open uploads."""
     text = _encoded if asked.encoded else str
     out = [leaf("Bucket", asked.bucket), leaf("MaxUploads", str(asked.limit))]
-    out += _marked(asked, shown, "Upload", more=more)
-    for each in shown:
+    out += _marked(asked, items, "Upload", more=more)
+    for each in items:
         if each.common:
             out.append(_prefix(text(each.key)))
             continue
-        told = leaf("Key", text(each.key)) + leaf("UploadId", each.version) + _owner(each.owner, "Initiator")
+        fields = leaf("Key", text(each.key)) + leaf("UploadId", each.version) + _owner(each.owner, "Initiator")
         opened = leaf("Initiated", instant(each.modified_ns))
-        out.append(f"<Upload>{told}{_owner(each.owner)}<StorageClass>STANDARD</StorageClass>{opened}</Upload>")
+        out.append(f"<Upload>{fields}{_owner(each.owner)}<StorageClass>STANDARD</StorageClass>{opened}</Upload>")
     return _document("ListMultipartUploadsResult", "".join(out))
 
 
@@ -273,48 +273,48 @@ def deleted(outcomes: Iterable[KeyRemoved], *, quiet: bool) -> bytes:
     """Return the answer to a bulk deletion: the result of each key."""
     out = []
     for each in outcomes:
-        told = leaf("Key", each.key)
+        fields = leaf("Key", each.key)
         if each.error is not None:
-            told += leaf("VersionId", each.version or "null")  # some clients look for the version that they named
-            told += leaf("Code", code_of(each.error)) + leaf("Message", each.error.cause)
-            out.append(f"<Error>{told}</Error>")
+            fields += leaf("VersionId", each.version or "null")  # some clients look for the version that they named
+            fields += leaf("Code", code_of(each.error)) + leaf("Message", each.error.cause)
+            out.append(f"<Error>{fields}</Error>")
         elif not quiet:
-            told += leaf("VersionId", each.version) if each.version else ""
+            fields += leaf("VersionId", each.version) if each.version else ""
             if each.marker:
-                told += f"<DeleteMarker>true</DeleteMarker>{leaf('DeleteMarkerVersionId', each.marker)}"
-            out.append(f"<Deleted>{told}</Deleted>")
+                fields += f"<DeleteMarker>true</DeleteMarker>{leaf('DeleteMarkerVersionId', each.marker)}"
+            out.append(f"<Deleted>{fields}</Deleted>")
     return _document("DeleteResult", "".join(out))
 
 
 def tags(found: Mapping[str, str]) -> bytes:
     """Return the tags of an object or bucket."""
-    told = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in sorted(found.items()))
-    return _document("Tagging", f"<TagSet>{told}</TagSet>")
+    entries = "".join(f"<Tag>{leaf('Key', key)}{leaf('Value', value)}</Tag>" for key, value in sorted(found.items()))
+    return _document("Tagging", f"<TagSet>{entries}</TagSet>")
 
 
 def cors(rules: Iterable[CorsRule]) -> bytes:
     """Return the CORS rules of a bucket."""
     out = []
     for rule in rules:
-        told = leaf("ID", rule.id) if rule.id else ""
-        told += "".join(leaf("AllowedHeader", each) for each in rule.fields)
-        told += "".join(leaf("AllowedMethod", each) for each in rule.methods)
-        told += "".join(leaf("AllowedOrigin", each) for each in rule.origins)
-        told += "".join(leaf("ExposeHeader", each) for each in rule.exposed)
-        told += leaf("MaxAgeSeconds", str(rule.max_age_s)) if rule.max_age_s >= 0 else ""
-        out.append(f"<CORSRule>{told}</CORSRule>")
+        fields = leaf("ID", rule.id) if rule.id else ""
+        fields += "".join(leaf("AllowedHeader", each) for each in rule.fields)
+        fields += "".join(leaf("AllowedMethod", each) for each in rule.methods)
+        fields += "".join(leaf("AllowedOrigin", each) for each in rule.origins)
+        fields += "".join(leaf("ExposeHeader", each) for each in rule.exposed)
+        fields += leaf("MaxAgeSeconds", str(rule.max_age_s)) if rule.max_age_s >= 0 else ""
+        out.append(f"<CORSRule>{fields}</CORSRule>")
     return _document("CORSConfiguration", "".join(out))
 
 
 def acl(owner: str, grants: Iterable[Grant]) -> bytes:
     """Return an access control list."""
     space = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
-    told = []
-    for who, permission in grants:
-        kind, name = ("Group", leaf("URI", who)) if who in GROUPS else ("CanonicalUser", _id(who))
+    entries = []
+    for identity, permission in grants:
+        kind, name = ("Group", leaf("URI", identity)) if identity in GROUPS else ("CanonicalUser", _id(identity))
         grantee = f'<Grantee {space} xsi:type="{kind}">{name}</Grantee>'
-        told.append(f"<Grant>{grantee}{leaf('Permission', permission)}</Grant>")
-    content = f"{_owner(owner)}<AccessControlList>{''.join(told)}</AccessControlList>"
+        entries.append(f"<Grant>{grantee}{leaf('Permission', permission)}</Grant>")
+    content = f"{_owner(owner)}<AccessControlList>{''.join(entries)}</AccessControlList>"
     return _document("AccessControlPolicy", content)
 
 

@@ -106,14 +106,14 @@ def named(fields: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def decoded(text: str, size: int, what: str, code: str = "BadDigest") -> bytes:
+def decoded(text: str, size: int, header: str, code: str = "BadDigest") -> bytes:
     """Decode a digest of `size` bytes in base64. Raises: S3Error."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != size:
-        raise S3Error(code, f"Value for {what} header is invalid: {size} bytes in base64 are wanted")
+        raise S3Error(code, f"Value for {header} header is invalid: {size} bytes in base64 are wanted")
     return raw
 
 

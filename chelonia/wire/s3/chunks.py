@@ -85,7 +85,7 @@ class ChunkDecoder:
 
     def _body(self) -> Iterator[None]:
         """Read the body; yield where it needs more."""
-        while left := self._begun((yield from self._line())):
+        while left := self._chunk_size((yield from self._line())):
             while left:
                 while not self._buffer:
                     yield
@@ -123,7 +123,7 @@ class ChunkDecoder:
         del self._buffer[: end + 1]
         return line
 
-    def _begun(self, line: bytes) -> int:
+    def _chunk_size(self, line: bytes) -> int:
         """Return the bytes of the chunk that begins with this line; the last chunk has none."""
         found = _HEAD.match(line)
         if not found or (self._signing is not None) is not (found[2] is not None):
@@ -163,8 +163,8 @@ class ChunkDecoder:
         if signing is None or not self._trails:
             return
         claimed = self.trailers.pop("x-amz-trailer-signature", "")
-        told = "".join(f"{name}:{value}\n" for name, value in sorted(self.trailers.items()))
-        digest = hashlib.sha256(told.encode("latin-1")).hexdigest()
+        lines = "".join(f"{name}:{value}\n" for name, value in sorted(self.trailers.items()))
+        digest = hashlib.sha256(lines.encode("latin-1")).hexdigest()
         text = f"AWS4-HMAC-SHA256-TRAILER\n{signing.stamp}\n{signing.scope}\n{self._seed}\n{digest}"
         self._agree(signing, text, claimed)
 

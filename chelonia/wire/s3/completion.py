@@ -14,28 +14,28 @@ from chelonia.wire.s3.facts import Facts
 from chelonia.wire.s3.requests import CompletedPart
 
 
-def completed(fields: Mapping[str, str], said: Sequence[CompletedPart], etag: str, arrived: PartPage) -> Facts:
+def completed(fields: Mapping[str, str], listed: Sequence[CompletedPart], etag: str, arrived: PartPage) -> Facts:
     """Return the facts of an object of these parts, with a checksum combined from theirs if all are known.
 
     The sealing, not this, refuses parts that are missing or differ.
 
-    Args: `fields`: header fields, names in lower case; `said`: the client's list. `etag`: the object's; `arrived`: all
-        parts of the upload.
+    Args: `fields`: header fields, names in lower case; `listed`: the client's list. `etag`: the object's; `arrived`:
+        all parts of the upload.
     Raises: S3Error for a checksum or a size that differs from the client's.
     """
     kept, stored = facts.facts_of(arrived.user), {part.number: part for part in arrived.parts}
     scheme = of_upload(kept.checksum)
-    chosen = [stored[part.number] for part in said if part.number in stored]
+    chosen = [stored[part.number] for part in listed if part.number in stored]
     pieces = [(part.checksum.removeprefix(f"{scheme.name}:"), part.size) for part in chosen]
-    told = {part.number: to_base64(value) for part, (value, _) in zip(chosen, pieces, strict=True) if _is_hex(value)}
-    for part in said:
+    sums = {part.number: to_base64(value) for part, (value, _) in zip(chosen, pieces, strict=True) if _is_hex(value)}
+    for part in listed:
         value = part.checksums.get(scheme.name, "")
-        if value and told.get(part.number, value) != value:
+        if value and sums.get(part.number, value) != value:
             raise S3Error("InvalidPart", f"part {part.number} has another {scheme.name.upper()} than was said")
     size = fields.get("x-amz-mp-object-size", "")
-    if size and len(chosen) == len(said) and size != str(sum(part.size for part in chosen)):
+    if size and len(chosen) == len(listed) and size != str(sum(part.size for part in chosen)):
         raise S3Error("InvalidRequest", f"x-amz-mp-object-size is {size[:20]}, the parts have other bytes together")
-    whole = scheme.joined(pieces) if len(told) == len(said) else ""
+    whole = scheme.joined(pieces) if len(sums) == len(listed) else ""
     _check(fields, scheme.name, scheme.kind, whole)
     return structs.replace(kept, checksum=(scheme.name, whole) if whole else ("", ""), etag=etag)
 

@@ -71,15 +71,15 @@ def allowed(
         pattern = next((pattern for pattern in rule.origins if _fits(pattern, origin)), None)
         if pattern is None or method not in rule.methods or not all(_may_send(rule, name) for name in asked or ()):
             continue
-        told = [("Access-Control-Allow-Origin", "*" if pattern == "*" else origin)]
-        told.append(("Access-Control-Allow-Methods", ", ".join(rule.methods)))
+        fields = [("Access-Control-Allow-Origin", "*" if pattern == "*" else origin)]
+        fields.append(("Access-Control-Allow-Methods", ", ".join(rule.methods)))
         if asked:
-            told.append(("Access-Control-Allow-Headers", ", ".join(asked)))
+            fields.append(("Access-Control-Allow-Headers", ", ".join(asked)))
         if rule.exposed:
-            told.append(("Access-Control-Expose-Headers", ", ".join(rule.exposed)))
+            fields.append(("Access-Control-Expose-Headers", ", ".join(rule.exposed)))
         if rule.max_age_s >= 0:
-            told.append(("Access-Control-Max-Age", str(rule.max_age_s)))
-        return (*told, VARY)
+            fields.append(("Access-Control-Max-Age", str(rule.max_age_s)))
+        return (*fields, VARY)
     return ()
 
 

@@ -118,5 +118,5 @@ def error_body(error: CheloniaError, resource: str, request_id: str, asked: Iter
         conditions = [CONDITIONS[name.lower()] for name in asked if name.lower() in CONDITIONS]
     fields = [("Code", code), ("Message", cause), ("Resource", resource), ("RequestId", request_id)]
     fields += [("Condition", name) for name in conditions if len(conditions) == 1]
-    told = "".join(leaf(name, text) for name, text in fields)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{told}</Error>'.encode()
+    elements = "".join(leaf(name, text) for name, text in fields)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{elements}</Error>'.encode()

@@ -66,21 +66,21 @@ def facts_of(user: Mapping[str, str]) -> Facts:
     if not text:
         return NOTHING
     try:
-        known = _DECODER.decode(text)
+        facts = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError):  # a user wrote it
         return NOTHING
-    return known if _is_ours(known) else NOTHING
+    return facts if _is_valid(facts) else NOTHING
 
 
-def _is_ours(known: Facts) -> bool:
+def _is_valid(facts: Facts) -> bool:
     """Whether this door can have written it. If a user did, answers show his values."""
-    name, value = known.checksum
+    name, value = facts.checksum
     return (
-        set(known.headers) <= set(KEPT)
-        and all(is_field(*each) for each in (*known.headers.items(), *known.user.items()))
-        and all(is_field("x", text) for rule in known.cors for text in rule.texts)
+        set(facts.headers) <= set(KEPT)
+        and all(is_field(*each) for each in (*facts.headers.items(), *facts.user.items()))
+        and all(is_field("x", text) for rule in facts.cors for text in rule.texts)
         and (not name or name in ALGORITHMS)
-        and all(_WORD.fullmatch(each) for each in (value, known.version, known.location, known.acl))
+        and all(_WORD.fullmatch(each) for each in (value, facts.version, facts.location, facts.acl))
     )
 
 
@@ -138,9 +138,9 @@ def header_fields(facts: Facts) -> tuple[tuple[str, str], ...]:
     return (*headers.items(), *((USER + name, value) for name, value in facts.user.items()))
 
 
-def _check(values: Mapping[str, str], most: int, what: str) -> None:
+def _check(values: Mapping[str, str], most: int, subject: str) -> None:
     if not all(is_field(*each) for each in values.items()):
-        raise S3Error("InvalidArgument", f"the {what} hold what no header field can: they could not be read again")
+        raise S3Error("InvalidArgument", f"the {subject} hold what no header field can: they could not be read again")
     size = sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
     if size > most:
-        raise S3Error("MetadataTooLarge", f"the {what} have {size} bytes, at most {most} are kept with an object")
+        raise S3Error("MetadataTooLarge", f"the {subject} have {size} bytes, at most {most} are kept with an object")

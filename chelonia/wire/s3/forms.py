@@ -148,10 +148,10 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
     Returns: the least and the most bytes that the file may have (-1: any). Raises: S3Error.
     """
     try:
-        told = msgspec.json.decode(base64.b64decode(policy, validate=True))
-        expires = datetime.fromisoformat(told["expiration"])
-        rules = [rule for each in told["conditions"] for rule in _rules(each)]
-        if expires.tzinfo is None or not isinstance(told["conditions"], list):
+        document = msgspec.json.decode(base64.b64decode(policy, validate=True))
+        expires = datetime.fromisoformat(document["expiration"])
+        rules = [rule for each in document["conditions"] for rule in _rules(each)]
+        if expires.tzinfo is None or not isinstance(document["conditions"], list):
             raise ValueError(expires)
     except (
         binascii.Error,
@@ -172,8 +172,8 @@ def check_policy(policy: str, fields: Mapping[str, str], now_ms: int) -> tuple[i
             least = max(least, int(name))
             most = int(value) if most < 0 else min(most, int(value))
             continue
-        known = fields.get(name, "")
-        if not (known == value if operator == "eq" else known.startswith(value)):
+        actual = fields.get(name, "")
+        if not (actual == value if operator == "eq" else actual.startswith(value)):
             rule = f'["{operator}", "${name[:80]}", "{value[:80]}"]'
             raise S3Error("AccessDenied", f"Invalid according to Policy: Policy Condition failed: {rule}")
     named = {name for _, name, _ in rules}

@@ -12,15 +12,15 @@ def summed_up(items: Iterable[Item], asked: Asked, after: str) -> list[Item]:
 
     Args: `items`: in order of their keys.
     """
-    shown: list[Item] = []
+    page: list[Item] = []
     for item in items:
         if not item.key.startswith(asked.prefix):
             continue
         end = item.key.find(asked.delimiter, len(asked.prefix)) if asked.delimiter else -1
-        told = Item(item.key[: end + len(asked.delimiter)], common=True) if end >= 0 else item
-        if told.key.encode() > (shown[-1].key if shown else after).encode():
-            shown.append(told)
-    return shown
+        entry = Item(item.key[: end + len(asked.delimiter)], common=True) if end >= 0 else item
+        if entry.key.encode() > (page[-1].key if page else after).encode():
+            page.append(entry)
+    return page
 
 
 def merged(first: Iterable[Item], second: Iterable[Item], limit: int) -> list[Item]:

@@ -41,13 +41,13 @@ class BulkDeletion:
 def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     """Return the keys of a bulk deletion, and whether to report only failures. Raises: S3Error."""
     root = _root(body, "Delete")
-    told = [_texts(child) for child in _children(root, "Object")]
-    if any(t.get("Size") or t.get("LastModifiedTime") for t in told):
+    entries = [_texts(child) for child in _children(root, "Object")]
+    if any(t.get("Size") or t.get("LastModifiedTime") for t in entries):
         raise S3Error("NotImplemented", "this door removes on the condition of an ETag alone")
-    doomed = [BulkDeletion(t.get("Key", ""), t.get("VersionId", ""), t.get("ETag", "").strip('"')) for t in told]
-    if not 1 <= len(doomed) <= DELETED_MAX or not all(each.key for each in doomed):
+    deletions = [BulkDeletion(t.get("Key", ""), t.get("VersionId", ""), t.get("ETag", "").strip('"')) for t in entries]
+    if not 1 <= len(deletions) <= DELETED_MAX or not all(each.key for each in deletions):
         raise S3Error("MalformedXML", f"a Delete names 1 to {DELETED_MAX} keys")
-    return tuple(doomed), _text(root, "Quiet").lower() == "true"
+    return tuple(deletions), _text(root, "Quiet").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def completion(body: bytes) -> tuple[CompletedPart, ...]:
             raise S3Error("MalformedXML", "a Part has a PartNumber and an ETag")
         if not 1 <= int(number) <= bounds.PARTS_MAX:
             raise S3Error("InvalidPart", f"parts have the numbers 1 to {bounds.PARTS_MAX}, not {number}")
-        said = {name: part.get(f"Checksum{name.upper()}", "") for name in ALGORITHMS}
-        order.append(CompletedPart(int(number), etag, {name: value for name, value in said.items() if value}))
+        checksums = {name: part.get(f"Checksum{name.upper()}", "") for name in ALGORITHMS}
+        order.append(CompletedPart(int(number), etag, {name: value for name, value in checksums.items() if value}))
     if not order:
         raise S3Error("MalformedXML", "an upload is completed of at least one Part")
     return tuple(order)
@@ -80,12 +80,12 @@ def acl(body: bytes) -> tuple[tuple[str, str], ...]:
     grants: list[tuple[str, str]] = []
     for grants_node in _children(_root(body, "AccessControlPolicy"), "AccessControlList"):
         for grant in _children(grants_node, "Grant"):
-            who = next(_children(grant, "Grantee"), None)
-            if who is None or len(grants) >= GRANTS_MAX:
+            grantee = next(_children(grant, "Grantee"), None)
+            if grantee is None or len(grants) >= GRANTS_MAX:
                 raise S3Error("MalformedACLError", f"a list has at most {GRANTS_MAX} grants, each with a Grantee")
-            if _text(who, "EmailAddress"):
+            if _text(grantee, "EmailAddress"):
                 raise by_address()
-            grants.append((_text(who, "URI") or _text(who, "ID"), _text(grant, "Permission")))
+            grants.append((_text(grantee, "URI") or _text(grantee, "ID"), _text(grant, "Permission")))
     return tuple(grants)
 
 

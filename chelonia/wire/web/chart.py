@@ -96,7 +96,7 @@ def svg(chart: Chart) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
         f'font-size="13" fill="{INK}" role="img">',
-        f"<title>{escape(chart.title)}</title><desc>{escape(_told(chart))}</desc>",
+        f"<title>{escape(chart.title)}</title><desc>{escape(_description(chart))}</desc>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="24" font-size="17" font-weight="bold">{escape(chart.title)}</text>',
         f'<text x="{LEFT}" y="44">{escape(chart.note)}</text>',
@@ -112,7 +112,7 @@ def svg(chart: Chart) -> str:
     return "\n".join([*parts, *_legend(chart, above), "</svg>", ""])
 
 
-def _told(chart: Chart) -> str:
+def _description(chart: Chart) -> str:
     """The figure in words, for readers who cannot see it."""
     return "; ".join([chart.note, *(f"{text} after {ms / 1000:.1f} s" for ms, text in chart.marks)])
 

@@ -63,7 +63,7 @@ def of_drill(drill: Drill, points: Sequence[CurvePoint] = ()) -> Curve:
         (drill.recalled_ms, "called back"),
         (drill.ended_ms, drill.stage.value),
     )
-    shown = [(int(at - drill.began_ms), what) for at, what in marks if at]
+    shown = [(int(at - drill.began_ms), name) for at, name in marks if at]
     title = f"Drill: {drill.action.value} of {drill.shepherd}, {stamp(drill.began_ms)}"
     return Curve(title, drill.files, seen, shown)
 
@@ -73,7 +73,7 @@ def facts(curve: Curve) -> dict[str, Any]:
     return {
         "title": curve.title,
         "files": curve.files,
-        "marks": [{"ms": ms, "what": what} for ms, what in curve.marks],
+        "marks": [{"ms": ms, "what": name} for ms, name in curve.marks],
         "points": [
             {"ms": p.ms, "whole": curve.whole(p), "left": {str(live): n for live, n in sorted(p.left.items())}}
             for p in curve.points

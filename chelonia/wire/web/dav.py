@@ -104,47 +104,49 @@ class EntryWriter:
     Args: `covered`: live properties of an entry that has no locks of its own; `type_of`: media type of a file by name.
     """
 
-    def __init__(self, asked: PropfindRequest, covered: Mapping[Property, str], type_of: Callable[[str], str]) -> None:
-        self._asked, self._covered, self._type_of = asked, covered, type_of
+    def __init__(
+        self, request: PropfindRequest, covered: Mapping[Property, str], type_of: Callable[[str], str]
+    ) -> None:
+        self._request, self._covered, self._type_of = request, covered, type_of
         self._patterns: dict[tuple[bool, bool], tuple[str, Callable[[tuple[object, ...]], object]]] = {}
 
     def entry(
-        self, href: str, there: Attributes, user: Mapping[str, str], more: Mapping[Property, str] | None = None
+        self, href: str, attributes: Attributes, user: Mapping[str, str], more: Mapping[Property, str] | None = None
     ) -> str:
         """Return one entry.
 
         Args: `href`: its path, percent-encoded and so valid XML; `user`: its user metadata. `more`: live properties in
         place of `covered`.
         """
-        kind, etag = (there.type == TYPE_COLLECTION, there.etag != ""), there.etag
-        told = (
-            href, there.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
-            f"{iso_second(there.created_ns // NS_PER_S)}Z", http_date(there.modified_ns),
+        kind, etag = (attributes.type == TYPE_COLLECTION, attributes.etag != ""), attributes.etag
+        values = (
+            href, attributes.size, etag if etag.replace("-", "").isalnum() else xml.attribute(etag),
+            f"{iso_second(attributes.created_ns // NS_PER_S)}Z", http_date(attributes.modified_ns),
             self._type_of(href.rpartition("/")[2]),
         )  # fmt: skip
         if user or more is not None:
-            live = _live(*kind, dict(zip(_MARKS, map(str, told), strict=True)))
+            live = _live(*kind, dict(zip(_MARKS, map(str, values), strict=True)))
             return _response(href, self._stats({**live, **(self._covered if more is None else more), **_dead(user)}))
         pattern = self._patterns.get(kind)
         if pattern is None:
             pattern = self._patterns[kind] = self._pattern(*kind)
-        return pattern[0] % pattern[1](told)
+        return pattern[0] % pattern[1](values)
 
     def _pattern(self, is_collection: bool, has_etag: bool) -> tuple[str, Callable[[tuple[object, ...]], object]]:
         """The pattern of a kind of entry, and the function that picks its values in order."""
-        known = {**_live(is_collection, has_etag, _MARKS), **self._covered}
-        text = _response(_MARKS["href"], self._stats(known)).replace("%", "%%")
+        live = {**_live(is_collection, has_etag, _MARKS), **self._covered}
+        text = _response(_MARKS["href"], self._stats(live)).replace("%", "%%")
         marks = re.compile(f"[{''.join(_MARKS.values())}]")
         order = [ord(mark) - 1 for mark in marks.findall(text)]
         return marks.sub("%s", text), itemgetter(*order)
 
-    def _stats(self, known: Mapping[Property, str]) -> tuple[tuple[str, str], ...]:
-        asked = self._asked
-        if asked.names:
-            return (("200 OK", "".join(_element(prop, None) for prop in known)),)
-        wanted = tuple(known) if asked.everything else asked.properties
-        found = "".join(_element(prop, known[prop]) for prop in wanted if prop in known)
-        missing = "".join(_element(prop, None) for prop in wanted if prop not in known)
+    def _stats(self, values: Mapping[Property, str]) -> tuple[tuple[str, str], ...]:
+        request = self._request
+        if request.names:
+            return (("200 OK", "".join(_element(prop, None) for prop in values)),)
+        wanted = tuple(values) if request.everything else request.properties
+        found = "".join(_element(prop, values[prop]) for prop in wanted if prop in values)
+        missing = "".join(_element(prop, None) for prop in wanted if prop not in values)
         return (("200 OK", found), ("404 Not Found", missing))
 
 
@@ -174,13 +176,13 @@ def quoted_name(name: str) -> str:
 
 def _response(href: str, stats: tuple[tuple[str, str], ...]) -> str:
     """One entry; `href` as XML."""
-    told = "".join(
+    propstats = "".join(
         f"<D:propstat><D:prop>{props}</D:prop><D:status>HTTP/1.1 {status}</D:status></D:propstat>"
         for status, props in stats
         if props
     )
-    told = told or "<D:propstat><D:prop/><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
-    return f"<D:response><D:href>{href}</D:href>{told}</D:response>\n"
+    propstats = propstats or "<D:propstat><D:prop/><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+    return f"<D:response><D:href>{href}</D:href>{propstats}</D:response>\n"
 
 
 def _live(is_collection: bool, has_etag: bool, values: Mapping[str, str]) -> dict[Property, str]:
@@ -203,8 +205,8 @@ def _dead(user: Mapping[str, str]) -> dict[Property, str]:
     for key, value in user.items():
         if key.startswith(DEAD):
             namespace, _, name = key.removeprefix(DEAD).rpartition(" ")
-            text, known = xml.escape(value), xml.is_name(name) and xml.escape(namespace) is not None
-            if known and text is not None:  # else a user wrote it by another door
+            text, is_valid = xml.escape(value), xml.is_name(name) and xml.escape(namespace) is not None
+            if is_valid and text is not None:  # else a user wrote it by another door
                 dead[namespace, name] = text
     return dead
 

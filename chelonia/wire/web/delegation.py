@@ -40,17 +40,17 @@ def read(body: bytes) -> DelegationCall:
     return DelegationCall(local_name(node), namespace(node), texts.get("proxy", ""))
 
 
-def returned(asked: DelegationCall, value: str | None = None) -> bytes:
+def returned(call: DelegationCall, value: str | None = None) -> bytes:
     """Return the answer with one value, or none."""
-    inner = "" if value is None else leaf(f"{asked.operation}Return", value)
-    return enveloped(asked.namespace, f"{asked.operation}Response", inner)
+    inner = "" if value is None else leaf(f"{call.operation}Return", value)
+    return enveloped(call.namespace, f"{call.operation}Response", inner)
 
 
-def requested(asked: DelegationCall, request: str, delegation: str) -> bytes:
+def requested(call: DelegationCall, request: str, delegation: str) -> bytes:
     """Return the answer to `getNewProxyReq`: a certificate request (PEM) to sign, and the id of the delegation."""
     inner = leaf("proxyRequest", request) + leaf("delegationID", delegation)
-    name = f"{asked.operation}Return"
-    return enveloped(asked.namespace, f"{asked.operation}Response", f"<{name}>{inner}</{name}>")
+    name = f"{call.operation}Return"
+    return enveloped(call.namespace, f"{call.operation}Response", f"<{name}>{inner}</{name}>")
 
 
 def instant(at_ms: Ms) -> str:

@@ -131,10 +131,10 @@ def properties(locks: Iterable[Lock]) -> dict[Property, str]:
 
 def discovered(locks: Iterable[Lock]) -> bytes:
     """Return the body that answers a LOCK."""
-    told = "".join(_active(lock) for lock in locks)
+    active = "".join(_active(lock) for lock in locks)
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
-        f'<D:prop xmlns:D="DAV:"><D:lockdiscovery>{told}</D:lockdiscovery></D:prop>\n'
+        f'<D:prop xmlns:D="DAV:"><D:lockdiscovery>{active}</D:lockdiscovery></D:prop>\n'
     ).encode()
 
 

@@ -43,10 +43,10 @@ def parse_range(header: str, size: int) -> tuple[ByteRange, ...]:
         return ()
     if len(specs) > bounds.RANGES_MAX:
         raise CheloniaError(Kind.BAD_RANGE, "", "", f"{len(specs)} ranges, at most {bounds.RANGES_MAX} are served")
-    asked = tuple(span for span in (_resolve(first, last, size) for first, last in specs) if span.length > 0)
-    if not asked:
+    spans = tuple(span for span in (_resolve(first, last, size) for first, last in specs) if span.length > 0)
+    if not spans:
         raise CheloniaError(Kind.BAD_RANGE, "", header[:80], f"the file has {size} bytes")
-    return asked if sum(span.length for span in asked) <= 2 * size else ()
+    return spans if sum(span.length for span in spans) <= 2 * size else ()
 
 
 def range_of(spans: tuple[ByteRange, ...]) -> str:

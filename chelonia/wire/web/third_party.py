@@ -70,5 +70,5 @@ def marker(now_ms: int, moved: int) -> bytes:
 
 def ended(failure: str = "") -> bytes:
     """Return the last line."""
-    shown = " ".join("".join(each if each.isprintable() else " " for each in failure).split())
-    return f"failure: {shown}\n".encode() if failure else b"success: Created\n"
+    line = " ".join("".join(each if each.isprintable() else " " for each in failure).split())
+    return f"failure: {line}\n".encode() if failure else b"success: Created\n"
