@@ -61,21 +61,21 @@ class _BelowWalk:
         """Walk the tree until the page is full or the tree ends."""
         more = False
         while self._levels:
-            self._tell_files(self._levels[-1])
+            self._list_files(self._levels[-1])
             row = self._next(self._levels[-1])
             if row is None:
                 self._levels.pop()
                 continue
             path, child = self._levels[-1].path + row[0], ObjectId(layout.decode_value(row[1]))
             if path < self._low:  # the page begins inside this collection
-                self._enter(path, child, told=False)
+                self._enter(path, child, listed=False)
             elif not path.startswith(self._prefix) or (more := self._full()):
                 break
             else:
-                self._tell(path, child)
+                self._list(path, child)
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
 
-    def _tell_files(self, level: _OpenCollection) -> None:
+    def _list_files(self, level: _OpenCollection) -> None:
         """List the next files that have complete summaries: nearly all of most listings."""
         # The delimiter "/" sums up no file of a collection that has been entered; another delimiter may.
         ask, rows, above, begin = self._ask, level.rows, level.path, len(level.head)
@@ -84,11 +84,11 @@ class _BelowWalk:
         within = above.startswith(self._prefix[: len(above)]) and above + rows[level.at][0][begin:] >= self._low
         if not (within and ask.summaries and ask.delimiter in ("", "/")):
             return
-        known, text, rest = self._known(level), above.decode(), self._prefix[len(above) :]
+        stored, text, rest = self._summaries_of(level), above.decode(), self._prefix[len(above) :]
         for n in range(level.at, min(len(rows), level.at + ask.limit - len(self._leaves))):
             key, value = rows[n]
             name = key[begin:]
-            found = known.get(name, b"")
+            found = stored.get(name, b"")
             plain = found.startswith(value + _PLAIN) and name.startswith(rest)
             if not plain or self._weight >= bounds.PAGE_BYTES_MAX:
                 break
@@ -99,11 +99,11 @@ class _BelowWalk:
 
     def _full(self) -> bool:
         """Whether the page takes no more. It takes at least one path, however large or deep that is."""
-        told = len(self._leaves)
+        count = len(self._leaves)
         costly = self._weight >= bounds.PAGE_BYTES_MAX or self._scans >= bounds.BELOW_SCANS_MAX
-        return told >= self._ask.limit or (costly and told > 0)
+        return count >= self._ask.limit or (costly and count > 0)
 
-    def _tell(self, path: bytes, child: ObjectId) -> None:
+    def _list(self, path: bytes, child: ObjectId) -> None:
         text = path.decode()
         common = common_prefix(text, self._ask.prefix, self._ask.delimiter) if self._ask.delimiter else ""
         if common:
@@ -116,12 +116,12 @@ class _BelowWalk:
         self._weight += len(summary) or leaf.weight
         self._leaves.append(leaf)
         if is_collection:
-            self._enter(path, child, told=True)
+            self._enter(path, child, listed=True)
 
     def _summary(self, path: bytes, child: ObjectId) -> str:
         """The summary stored beside a name; empty if it is another entry's or bears one of the marks in `ask`."""
         level = self._levels[-1]
-        data = self._known(level).get(path[len(level.path) :])
+        data = self._summaries_of(level).get(path[len(level.path) :])
         found = "" if data is None else layout.decode_value(data)
         guid, _, rest = found.partition(" ")
         if guid != child:
@@ -129,7 +129,7 @@ class _BelowWalk:
         borne = rest.partition(" ")[0]
         return "" if len(borne) > 1 and any(mark in borne for mark in self._ask.marks) else found
 
-    def _known(self, level: _OpenCollection) -> dict[bytes, bytes]:
+    def _summaries_of(self, level: _OpenCollection) -> dict[bytes, bytes]:
         """The stored summaries beside the rows of a collection, by name."""
         if level.summaries is not None:
             return level.summaries
@@ -141,10 +141,10 @@ class _BelowWalk:
         level.summaries = {key[begin:]: value for key, value in rows}
         return level.summaries
 
-    def _enter(self, path: bytes, child: ObjectId, *, told: bool) -> None:
+    def _enter(self, path: bytes, child: ObjectId, *, listed: bool) -> None:
         if not self._ask.deep or not path.endswith(_SLASH) or len(self._levels) >= bounds.LN_DEPTH_MAX:
             return
-        if not told:
+        if not listed:
             crossed = Leaf(path.decode(), read_object(self._reader, child, self._ask.needed))
             self._weight += crossed.weight
             self._crossed.append(crossed)

@@ -143,11 +143,11 @@ class Committer:
         except CheloniaError as error:
             if error.kind is Kind.OUTCOME_UNKNOWN:
                 with suppress(CheloniaError):  # a store that panicked cannot be read: what is not known stays unknown
-                    self._stand_at(meta.read_state(self._store))
+                    self._set_state(meta.read_state(self._store))
             raise
-        self._stand_at(state)
+        self._set_state(state)
 
-    def _stand_at(self, state: StoreState) -> None:
+    def _set_state(self, state: StoreState) -> None:
         self.position = Position(self.position.cluster, self.position.generation, state.sequence)
         self.objects = state.objects
 

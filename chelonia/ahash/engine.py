@@ -159,16 +159,16 @@ def parse_integer(text: str, subject: str) -> int:
     return int(text)
 
 
-def check_text(text: str, limit: int, what: str) -> None:
+def check_text(text: str, limit: int, label: str) -> None:
     """Refuse a name that the store cannot key by. Raises: BAD_REQUEST (empty, NUL, not UTF-8), TOO_LARGE."""
     if text.isascii() and 0 < len(text) <= limit and "\0" not in text:
         return  # the hot path: every name of every read comes here
     if not text or "\0" in text:
-        raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is not empty and has no NUL")
-    check_size(text, limit, what)
+        raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{label} is not empty and has no NUL")
+    check_size(text, limit, label)
 
 
-def check_size(text: str, limit: int, what: str) -> None:
+def check_size(text: str, limit: int, label: str) -> None:
     """Refuse text that cannot be stored. Raises: BAD_REQUEST (not UTF-8), TOO_LARGE (`limit` in bytes)."""
     if text.isascii():
         size = len(text)
@@ -176,9 +176,9 @@ def check_size(text: str, limit: int, what: str) -> None:
         try:
             size = len(text.encode())
         except UnicodeEncodeError as error:
-            raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{what} is valid UTF-8") from error
+            raise CheloniaError(Kind.BAD_REQUEST, "ahash", ascii(text[:80]), f"{label} is valid UTF-8") from error
     if size > limit:
-        raise CheloniaError(Kind.TOO_LARGE, "ahash", ascii(text[:80]), f"{what} has at most {limit} bytes")
+        raise CheloniaError(Kind.TOO_LARGE, "ahash", ascii(text[:80]), f"{label} has at most {limit} bytes")
 
 
 @dataclass(slots=True)

@@ -37,23 +37,23 @@ def read_object(reader: Reader, object_id: ObjectId, needed: Filter) -> StoredOb
 
 def read_walks(reader: Reader, walks: Iterable[Walk], needed: Filter) -> tuple[WalkOutcome, ...]:
     """Follow paths as far as they go, in one state; read a step or end that several share once."""
-    known: dict[tuple[ObjectId, str, tuple[str, ...]], WalkStep | None] = {}
+    steps: dict[tuple[ObjectId, str, tuple[str, ...]], WalkStep | None] = {}
     ends: dict[tuple[ObjectId, Linked | None], tuple[StoredObject, tuple[StoredObject, ...]]] = {}
     found = list[WalkOutcome]()
     for walk in walks:
-        here, section, taken = walk.start, walk.section, list[WalkStep]()
+        object_id, section, taken = walk.start, walk.section, list[WalkStep]()
         for candidates in walk.steps:
-            asked = (here, section, candidates)
-            if asked not in known:
-                known[asked] = _step(reader, here, section, candidates)
-            step = known[asked]
+            key = (object_id, section, candidates)
+            if key not in steps:
+                steps[key] = _step(reader, object_id, section, candidates)
+            step = steps[key]
             if step is None:
                 break
             taken.append(step)
-            here = step.object
-        end = here, walk.linked
+            object_id = step.object
+        end = object_id, walk.linked
         if end not in ends:
-            ends[end] = read_object(reader, here, needed), _linked(reader, here, walk.linked)
+            ends[end] = read_object(reader, object_id, needed), _linked(reader, object_id, walk.linked)
         found.append(WalkOutcome(tuple(taken), *ends[end]))
     return tuple(found)
 
@@ -129,10 +129,10 @@ def _add_wide_whole(reader: Reader, object_id: ObjectId, sections: layout.Mutabl
     return counts
 
 
-def _linked(reader: Reader, here: ObjectId, linked: Linked | None) -> tuple[StoredObject, ...]:
+def _linked(reader: Reader, target: ObjectId, linked: Linked | None) -> tuple[StoredObject, ...]:
     if linked is None:
         return ()
-    values = read_page(reader, here, linked.section, "", bounds.LINKED_MAX).items
+    values = read_page(reader, target, linked.section, "", bounds.LINKED_MAX).items
     ids = [ObjectId(linked.prefix + value) for _, value in values]
     return tuple(read_object(reader, object_id, linked.needed) for object_id in ids)
 
@@ -143,14 +143,14 @@ def _add_rows(rows: list[tuple[bytes, bytes]], sections: layout.MutableSections)
         sections.setdefault(section, {})[prop] = layout.decode_value(value)
 
 
-def _step(reader: Reader, here: ObjectId, section: str, candidates: tuple[str, ...]) -> WalkStep | None:
+def _step(reader: Reader, object_id: ObjectId, section: str, candidates: tuple[str, ...]) -> WalkStep | None:
     if section not in WIDE_SECTIONS:
-        data = reader.get(layout.header_key(here))
+        data = reader.get(layout.header_key(object_id))
         properties = {} if data is None else layout.decode_header(data)[1].get(section, {})
         found = next((prop for prop in candidates if prop in properties), None)
         return None if found is None else WalkStep(found, ObjectId(properties[found]))
     for prop in candidates:
-        data = reader.get(layout.wide_key(here, section, prop))
+        data = reader.get(layout.wide_key(object_id, section, prop))
         if data is not None:
             return WalkStep(prop, ObjectId(layout.decode_value(data)))
     return None

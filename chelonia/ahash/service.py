@@ -121,7 +121,7 @@ class AHashService:
         self._durability = durability or LocalDurability()
         self._began = (clock.now_ms(), clock.monotonic_ms())
         self._queue = _ChangeQueue()
-        self._begun_ms = 0
+        self._commit_began_ms = 0
         self.limits = LimitCounts(clock.monotonic_ms)
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -135,7 +135,7 @@ class AHashService:
         self.pages_seen: Callable[[], PagesSeen | None] = lambda: None
         """Report of the page scrub; the node that runs one sets it."""
         self._hand_over_until_ms = 0
-        self._stood = (-1, Position("", 0, 0))
+        self._last_position = (-1, Position("", 0, 0))
 
     @property
     def takes_changes(self) -> bool:
@@ -173,11 +173,11 @@ class AHashService:
         """
         limits = CommitLimits(self._settings.key_keep_ms, self._settings.min_free_bytes)
 
-        def stands() -> Committer:
+        def load() -> Committer:
             with self._store.reading():
                 return Committer(self._store, limits)
 
-        self._committer = await self._executor.run_read(stands)
+        self._committer = await self._executor.run_read(load)
 
     @property
     def position(self) -> Position:
@@ -219,9 +219,9 @@ class AHashService:
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
         def work(state: StoredState) -> Any:
-            return read(state) if holds(self._stands(committer, state)) else None
+            return read(state) if holds(self._position_at(committer, state)) else None
 
-        return self._here(self._store.at_once, work)
+        return self._run_at_once(self._store.at_once, work)
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
         engine.check_change(elements)
@@ -328,16 +328,16 @@ class AHashService:
                 return work(self._store), _position_of(committer, self._store)
 
         def read_now(state: StoredState) -> tuple[T, Position]:
-            return work(state), self._stands(committer, state)
+            return work(state), self._position_at(committer, state)
 
-        found = self._here(self._store.at_once, read_now) if brief else None
+        found = self._run_at_once(self._store.at_once, read_now) if brief else None
         if found is None:
             found = await self._executor.run_read(read)
         answer, position = found
         await self._durability.wait(position)
         return answer
 
-    def _here(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
+    def _run_at_once(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
         """Do brief work of the store in the event loop; None: not done, a reader or the writer has to.
 
         Two hand-overs between threads cost more than most reads. Work that waited long for a disk sends the next work
@@ -353,12 +353,12 @@ class AHashService:
             self._hand_over_until_ms = ended_ms + HAND_OVER_FACTOR * (ended_ms - began_ms)
         return found
 
-    def _stands(self, committer: Committer, state: StoredState) -> Position:
+    def _position_at(self, committer: Committer, state: StoredState) -> Position:
         """The position of a state, cached: many reads see the same one."""
-        number, position = self._stood
+        number, position = self._last_position
         if number != state.number:
             position = _position_of(committer, state)
-            self._stood = state.number, position
+            self._last_position = state.number, position
         return position
 
     async def _submit(self, job: Job, elements: tuple[Element, ...] = ()) -> Outcome:
@@ -414,13 +414,13 @@ class AHashService:
             return committer.commit(jobs, now_ms), committer.position
 
         try:
-            self._begun_ms = self._clock.monotonic_ms()
+            self._commit_began_ms = self._clock.monotonic_ms()
             small = weight <= BRIEF_ELEMENTS and sum(item.size for item in batch) <= BRIEF_BYTES
             brief = small and all(item.brief for item in batch)
-            made = self._here(self._store.write_at_once, commit) if brief else None
+            made = self._run_at_once(self._store.write_at_once, commit) if brief else None
             return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
-            self._begun_ms = 0
+            self._commit_began_ms = 0
             _refuse(deque(batch))
             raise
 
@@ -447,8 +447,8 @@ class AHashService:
             _refuse(deque(flight.batch))
             raise
         finally:
-            self._begun_ms = 0
-        answering = begin(self._tell(flight.batch, outcomes, position))
+            self._commit_began_ms = 0
+        answering = begin(self._answer(flight.batch, outcomes, position))
         if answering is not None:
             self._answering.add(answering)
             answering.add_done_callback(self._answering.discard)
@@ -464,7 +464,7 @@ class AHashService:
         if self._answering and self._queue.waiting:
             await asyncio.wait(self._answering, timeout=GATHER_MS / 1000)
 
-    async def _tell(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
+    async def _answer(self, batch: list[_Waiting], outcomes: list[Outcome], position: Position) -> None:
         """Answer all callers of a batch after one wait for its durability."""
         try:
             await self._durability.wait(position)
@@ -486,7 +486,7 @@ class AHashService:
     @property
     def committing_ms(self) -> int:
         """Milliseconds that the batch with the committer has taken so far; 0 without one."""
-        return self._clock.monotonic_ms() - self._begun_ms if self._begun_ms else 0
+        return self._clock.monotonic_ms() - self._commit_began_ms if self._commit_began_ms else 0
 
     def _note_writable(self, writable: bool) -> None:
         if writable != self._was_writable:
@@ -499,8 +499,8 @@ class AHashService:
 
 def _position_of(committer: Committer, reader: Reader) -> Position:
     """The position of the state read. The committer's own may lag behind what it just made visible."""
-    said, sequence = committer.position, meta.read_state(reader).sequence
-    return said if said.sequence == sequence else Position(said.cluster, said.generation, sequence)
+    position, sequence = committer.position, meta.read_state(reader).sequence
+    return position if position.sequence == sequence else Position(position.cluster, position.generation, sequence)
 
 
 def _refuse(batch: deque[_Waiting]) -> None:
@@ -547,8 +547,8 @@ def _check_id(object_id: ObjectId) -> None:
     engine.check_text(object_id, bounds.PROPERTY_BYTES_MAX, "an object id")
 
 
-def _check_reading(method: str, asked: Sized, needed: Filter) -> None:
-    _check_count(method, len(asked))
+def _check_reading(method: str, items: Sized, needed: Filter) -> None:
+    _check_count(method, len(items))
     _check_needed(method, needed)
 
 
@@ -568,9 +568,9 @@ def _check_needed(method: str, needed: Filter) -> None:
 def _check_below(ask: Below) -> None:
     _check_id(ask.start)
     _check_needed("below", ask.needed)
-    for text, what in ((ask.after, "a path"), (ask.prefix, "a prefix"), (ask.delimiter, "a delimiter")):
+    for text, label in ((ask.after, "a path"), (ask.prefix, "a prefix"), (ask.delimiter, "a delimiter")):
         if text:
-            engine.check_text(text, bounds.LN_BYTES_MAX, what)
+            engine.check_text(text, bounds.LN_BYTES_MAX, label)
     if ask.limit < 1:
         raise CheloniaError(Kind.BAD_REQUEST, "below", ask.start[:80], "a page has at least one entry")
 

@@ -29,7 +29,7 @@ ALGORITHMS: Final[Mapping[str, Callable[[], Hash]]] = {
 }
 """Algorithms that clients may name, in `x-amz-checksum-<name>`."""
 
-_ABOUT: Final = tuple(f"{PREFIX}{what}" for what in ("algorithm", "mode", "type"))
+_ABOUT: Final = tuple(f"{PREFIX}{name}" for name in ("algorithm", "mode", "type"))
 _ANY: Final = f"one of {PREFIX}{', -'.join(ALGORITHMS)}"
 _WHOLE_ALONE: Final = ("crc64nvme",)
 _COMPOSITE: Final = "-"
