@@ -191,7 +191,7 @@ class SimReplica:
         self.panicked = False
         self._model = _Model(self, disk)  # type: ignore[arg-type]
         self.notes = _Notes(disk, group.random.randrange(1, 1 << 32))
-        self.heard_term = disk.gen
+        self.newest_term = disk.gen
 
     # --- what the model asks of its process -------------------------------------------------------------------------
 

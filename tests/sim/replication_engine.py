@@ -240,13 +240,13 @@ class Engine:
             self._end_election("")
             if gen != self._told[0]:  # of a generation the library tells once, whomever it turns to then
                 self._come_under(sender)
-        self._look_whose(sender)
+        self._check_claim(sender)
         if end > len(self._disk.log):  # what a broken connection lost is asked for
             self._in_step = False
         if not self._in_step:
             self._send(sender, "SYNC_REQ", tuple(self._disk.log))
 
-    def _look_whose(self, sender: int) -> None:
+    def _check_claim(self, sender: int) -> None:
         """As `ReplicatedStore` does."""
         if self._told != (self.gen, sender):
             self._come_under(sender)

@@ -251,7 +251,7 @@ def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
 
 def a_word_counts_from_when_it_is_heard(patch: pytest.MonkeyPatch) -> None:
     """However long it waited."""
-    patch.setattr(MasterWord, "heard", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
+    patch.setattr(MasterWord, "observe", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
 
 
 def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
 
 def of_two_masters_of_one_generation_one_is_heard(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks the library whom it follows."""
-    patch.setattr(Engine, "_look_whose", lambda self, sender: None)
+    patch.setattr(Engine, "_check_claim", lambda self, sender: None)
 
 
 MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], ...] = (

@@ -45,13 +45,13 @@ class MasterWord:
     listening_ms: int
     left_ms: int = -NEVER_MS
     _quickest_ms: int = NEVER_MS
-    _heard_ms: int = 0
+    _observed_ms: int = 0
 
-    def heard(self, stamp_ms: int, now_ms: int) -> None:
+    def observe(self, stamp_ms: int, now_ms: int) -> None:
         """Note a beat, which the master stamped with its own clock."""
-        drift_ms = -(-(now_ms - self._heard_ms) * MARGIN_PER_MILLE // 1000)
+        drift_ms = -(-(now_ms - self._observed_ms) * MARGIN_PER_MILLE // 1000)
         took_ms = now_ms - stamp_ms
-        self._quickest_ms, self._heard_ms = min(self._quickest_ms + drift_ms, took_ms), now_ms
+        self._quickest_ms, self._observed_ms = min(self._quickest_ms + drift_ms, took_ms), now_ms
         if now_ms >= self.listening_ms:
             self.left_ms = max(self.left_ms, now_ms - (took_ms - self._quickest_ms))
         assert self.left_ms <= now_ms, "no word is heard before it has left"

@@ -31,22 +31,22 @@ class CandidacyNotices:
 
     def __init__(self, beat_ms: int) -> None:
         self._counts_ms = STAND_BEATS * beat_ms
-        self._said: dict[int, tuple[int, Stand]] = {}
+        self._notices: dict[int, tuple[int, Stand]] = {}
 
-    def said(self, peer: int, word: Stand, now_ms: int) -> bool:
+    def note(self, peer: int, word: Stand, now_ms: int) -> bool:
         """Note that `peer` stands. Returns: whether it did not before."""
-        at_ms, _ = self._said.get(peer, (now_ms - self._counts_ms, word))
-        self._said[peer] = (now_ms, word)
+        at_ms, _ = self._notices.get(peer, (now_ms - self._counts_ms, word))
+        self._notices[peer] = (now_ms, word)
         return at_ms <= now_ms - self._counts_ms
 
     def drop(self, peer: int) -> None:
         """Forget the notice of `peer`, whose connection is gone."""
-        self._said.pop(peer, None)
+        self._notices.pop(peer, None)
 
     def words(self, among: Set[int], now_ms: int) -> dict[int, Stand]:
         """Return the notices of replicas that stand now, by replica."""
         since_ms = now_ms - self._counts_ms
-        return {peer: word for peer, (at_ms, word) in self._said.items() if at_ms > since_ms and peer in among}
+        return {peer: word for peer, (at_ms, word) in self._notices.items() if at_ms > since_ms and peer in among}
 
 
 @dataclass(slots=True)

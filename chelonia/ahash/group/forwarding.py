@@ -63,9 +63,9 @@ class NotCarriedOut(CheloniaError):
     """A forwarded call that was certainly not carried out: the caller may repeat it, keyed or not."""
 
 
-def encode_request(asked: ForwardedCall) -> bytes:
+def encode_request(request: ForwardedCall) -> bytes:
     """Encode a call. Raises: BAD_REQUEST for text that is not UTF-8; TOO_LARGE, as for a result."""
-    return _bounded(compact.encode(_CallMessage(asked.method, asked.call, compact.encode_args(asked.arguments))))
+    return _bounded(compact.encode(_CallMessage(request.method, request.call, compact.encode_args(request.arguments))))
 
 
 def decode_request(data: bytes) -> ForwardedCall:
@@ -141,25 +141,25 @@ class Forwarder:
         self._outstanding: dict[int, _Outstanding] = {}
         self._watch: asyncio.Task[None] | None = None
 
-    async def ask(self, peer: int, asked: ForwardedCall, timeout_ms: int) -> tuple[Any, Position | None]:
+    async def forward(self, peer: int, request: ForwardedCall, timeout_ms: int) -> tuple[Any, Position | None]:
         """Have `peer` carry out a call.
 
         Raises: the error that `peer` answered, `NotCarriedOut`, OUTCOME_UNKNOWN when no answer came.
         """
-        body = encode_request(asked)
+        body = encode_request(request)
         if len(self._outstanding) >= bounds.FORWARDED_MAX:
             self._limits.met("calls_forwarded", f"replica {peer}", "a call to it was refused")
-            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="too many calls wait for the master: retry")
+            raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause="too many calls wait for the master: retry")
         self._last += 1
         number, future = self._last, asyncio.get_running_loop().create_future()
         due_ms = self._clock.monotonic_ms() + timeout_ms
-        self._outstanding[number] = _Outstanding(peer, asked.method, due_ms, future)
+        self._outstanding[number] = _Outstanding(peer, request.method, due_ms, future)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._give_up())
         try:
             if not self._send(peer, number, body):
-                raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=f"no connection to replica {peer}: retry")
-            return decode_answer(asked.method, await future)
+                raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause=f"no connection to replica {peer}: retry")
+            return decode_answer(request.method, await future)
         finally:
             del self._outstanding[number], future  # which holds the failure that holds this frame
 
@@ -181,12 +181,12 @@ class Forwarder:
 
     def answered(self, peer: int, number: int, data: bytes) -> None:
         """Take an answer; drop it if no call waits for it, or it comes from another peer."""
-        asked = self._outstanding.get(number)
-        if asked is not None and asked.peer == peer and not asked.future.done():
-            asked.future.set_result(data)
+        call = self._outstanding.get(number)
+        if call is not None and call.peer == peer and not call.future.done():
+            call.future.set_result(data)
 
     def lost(self, peer: int) -> None:
         """End the calls of `peer`, which is gone or no longer master: it may have carried them out."""
-        for asked in self._outstanding.values():
-            if asked.peer == peer:
-                asked.fail(f"replica {peer} was lost as master")
+        for call in self._outstanding.values():
+            if call.peer == peer:
+                call.fail(f"replica {peer} was lost as master")

@@ -26,7 +26,7 @@ class TermGrant:
         """Bind the replica for at least `lease_ms`."""
         self.until_ms = max(self.until_ms, now_ms + lease_ms)
 
-    def asked(self, lease_ms: int, now_ms: int) -> tuple[int, int]:
+    def extend(self, lease_ms: int, now_ms: int) -> tuple[int, int]:
         """Grant a master `lease_ms` (0: as usual). Returns: time granted; promise to write down first, 0: none."""
         usual_ms = self._pace.lease_ms
         lease_ms = min(max(lease_ms, usual_ms), self._pace.longest_ms)
@@ -35,9 +35,9 @@ class TermGrant:
             promise_ms = self._pace.longest_ms
             self._long_until_ms = max(self._long_until_ms, now_ms + lease_ms)
         self.bind(lease_ms, now_ms)
-        told = promise_ms > self._promised_ms or (promise_ms < self._promised_ms and now_ms >= self._long_until_ms)
-        if told:
+        changes = promise_ms > self._promised_ms or (promise_ms < self._promised_ms and now_ms >= self._long_until_ms)
+        if changes:
             self._promised_ms = promise_ms
         assert lease_ms <= self._promised_ms, "nothing is granted for longer than is written down"
         assert self._long_until_ms <= now_ms + self._promised_ms, "who starts anew is bound for as long as any grant"
-        return lease_ms, promise_ms if told else 0
+        return lease_ms, promise_ms if changes else 0

@@ -52,8 +52,8 @@ class Histories:
     end: LogEnd
     known: VouchedCommit = NOWHERE
     parted: dict[int, VouchedCommit] = field(default_factory=dict)
-    _told: dict[int, Past] = field(default_factory=dict)
-    _heard: dict[int, Past] = field(default_factory=dict)
+    _sent: dict[int, Past] = field(default_factory=dict)
+    _received: dict[int, Past] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -62,8 +62,8 @@ class Histories:
 
     def connected(self, peer: int) -> None:
         """Begin a connection: forget the messages of an earlier one."""
-        self._told.pop(peer, None)
-        self._heard.pop(peer, None)
+        self._sent.pop(peer, None)
+        self._received.pop(peer, None)
 
     def began(self, term: int, end: LogEnd) -> TermMark:
         """Begin our term after a log that ends at `end`; return its mark."""
@@ -89,46 +89,46 @@ class Histories:
         before, self.known = self.known, VouchedCommit(mark.term, mark.replica, mark.run, sequence)
         if (before.term, before.replica, before.run) == (mark.term, mark.replica, mark.run):
             return False
-        for peer in self._heard:
+        for peer in self._received:
             self._weigh(peer, counts=True)
         return True
 
     def mark_of(self, master: int, beat: Beat) -> TermMark:
         """Return the mark of a master's term, as far as its messages say; its `Past` comes before its beats."""
-        past = self._heard.get(master)
+        past = self._received.get(master)
         if past is None or not past.held or (past.held[-1].term, past.held[-1].replica) != (beat.term, master):
             return TermMark(beat.term, master, beat.first, beat.base)
         return TermMark(beat.term, master, beat.first, beat.base, past.held[-1].run, past.held[:-1])
 
-    def to_tell(self, peer: int, *, counts: bool) -> Past | None:
+    def to_send(self, peer: int, *, counts: bool) -> Past | None:
         """Return the `Past` to send to `peer` now; None: it has it. Unless we count or are parted it has no `known`."""
         known = self.known if counts or self.parted else NOWHERE
         now = Past(0, known, self.end.history if counts else ())
-        if self._told.get(peer) == now:
+        if self._sent.get(peer) == now:
             return None
-        self._told[peer] = now
+        self._sent[peer] = now
         self._number += 1
         return replace(now, number=self._number)
 
-    def heard(self, peer: int, past: Past, *, counts: bool) -> None:
+    def received(self, peer: int, past: Past, *, counts: bool) -> None:
         """Take the `Past` of `peer`, unless it is old. `counts`: our log holds the commits that we know."""
-        before = self._heard.get(peer)
+        before = self._received.get(peer)
         if before is not None and before.number >= past.number:
             return
-        self._heard[peer] = past
+        self._received[peer] = past
         self._weigh(peer, counts=counts)
 
     def _weigh(self, peer: int, *, counts: bool) -> None:
-        past = self._heard[peer]
-        lacks_ours, lacks_theirs = not holds(past.held, self.known), not holds(self.end.history, past.known)
-        if lacks_ours and lacks_theirs and (counts or peer in self.parted):
+        past = self._received[peer]
+        peer_lacks, we_lack = not holds(past.held, self.known), not holds(self.end.history, past.known)
+        if peer_lacks and we_lack and (counts or peer in self.parted):
             self.parted[peer] = past.known
         else:
             self.parted.pop(peer, None)
 
-    def who_is_ahead(self, among: Iterable[int]) -> str:
+    def why_behind(self, among: Iterable[int]) -> str:
         """Return why another must lead: it knows an acknowledged commit that our log lacks. Empty: nobody does."""
-        pasts = {peer: self._heard[peer] for peer in among if peer in self._heard and peer not in self.parted}
+        pasts = {peer: self._received[peer] for peer in among if peer in self._received and peer not in self.parted}
         ahead = [peer for peer, past in pasts.items() if not holds(self.end.history, past.known)]
         return f"replicas {ahead} know of acknowledged changes that this one lacks" if ahead else ""
 

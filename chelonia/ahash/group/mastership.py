@@ -150,11 +150,11 @@ class Mastership:
         self._objects = 0
         self._changed = asyncio.Event()
         self._followed: int | None = None
-        self._known = NOWHERE
+        self._noted = NOWHERE
         self._parted: dict[int, VouchedCommit] = {}
         self._woken = asyncio.Event()
         self._wake_ms = 0
-        self._owed, self._owed_ms = 0, Ms(0)
+        self._lag_target, self._lagging_since_ms = 0, Ms(0)
         self._standstill = Standstill()
         self._failure = ""
         self._stopping = self._handing_over = False
@@ -193,10 +193,10 @@ class Mastership:
         trusted = found or self._engine.trusted()
         notes = self._engine.notes
         known = VouchedCommit(*notes.known)
-        remembers = Remembers(trusted, notes.run, known, self._engine.heard_term, notes.promised_ms)
+        remembers = Remembers(trusted, notes.run, known, self._engine.newest_term, notes.promised_ms)
         self.replica = GroupReplica(self.own, record, self._pace, now, end=end, remembers=remembers)
         self.go_by(record)
-        self._engine.start(self._engine_tells, self._engine_sends)
+        self._engine.start(self._engine_reports, self._engine_sends)
         if found:
             self._engine.found()
 
@@ -300,14 +300,14 @@ class Mastership:
         return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
 
     def _is_behind(self, now: Ms) -> bool:
-        if self.replica.role is ReplicaRole.MASTER or self._engine.applied() >= self._owed:
+        if self.replica.role is ReplicaRole.MASTER or self._engine.applied() >= self._lag_target:
             return False
-        return now - self._owed_ms >= self._pace.stale_ms
+        return now - self._lagging_since_ms >= self._pace.stale_ms
 
-    def _owe(self, sequence: int) -> None:
+    def _note_lag(self, sequence: int) -> None:
         """Note the sequence that others hold, and since when our copy lacks some of theirs."""
-        if self._engine.applied() >= self._owed:
-            self._owed, self._owed_ms = sequence, self._clock.monotonic_ms()
+        if self._engine.applied() >= self._lag_target:
+            self._lag_target, self._lagging_since_ms = sequence, self._clock.monotonic_ms()
 
     def holds_all(self, peer: int) -> bool:
         """Return whether a replica has acknowledged, in our term, all that the group had when the term began."""
@@ -371,14 +371,14 @@ class Mastership:
     def message(self, peer: int, data: bytes) -> None:
         """Take a message of `peer`. Raises: BAD_REQUEST, TOO_LARGE when it is none: close the connection."""
         assert self._listener is not None
-        said = peer_messages.decode(data)
-        match said:
+        message = peer_messages.decode(data)
+        match message:
             case CallFrame(number, body):
                 self._listener.called(peer, number, body)
             case AnswerFrame(number, body):
                 self._listener.answered(peer, number, body)
             case _:
-                self._do(self.replica.received, peer, said, self._clock.monotonic_ms())
+                self._do(self.replica.received, peer, message, self._clock.monotonic_ms())
 
     def send(self, peer: int, message: Message) -> bool:
         """Send a message. Return False when there is no connection."""
@@ -397,8 +397,8 @@ class Mastership:
         assert self._links is not None
         self._sending = False
         now = self._clock.monotonic_ms()
-        if self.replica.may_tell(now):
-            self._do(self.replica.tell, now)
+        if self.replica.may_announce(now):
+            self._do(self.replica.announce_durable, now)
         for _ in range(bounds.REPLICA_FRAMES_PER_TURN_MAX):
             if not self._frames:
                 return
@@ -411,7 +411,7 @@ class Mastership:
 
     # --- the engine -------------------------------------------------------------------------------------------------
 
-    def _engine_tells(self, event: Event) -> None:
+    def _engine_reports(self, event: Event) -> None:
         """Take an event, on any thread; a `SyncedCommit` may come with the committer's result, just after."""
         self._executor.hand_back(partial(self._event, event), at_once=not isinstance(event, SyncedCommit))
 
@@ -421,7 +421,7 @@ class Mastership:
         now = self._clock.monotonic_ms()
         if isinstance(event, Flushed | Ready | MasterHere):  # before it counts: the commit that we vouch for and our
             self._go_by_log(event.members, now)  # right to vote come from one log
-        self._do(self._told, event, now)
+        self._do(self._decide, event, now)
         if isinstance(event, Demoted):  # the record that we went by as master may never have been written
             self._go_by_log(event.members, now)
         if isinstance(event, Failed):
@@ -429,7 +429,7 @@ class Mastership:
         if not isinstance(event, SyncedCommit | Flushed):
             self.pulse()
 
-    def _told(self, event: Event, now: Ms) -> Effects:
+    def _decide(self, event: Event, now: Ms) -> Effects:
         if isinstance(event, MasterHere):
             self._objects = event.state.objects
             return self.replica.mastered(event.term, _log_end(event.mark, event.state.sequence), now)
@@ -437,19 +437,19 @@ class Mastership:
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def _do(self, decide: Callable[P, Effects], *what: P.args, **named: P.kwargs) -> None:
+    def _do(self, decide: Callable[P, Effects], *args: P.args, **kwargs: P.kwargs) -> None:
         """Let the protocol decide, and carry its effects out. A failure in either is a bug: the process ends."""
         if self._stopping:  # a node closes its store before its links
             return
         try:
-            for effect in decide(*what, **named):
+            for effect in decide(*args, **kwargs):
                 self._carry_out(effect)
             replica = self.replica
             if replica.master != self._followed:
                 self._look_at_master()
-            if replica.histories.known is not self._known:
-                self._known = replica.histories.known
-                self._engine.notes.note_known(astuple(self._known))
+            if replica.histories.known is not self._noted:
+                self._noted = replica.histories.known
+                self._engine.notes.note_known(astuple(self._noted))
             if replica.histories.parted != self._parted:
                 self._look_at_histories()
             if replica.attention.due_ms < self._wake_ms:
@@ -469,14 +469,14 @@ class Mastership:
     def _look_at_histories(self) -> None:
         """Log each `parted` replica once: a person has to choose."""
         found, known = self.replica.histories.parted, self.replica.histories.known
-        for peer, theirs in sorted(found.items()):
+        for peer, lacking in sorted(found.items()):
             if peer not in self._parted:
                 _LOG.error(
                     "replicas %d and %d have two histories: what was acknowledged here (to commit %d of term %d) is "
                     "not there, what was there (to commit %d of term %d) not here: the disks of one were put back from "
                     "old copies. Neither follows the other, nothing of either is lost: choose one "
                     "(docs/operate/ahash-replicas.md, Two histories)",
-                    self.own, peer, known.sequence, known.term, theirs.sequence, theirs.term,
+                    self.own, peer, known.sequence, known.term, lacking.sequence, lacking.term,
                 )  # fmt: skip
         for peer in self._parted.keys() - found.keys():
             _LOG.info("replicas %d and %d are of one history again", self.own, peer)
@@ -491,7 +491,7 @@ class Mastership:
             case effects.Durable():
                 self._wake(effect.term, effect.sequence)
             case effects.FollowerSees():
-                self._owe(effect.sequence)
+                self._note_lag(effect.sequence)
                 self._wake(effect.term, effect.sequence)
             case effects.Announce(peer):
                 self._engine.peer_up(peer)

@@ -60,12 +60,12 @@ class Quorum:
         """Return the highest value that a majority of every set has reached; None when some set lacks a majority."""
         lowest: T | None = None
         for voters in self.sets:
-            told = sorted([values[voter] for voter in voters if voter in values], reverse=True)
+            ranked = sorted([values[voter] for voter in voters if voter in values], reverse=True)
             need = majority(len(voters))
-            if len(told) < need:
+            if len(ranked) < need:
                 assert not self.reached(values), "what is agreed on was reached by as many"
                 return None
-            value = told[need - 1]
+            value = ranked[need - 1]
             lowest = value if lowest is None or value < lowest else lowest
         return lowest
 

@@ -261,8 +261,8 @@ def refuse_hello(hello: Hello, cluster: str, replica: int, *, round_trip_ms: int
     if hello.replica != replica:
         return f"it says to be replica {hello.replica}, but its certificate is that of replica {replica}"
     if hello.round_trip_ms != round_trip_ms:
-        there, here = hello.round_trip_ms, round_trip_ms
-        return f"its ahash.tuning.round_trip_ms is {there}, here it is {here}: set the same on all replicas"
+        peer_ms, own_ms = hello.round_trip_ms, round_trip_ms
+        return f"its ahash.tuning.round_trip_ms is {peer_ms}, here it is {own_ms}: set the same on all replicas"
     return ""
 
 

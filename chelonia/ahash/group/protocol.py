@@ -106,19 +106,19 @@ class GroupReplica:
         self._engine_ready = False
         self._following: Following | None = None
         self._flushed: Ack | None = None
-        self._untold: Flushed | None = None  # it came while we followed nobody: no frame will bring it again
+        self._early_flush: Flushed | None = None  # it came while we followed nobody: no frame will bring it again
         alone = membership.number == 1 and membership.replicas == (own,)  # nobody can be master elsewhere
         self._grant = TermGrant(pace, remembers.promised_ms, now_ms, alone=alone)
         # Our grants were written down on the disk that is lost.
         self._trust_after_ms = now_ms if remembers.trusted else now_ms + pace.longest_ms
-        self._stood = CandidacyNotices(pace.beat_ms)
-        self._stand_due_ms = now_ms
+        self._notices = CandidacyNotices(pace.beat_ms)
+        self._candidacy_due_ms = now_ms
         self._turn = ElectionTurn(own, pace, now_ms, remembers.run)
         self._strain = ReplicaStrain(pace)
         self._terms_begun = 0
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
-        self._heard = MasterWord(now_ms)
+        self._master_word = MasterWord(now_ms)
         self._held = HeldFrames()
         self._effects: list[Effect] = []
 
@@ -158,7 +158,7 @@ class GroupReplica:
     def durable_sequence(self) -> int:
         """Sequence up to which the present term is known to be durable; 0: unknown."""
         if self._reign is not None:
-            return self._reign.told
+            return self._reign.reported
         return self._following.durable if self._following is not None else 0
 
     def covers(self, term: int, sequence: int) -> bool:
@@ -168,7 +168,7 @@ class GroupReplica:
         """
         # A master goes by its `Durable` effects: the watermark also rises without one when a change of members ends.
         if self._reign is not None and self._reign.term == term:
-            return self._reign.watermark.covers(sequence) and sequence <= self._reign.told
+            return self._reign.watermark.covers(sequence) and sequence <= self._reign.reported
         if self._following is not None and self._following.term == term:
             return sequence <= self._following.durable
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, "ahash", str(sequence), f"term {term} has ended here: ask again")
@@ -190,7 +190,7 @@ class GroupReplica:
             return self.may_answer_strong(now_ms)
         found = self._following
         holds = found is not None and self._trusted and self._ready and found.durable > 0
-        return holds and now_ms - self._heard.left_ms < self._pace.stale_ms
+        return holds and now_ms - self._master_word.left_ms < self._pace.stale_ms
 
     def admits(self, peer: int, frame: EngineFrame, now_ms: int) -> Admission:
         """Return what `received` will do with an engine frame of `peer` now."""
@@ -242,20 +242,20 @@ class GroupReplica:
         self._held.drop(peer)
         self._effects.append(Announce(peer))
         self.histories.connected(peer)
-        self._tell_past((peer,))
+        self._send_past((peer,))
         if self._reign is not None:
             self._reign.watermark.forget(peer)
             self._reign.acked.pop(peer, None)
             self._send(peer, self._reign.beat(now_ms, self._strain.lease_ms(now_ms)))
-        elif self._stands(now_ms):
-            self._say_word(peer)
+        elif self._may_elect(now_ms):
+            self._send_candidacy(peer)
         return self._done(now_ms)
 
     def disconnected(self, peer: int, now_ms: int) -> Effects:
         """Drop the connection to `peer`."""
         self._lapse(now_ms)
         self.linked.discard(peer)
-        self._stood.drop(peer)
+        self._notices.drop(peer)
         self._held.drop(peer)
         return self._done(now_ms)
 
@@ -265,19 +265,19 @@ class GroupReplica:
         if peer in self._members and (peer not in self.histories.parted or isinstance(message, Past)):
             match message:
                 case Past():
-                    self.histories.heard(peer, message, counts=self._trusted)
+                    self.histories.received(peer, message, counts=self._trusted)
                 case EngineFrame():
                     self._engine_frame(peer, message, now_ms)
                 case Beat():
-                    self._hear(peer, message, now_ms)
+                    self._on_beat(peer, message, now_ms)
                 case Ack():
                     self._acked(peer, message)
                 case Echo():
                     self._echoed(peer, message, now_ms)
                 case Stand():
-                    self._stood_by(peer, message, now_ms)
+                    self._on_stand(peer, message, now_ms)
                 case Resign(term) if self._follows(term, peer):
-                    self._following, self._grant.until_ms, self._stand_due_ms = None, now_ms, now_ms
+                    self._following, self._grant.until_ms, self._candidacy_due_ms = None, now_ms, now_ms
                 case CheckpointNear(term) if self._follows(term, peer):
                     self._effects.append(WritePages())
                 case _:
@@ -298,7 +298,7 @@ class GroupReplica:
                 assert not self._engine_master, "who leaves his office says so before he follows another"
                 self._turn.over()
                 if self._engine_follows != (term, replica):
-                    self._engine_follows, self._engine_ready, self._untold = (term, replica), False, None
+                    self._engine_follows, self._engine_ready, self._early_flush = (term, replica), False, None
             case Ready():
                 self._engine_ready = True
             case Refilling():
@@ -313,7 +313,7 @@ class GroupReplica:
                 self._end_reign("the engine was demoted", step_down=False)
             case WantElection():
                 self._wanted_until_ms = now_ms + self._pace.beat_ms
-                self._stand_due_ms = max(now_ms, self._turn.after_ms)
+                self._candidacy_due_ms = max(now_ms, self._turn.after_ms)
             case ElectionFailed(_, newer):
                 self._turn.failed(now_ms, newer=newer)
             case Failed(reason):
@@ -343,7 +343,7 @@ class GroupReplica:
             return self._done(now_ms)
         self._terms_begun += 1
         mark = self.histories.began(term, end)
-        self._tell_past(self._others())
+        self._send_past(self._others())
         watermark = Watermark(self._own, term, mark.first, self._quorum)
         self._reign = Reign(mark, watermark, Lease(self._own, self._pace, self._quorum), now_ms, beat_due_ms=now_ms)
         self._effects.append(OpenTerm(mark))
@@ -354,16 +354,16 @@ class GroupReplica:
         self._lapse(now_ms)
         return self._done(now_ms)
 
-    def may_tell(self, now_ms: int) -> bool:
-        """Return whether to `tell`: something became durable, and a message of its own about it is half due."""
-        return self._reign is not None and self._reign.may_tell(now_ms, self._pace.tell_ms)
+    def may_announce(self, now_ms: int) -> bool:
+        """Return whether to announce: something became durable, and a message of its own about it is half due."""
+        return self._reign is not None and self._reign.may_announce(now_ms, self._pace.tell_ms)
 
-    def tell(self, now_ms: int) -> Effects:
-        """Announce what is durable along with engine frames that leave for all, if it `may_tell`."""
+    def announce_durable(self, now_ms: int) -> Effects:
+        """Announce what is durable along with engine frames that leave for all, if it `may_announce`."""
         self._lapse(now_ms)
-        if (reign := self._reign) is not None and self.may_tell(now_ms):
+        if (reign := self._reign) is not None and self.may_announce(now_ms):
             self._send_heartbeats(reign, now_ms, sent_ms=0)
-            reign.told_with_frames = True
+            reign.with_frames = True
         return self._done(now_ms)
 
     def resign(self, reason: str, now_ms: int) -> Effects:
@@ -406,8 +406,8 @@ class GroupReplica:
 
     def would_answer(self, membership: Membership, now_ms: int) -> bool:
         """Return whether a quorum under `membership` answers us. Raises: UNAVAILABLE (no open term here)."""
-        here = {self._own, *self.linked}
-        return self._need_open_term().lease.would_hold(membership.quorum, here, now_ms)
+        reachable = {self._own, *self.linked}
+        return self._need_open_term().lease.would_hold(membership.quorum, reachable, now_ms)
 
     def _set_membership(self, membership: Membership) -> None:
         self._membership = membership
@@ -424,7 +424,7 @@ class GroupReplica:
         self._set_membership(membership)
         reign.watermark.decide_by(self._quorum)
         reign.lease.decide_by(self._quorum)
-        assert reign.told <= reign.watermark.durable, "what is durable stays so, whoever decides"
+        assert reign.reported <= reign.watermark.durable, "what is durable stays so, whoever decides"
 
     # ------------------------------------------------------------------------------------------------------ as master
 
@@ -437,7 +437,7 @@ class GroupReplica:
             return "the election is older than our grant to another master"
         if (term, self._own) <= self._newest:
             return f"term {term} is not newer than term {self._newest[0]} of replica {self._newest[1]}"
-        return self.histories.who_is_ahead(self._others())
+        return self.histories.why_behind(self._others())
 
     def _lease_until(self, now_ms: int) -> int:
         """The end of our lease; without one, a time before all others."""
@@ -477,14 +477,14 @@ class GroupReplica:
         durable = reign.watermark.durable
         if reign.opened_ms is None and durable and now_ms < self._lease_until(now_ms):
             self._open(reign, durable, now_ms)
-        if reign.opened_ms is not None and reign.told < durable:
-            reign.told = durable
+        if reign.opened_ms is not None and reign.reported < durable:
+            reign.reported = durable
             self._effects.append(Durable(reign.term, durable))
             self._know(reign.mark, durable)
         if now_ms >= reign.beat_due_ms:
             reign.beat_due_ms = now_ms + self._pace.beat_ms
             self._send_heartbeats(reign, now_ms, sent_ms=now_ms)
-        elif reign.announced < reign.told and now_ms >= reign.may_tell_ms:
+        elif reign.announced < reign.reported and now_ms >= reign.announce_after_ms:
             self._send_heartbeats(reign, now_ms, sent_ms=0)
 
     def _open(self, reign: Reign, durable: int, now_ms: int) -> None:
@@ -503,10 +503,10 @@ class GroupReplica:
     def _why_not_joined(self, reign: Reign) -> str:
         if reign.refused and not self._quorum.reached(set(self._quorum.voters()) - reign.refused):
             return f"replicas {sorted(reign.refused)} may not join"
-        return self.histories.who_is_ahead(self._others())
+        return self.histories.why_behind(self._others())
 
     def _send_heartbeats(self, reign: Reign, now_ms: int, *, sent_ms: int) -> None:
-        reign.announced, reign.told_with_frames, reign.may_tell_ms = reign.told, False, now_ms + self._pace.tell_ms
+        reign.announced, reign.with_frames, reign.announce_after_ms = reign.reported, False, now_ms + self._pace.tell_ms
         beat = reign.beat(sent_ms, self._strain.lease_ms(now_ms) if sent_ms else 0)
         for peer in self._others():
             self._send(peer, beat)
@@ -525,7 +525,7 @@ class GroupReplica:
 
     # ---------------------------------------------------------------------------------------------------- as follower
 
-    def _hear(self, peer: int, beat: Beat, now_ms: int) -> None:
+    def _on_beat(self, peer: int, beat: Beat, now_ms: int) -> None:
         """Take a master's beat: follow it, go on following it, refuse it, or ignore it."""
         found = self._following
         if found is None or found.key != (beat.term, peer):
@@ -537,17 +537,17 @@ class GroupReplica:
             found.durable, self._turn.failures = beat.durable, 0
             self._effects.append(FollowerSees(beat.term, beat.durable))
             self._learn(found)
-        if (untold := self._untold) is not None:
-            self._untold = None
-            self._on_flushed(untold, now_ms)
+        if (early := self._early_flush) is not None:
+            self._early_flush = None
+            self._on_flushed(early, now_ms)
         self._regain(found, now_ms)
         if beat.sent_ms:
-            self._heard.heard(beat.sent_ms, now_ms)
+            self._master_word.observe(beat.sent_ms, now_ms)
             self._echo(peer, beat, now_ms)
 
     def _echo(self, peer: int, beat: Beat, now_ms: int) -> None:
         """Bind ourselves for the requested time, but never for less than usual, nor less than we are bound."""
-        lease_ms, promise_ms = self._grant.asked(beat.lease_ms, now_ms)
+        lease_ms, promise_ms = self._grant.extend(beat.lease_ms, now_ms)
         if promise_ms:
             self._effects.append(Promises(promise_ms))
         ack = self._flushed if self._trusted else None
@@ -560,7 +560,7 @@ class GroupReplica:
         if self._engine_master or newer < self._seen or peer == self._own:
             return False
         if not self.histories.goes_on(self.histories.mark_of(peer, beat), beat.durable):
-            self._tell_past((peer,))
+            self._send_past((peer,))
             return False
         if beat.durable:
             return True  # a majority joined it, so no lease and no grant of ours stands against it
@@ -574,7 +574,7 @@ class GroupReplica:
         self._grant.bind(self._pace.lease_ms, now_ms)
         if self._newest != found.key:
             self._newest, self._flushed = found.key, None
-            self._heard = MasterWord(self.attention.grace_until_ms)
+            self._master_word = MasterWord(self.attention.grace_until_ms)
         assert self._seen == found.key, "nobody older is followed than who was seen"
         self._turn.over()
         if not beat.durable:
@@ -589,7 +589,7 @@ class GroupReplica:
             if beat.durable and (beat.term, peer) > reign.key:
                 self._end_reign(f"replica {peer} has opened term {beat.term}", step_down=True)
         elif self._following is None and now_ms >= self._grant.until_ms and not self._engine_master:
-            self._say_word(peer)
+            self._send_candidacy(peer)
 
     def _follows(self, term: int, peer: int) -> bool:
         return self._following is not None and self._following.key == (term, peer)
@@ -604,7 +604,7 @@ class GroupReplica:
         """Acknowledge what our master sent and we hold, in the term we follow and no other."""
         found, token = self._following, event.token
         if found is None or token.term != found.term or self._engine_follows != found.key:
-            self._untold = event if found is None else None
+            self._early_flush = event if found is None else None
             return
         before, self._flushed = self._flushed, Ack(token, event.sequence)
         assert before is None or before.sequence <= event.sequence, "what was acknowledged is held for the whole term"
@@ -629,7 +629,7 @@ class GroupReplica:
     def _know(self, mark: TermMark, sequence: int) -> None:
         assert self._trusted, "who has lost what he held knows nothing"
         if self.histories.knows(mark, sequence):
-            self._tell_past(self._others())
+            self._send_past(self._others())
 
     def _remember(self, mark: TermMark, sequence: int) -> None:
         """Note that our log reaches `sequence` in this term: never follow a master that began with less."""
@@ -643,7 +643,7 @@ class GroupReplica:
     def _distrust(self) -> None:
         """Count no more while the engine replaces our log by a copy of the master's: until then we hold nothing."""
         self._trusted = self._engine_ready = False
-        self._flushed = self._untold = None
+        self._flushed = self._early_flush = None
         if self._following is not None:
             self._following.need = None
 
@@ -671,19 +671,19 @@ class GroupReplica:
 
     # ------------------------------------------------------------------------------------------------------- elections
 
-    def _stands(self, now_ms: int) -> bool:
+    def _may_elect(self, now_ms: int) -> bool:
         """Whether we may help to elect a master: trusted, and bound to nobody. We may even without a vote: the others'
         record may be newer than ours."""
         free = self._reign is None and not self._engine_master and self._following is None
         return free and self._trusted and now_ms >= self._grant.until_ms
 
-    def _tell_past(self, peers: Iterable[int]) -> None:
+    def _send_past(self, peers: Iterable[int]) -> None:
         for peer in peers:
-            if (past := self.histories.to_tell(peer, counts=self._trusted)) is not None:
+            if (past := self.histories.to_send(peer, counts=self._trusted)) is not None:
                 self._send(peer, past)
 
-    def _say_word(self, peer: int) -> None:
-        self._tell_past((peer,))
+    def _send_candidacy(self, peer: int) -> None:
+        self._send_past((peer,))
         self._send(peer, self._word())
 
     def _word(self) -> Stand:
@@ -697,12 +697,12 @@ class GroupReplica:
         """
         return max(self._newest, (self._engine_term, 0))
 
-    def _stood_by(self, peer: int, word: Stand, now_ms: int) -> None:
+    def _on_stand(self, peer: int, word: Stand, now_ms: int) -> None:
         reign = self._reign
         if word.vouched.goes_on_from(self._vouched) and records.shows_end(self._membership, peer, votes=word.voter):
             self._quorum = Quorum((self._membership.voters,))
-        if self._stood.said(peer, word, now_ms) and self._following is None:
-            self._stand_due_ms = now_ms
+        if self._notices.note(peer, word, now_ms) and self._following is None:
+            self._candidacy_due_ms = now_ms
         if reign is not None:
             if reign.opened_ms is None and (word.vouched > reign.mark.base or word.seen > reign.key):
                 reign.refused.add(peer)
@@ -711,14 +711,14 @@ class GroupReplica:
 
     def _seek_election(self, now_ms: int) -> None:
         """Send the others our `Stand`, and ask for an election when enough of them stand."""
-        if now_ms >= self._stand_due_ms:
-            self._stand_due_ms = now_ms + self._pace.beat_ms
+        if now_ms >= self._candidacy_due_ms:
+            self._candidacy_due_ms = now_ms + self._pace.beat_ms
             for peer in self._others():
-                self._say_word(peer)
+                self._send_candidacy(peer)
         if self._turn.has_come(now_ms):
             joining = now_ms < self._wanted_until_ms and not self.histories.parted
             among = set(self._quorum.voters()) - self.histories.parted.keys()
-            words = {**self._stood.words(among, now_ms), self._own: self._word()}
+            words = {**self._notices.words(among, now_ms), self._own: self._word()}
             found = ballot(self._own, words, self._quorum, joining=joining)
             if found is not None:
                 self._effects.append(self._turn.take(*found, now_ms, self._strain.extra_ms(now_ms)))
@@ -730,7 +730,7 @@ class GroupReplica:
             case Admission.PASS:
                 self._engine_term = max(self._engine_term, frame.term)
                 if self._following is not None and self._following.term < self._engine_term:
-                    self._following, self._stand_due_ms = None, now_ms  # the engine takes nothing more of its term
+                    self._following, self._candidacy_due_ms = None, now_ms  # the engine takes nothing more of its term
                 self._effects.append(Process(peer, frame.control, frame.record))
             case Admission.HOLD:
                 self._held.hold(peer, frame)
@@ -762,7 +762,7 @@ class GroupReplica:
             return lapse_ms if self._ready else min(lapse_ms, self._following.announce_ms)
         if not self._trusted or self._engine_master:
             return NEVER_MS
-        return max(self._grant.until_ms, self._stand_due_ms)
+        return max(self._grant.until_ms, self._candidacy_due_ms)
 
     def _lapse(self, now_ms: int) -> None:
         """Let leases and grants end in time, before anything that arrives late can prolong them."""
@@ -776,7 +776,7 @@ class GroupReplica:
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
         elif self._following is not None and now_ms >= max(self._grant.until_ms, self.attention.grace_until_ms):
             self._following = None
-            self._stand_due_ms = now_ms
+            self._candidacy_due_ms = now_ms
 
     def _is_deserted(self, reign: Reign, now_ms: int) -> bool:
         """Whether a majority is silent. A replica that had no time to listen listens first, up to `stale_ms`."""
@@ -791,7 +791,7 @@ class GroupReplica:
             self._reigning(self._reign, now_ms)
         elif self._following is not None:
             self._obeying(self._following, now_ms)
-        elif self._stands(now_ms):
+        elif self._may_elect(now_ms):
             self._seek_election(now_ms)
         self.attention.due_ms = self._due_ms(now_ms)
         assert self.attention.due_ms > now_ms, "what was due now is done"

@@ -16,7 +16,7 @@ OPENINGS_WAITED: Final = 2
 
 @dataclass(slots=True)
 class Reign:
-    """Our own term. From `may_tell_ms` on a message of its own announces what is durable, if no frame has."""
+    """Our own term. From `announce_after_ms` on a message of its own announces what is durable, if no frame has."""
 
     mark: TermMark
     watermark: Watermark
@@ -25,10 +25,10 @@ class Reign:
     joined: bool = False
     opened_ms: int | None = None
     beat_due_ms: int = 0
-    may_tell_ms: int = 0
-    told: int = 0
+    announce_after_ms: int = 0
+    reported: int = 0
     announced: int = 0
-    told_with_frames: bool = False
+    with_frames: bool = False
     refused: set[int] = field(default_factory=set)
     acked: dict[int, int] = field(default_factory=dict)
 
@@ -42,13 +42,13 @@ class Reign:
 
     def look_due_ms(self, now_ms: int) -> int:
         """Return when to look at that; once more after frames announced it, so that later commits need no wake-up."""
-        due = now_ms < self.may_tell_ms and (self.told_with_frames or self.announced < self.told)
-        return self.may_tell_ms if due else NEVER_MS
+        due = now_ms < self.announce_after_ms and (self.with_frames or self.announced < self.reported)
+        return self.announce_after_ms if due else NEVER_MS
 
-    def may_tell(self, now_ms: int, tell_ms: int) -> bool:
+    def may_announce(self, now_ms: int, tell_ms: int) -> bool:
         """Return whether something became durable, and a message of its own about it is half due."""
-        assert self.announced <= self.told, "nothing is announced that was not told here first"
-        return self.announced < self.told and 2 * (self.may_tell_ms - now_ms) <= tell_ms
+        assert self.announced <= self.reported, "nothing is announced that was not told here first"
+        return self.announced < self.reported and 2 * (self.announce_after_ms - now_ms) <= tell_ms
 
     def waits_ms(self, now_ms: int) -> int:
         """Return how long the term has waited to open, or its oldest commit to be durable.
@@ -64,7 +64,7 @@ class Reign:
     def beat(self, sent_ms: int, lease_ms: int) -> Beat:
         """Return a beat of this term; with `sent_ms` 0 it only announces what is durable."""
         mark = self.mark
-        assert self.told <= self.watermark.durable, "nothing is told to be durable that is not"
-        assert self.opened_ms is not None or not self.told, "of a term that is not open nothing is durable"
-        assert not self.told or mark.first < self.told, "a term is open once its second commit is durable"
-        return Beat(sent_ms, mark.term, mark.first, mark.base, self.told, self.watermark.last, lease_ms)
+        assert self.reported <= self.watermark.durable, "nothing is told to be durable that is not"
+        assert self.opened_ms is not None or not self.reported, "of a term that is not open nothing is durable"
+        assert not self.reported or mark.first < self.reported, "a term is open once its second commit is durable"
+        return Beat(sent_ms, mark.term, mark.first, mark.base, self.reported, self.watermark.last, lease_ms)

@@ -112,7 +112,7 @@ class ReplicatedAHash:
         self._mastership = mastership
         self._parts = parts
         self.limits = LimitCounts(parts.clock.monotonic_ms)
-        self._forwarder = Forwarder(self._ask, parts.clock, self.limits)
+        self._forwarder = Forwarder(self._send_call, parts.clock, self.limits)
         self._reign: _Serving | None = None
         self._copy: _Serving | None = None
         self._opening: int | None = None
@@ -173,8 +173,8 @@ class ReplicatedAHash:
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
         """See `core.ports.ahash.AHash.transact`. A transact without a key that may have applied is not tried again."""
-        asked = ForwardedCall("transact", call, (key, elements, memo))
-        outcome: TransactOutcome = await self._at_master(asked, repeatable=bool(key))
+        request = ForwardedCall("transact", call, (key, elements, memo))
+        outcome: TransactOutcome = await self._at_master(request, repeatable=bool(key))
         return outcome
 
     async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
@@ -283,7 +283,7 @@ class ReplicatedAHash:
         return found if found is not None else await self._read(ForwardedCall(method, call, arguments))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer one of `service.BRIEF` here without waiting, by the rules of `_here` and `_from_copy`.
+        """Answer one of `service.BRIEF` here without waiting, by the rules of `_execute` and `_from_copy`.
 
         Returns: None if that cannot be, or the call is refused: `_read` then waits, forwards or raises.
         """
@@ -300,21 +300,21 @@ class ReplicatedAHash:
         sure = self._mastership.may_answer() if as_master else self._is_fresh(serving.term)
         return found if sure else None
 
-    async def _read(self, asked: ForwardedCall) -> Any:
-        if not asked.call.strong and self._reign is None:
+    async def _read(self, request: ForwardedCall) -> Any:
+        if not request.call.strong and self._reign is None:
             try:
-                return await self._from_copy(asked)
+                return await self._from_copy(request)
             except _Elsewhere:
                 pass
-        return await self._at_master(asked, repeatable=True)
+        return await self._at_master(request, repeatable=True)
 
-    async def _from_copy(self, asked: ForwardedCall) -> Any:
+    async def _from_copy(self, request: ForwardedCall) -> Any:
         """Answer from this copy. Raises: _Elsewhere unless it was fresh enough throughout."""
         copy = await self._fresh_copy()
-        await self._reach(copy, later(asked.call.read_after, self._parts.horizon.newest))
+        await self._reach(copy, later(request.call.read_after, self._parts.horizon.newest))
         answer, refusal = None, None
         try:
-            answer = await getattr(copy.service, asked.method)(asked.call, *asked.arguments)
+            answer = await getattr(copy.service, request.method)(request.call, *request.arguments)
         except CheloniaError as error:
             if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.TIMEOUT):
                 raise _Elsewhere from error
@@ -349,9 +349,9 @@ class ReplicatedAHash:
         """Whether our copy holds `wanted`. A position of another cluster, or before a restore, demands nothing."""
         if wanted is None:
             return True
-        here = copy.service.position
-        if wanted.cluster != here.cluster or wanted.generation != here.generation:
-            return wanted.cluster != here.cluster or wanted.generation < here.generation
+        position = copy.service.position
+        if wanted.cluster != position.cluster or wanted.generation != position.generation:
+            return wanted.cluster != position.cluster or wanted.generation < position.generation
         return self._parts.engine.applied() >= wanted.sequence
 
     async def _reach(self, copy: _Serving, wanted: Position | None) -> None:
@@ -366,7 +366,7 @@ class ReplicatedAHash:
 
     # --- the master -------------------------------------------------------------------------------------------------
 
-    async def _at_master(self, asked: ForwardedCall, *, repeatable: bool = False) -> Any:
+    async def _at_master(self, request: ForwardedCall, *, repeatable: bool = False) -> Any:
         """Have the master, here or elsewhere, carry out a call; hold it for `MASTER_WAIT_MS` while there is none.
 
         Args: `repeatable`: doing it twice does no harm (a read, or a change with a key).
@@ -375,55 +375,57 @@ class ReplicatedAHash:
         give_up = self._parts.clock.monotonic_ms() + MASTER_WAIT_MS
         while True:
             try:
-                return await self._once(asked)
+                return await self._once(request)
             except CheloniaError as error:
                 again = isinstance(error, NotCarriedOut) or (repeatable and error.kind in _AGAIN)
                 if not again or self._parts.clock.monotonic_ms() >= give_up:
                     raise
             await self._mastership.changed(RETRY_MS)
 
-    async def _once(self, asked: ForwardedCall) -> Any:
+    async def _once(self, request: ForwardedCall) -> Any:
         if self._reign is not None:
-            return await self._here(self._reign, asked)
+            return await self._execute(self._reign, request)
         master = self._mastership.master()
         if master is None or master == self._mastership.own:
             cause = (
                 "there is no master now: retry in a moment; if it stays so, too few replicas are up (`chelonia admin "
                 "ahash status` shows them)"
             )
-            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause=cause)
-        answer, position = await self._forwarder.ask(master, asked, ANSWER_MS)
+            raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause=cause)
+        answer, position = await self._forwarder.forward(master, request, ANSWER_MS)
         if position is not None:
             self._parts.horizon.saw(position)
         return answer
 
-    async def _here(self, reign: _Serving, asked: ForwardedCall) -> Any:
+    async def _execute(self, reign: _Serving, request: ForwardedCall) -> Any:
         """Carry out a call as master. Any answer but an applied transact counts only under the lease."""
-        if asked.method in ("transact", "change") and not self._mastership.may_write():
-            raise NotCarriedOut(Kind.UNAVAILABLE, asked.method, cause="this master is not sure of its majority: retry")
+        if request.method in ("transact", "change") and not self._mastership.may_write():
+            raise NotCarriedOut(
+                Kind.UNAVAILABLE, request.method, cause="this master is not sure of its majority: retry"
+            )
         try:
-            answer = await self._answer_of(reign, asked)
+            answer = await self._answer_of(reign, request)
         except CheloniaError as error:
             if error.kind not in _AGAIN:
-                self._check_lease(asked)
+                self._check_lease(request)
             raise
         if not (isinstance(answer, TransactOutcome) and answer.applied):
-            self._check_lease(asked)
+            self._check_lease(request)
         return answer
 
-    async def _answer_of(self, reign: _Serving, asked: ForwardedCall) -> Any:
-        if asked.method in ("status", "regroup"):
-            check_access(asked.call, "ahash", asked.method)
-            if asked.method == "regroup":
-                await membership_steps.regroup(self._mastership, self, *asked.arguments)
+    async def _answer_of(self, reign: _Serving, request: ForwardedCall) -> Any:
+        if request.method in ("status", "regroup"):
+            check_access(request.call, "ahash", request.method)
+            if request.method == "regroup":
+                await membership_steps.regroup(self._mastership, self, *request.arguments)
             return await self._parts.executor.run_read(self._status)
-        return await getattr(reign.service, asked.method)(asked.call, *asked.arguments)
+        return await getattr(reign.service, request.method)(request.call, *request.arguments)
 
-    def _check_lease(self, asked: ForwardedCall) -> None:
+    def _check_lease(self, request: ForwardedCall) -> None:
         """Raises: OUTCOME_UNKNOWN when another may be master by now, and our answer old."""
         if not self._mastership.may_answer():
             cause = "this master has lost touch with its majority: retry with the same request key"
-            raise CheloniaError(Kind.OUTCOME_UNKNOWN, asked.method, cause=cause)
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, request.method, cause=cause)
 
     # --- notifications of the mastership ----------------------------------------------------------------------------
 
@@ -478,7 +480,7 @@ class ReplicatedAHash:
         self._carrying_out += 1
         assert self._carrying_out <= bounds.FORWARDED_MAX, "others are told that it was not carried out"
         try:
-            result = await self._here(reign, self._asked(peer, body))
+            result = await self._execute(reign, self._decode_call(peer, body))
             answer = forwarding.encode_result(result, self._parts.horizon.newest)
         except NotCarriedOut:
             answer = forwarding.NOT_MASTER
@@ -488,7 +490,7 @@ class ReplicatedAHash:
             self._carrying_out -= 1
         self._mastership.send(peer, AnswerFrame(number, answer))
 
-    def _asked(self, peer: int, body: bytes) -> ForwardedCall:
+    def _decode_call(self, peer: int, body: bytes) -> ForwardedCall:
         """Decode another replica's call. Raises: BAD_REQUEST, which it logs; TOO_LARGE, which its caller causes."""
         try:
             return forwarding.decode_request(body)
@@ -497,12 +499,12 @@ class ReplicatedAHash:
                 self._refuse(peer, f"it asks what cannot be read: {error}")
             raise
 
-    def _refuse(self, peer: int, why: str) -> None:
+    def _refuse(self, peer: int, reason: str) -> None:
         """Log the refusal of another replica's call; for each replica at most once in `REFUSED_MS`."""
         now = self._parts.clock.monotonic_ms()
         if now >= self._quiet_until_ms.get(peer, now):
             self._quiet_until_ms[peer] = Ms(now + REFUSED_MS)
-            _LOG.warning("a call of replica %d is refused: %s", peer, why)
+            _LOG.warning("a call of replica %d is refused: %s", peer, reason)
 
     def answered(self, peer: int, number: int, body: bytes) -> None:
         self._forwarder.answered(peer, number, body)
@@ -511,7 +513,7 @@ class ReplicatedAHash:
         """End the calls to `peer`: its connection is gone, or it is no longer our master."""
         self._forwarder.lost(peer)
 
-    def _ask(self, peer: int, number: int, body: bytes) -> bool:
+    def _send_call(self, peer: int, number: int, body: bytes) -> bool:
         return self._mastership.send(peer, CallFrame(number, body))
 
     def _spawn(self, work: Any) -> None:

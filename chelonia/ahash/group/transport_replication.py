@@ -117,7 +117,7 @@ class ReplicationLinks:
             ],
         )
         self._watching: asyncio.Task[None] | None = None
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
 
     async def start(self, host: str, port: int) -> int:
@@ -239,7 +239,7 @@ class ReplicationLinks:
         reason = peer_messages.refuse_hello(hello, own.cluster, member.replica, round_trip_ms=own.round_trip_ms)
         linked = self._links.get(member.replica)
         if not reason and linked is not None and linked.nonce != hello.nonce:
-            reason = f"another process is replica {member.replica} already, at {linked.where}: stop one of the two"
+            reason = f"another process is replica {member.replica} already, at {linked.address}: stop one of the two"
         return reason
 
     def opened(self, link: _PeerLink) -> None:
@@ -274,10 +274,10 @@ class ReplicationLinks:
     def complain(self, line: str, level: int = logging.WARNING) -> None:
         """Log a line unless the same one, whatever its port, was logged within `SAME_LINE_S`."""
         now = time.monotonic()
-        self._said = {said: at for said, at in self._said.items() if now - at < SAME_LINE_S}
-        what = _PORT.sub("", line)
-        if what not in self._said:
-            self._said[what] = now
+        self._logged = {text: at for text, at in self._logged.items() if now - at < SAME_LINE_S}
+        text = _PORT.sub("", line)
+        if text not in self._logged:
+            self._logged[text] = now
             _LOG.log(level, "%s", line)
 
 
@@ -289,7 +289,7 @@ class _PeerLink(asyncio.Protocol):
         self.member: Member | None = None
         self.greeted = False
         self.nonce = b""
-        self.where = ""
+        self.address = ""
         self._links = links
         self._expected = expected
         self._transport: asyncio.Transport | None = None
@@ -308,7 +308,7 @@ class _PeerLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Identify the peer after the TLS handshake, and send our HELLO."""
         self._transport = cast(asyncio.Transport, transport)
-        self.where = _address(transport.get_extra_info("peername"))
+        self.address = _address(transport.get_extra_info("peername"))
         self._links.opened(self)
         _tune(transport.get_extra_info("socket"))
         try:
@@ -352,8 +352,8 @@ class _PeerLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ending and (self._in or exc is not None):
-            where = " within a message" if self._in else ""
-            self._links.complain(f"{self._name()} was cut off{where}: {exc or 'it closed'}", logging.INFO)
+            place = " within a message" if self._in else ""
+            self._links.complain(f"{self._name()} was cut off{place}: {exc or 'it closed'}", logging.INFO)
         self._ending = True
         self._stop_hurrying()
         self._links.lost(self)
@@ -411,7 +411,7 @@ class _PeerLink(asyncio.Protocol):
 
     def _refuse_unknown(self, reason: str) -> None:
         """Close a connection of a stranger, without giving the reason."""
-        self._links.complain(f"a connection from {self.where} is refused: {reason}")
+        self._links.complain(f"a connection from {self.address} is refused: {reason}")
         self._ending = True
         assert self._transport is not None
         self._transport.close()
@@ -472,8 +472,8 @@ class _PeerLink(asyncio.Protocol):
         return self._ending
 
     def _name(self) -> str:
-        who = f"replica {self.member.replica}" if self.member is not None else "a stranger"
-        return f"{who} at {self.where}"
+        peer = f"replica {self.member.replica}" if self.member is not None else "a stranger"
+        return f"{peer} at {self.address}"
 
     def _stop_hurrying(self) -> None:
         if self._hurry is not None:

@@ -25,7 +25,7 @@ AGAIN_MAX: Final = 8
 """Repeated looks at pages with flaws, two seconds in all: writing a page takes less."""
 SPREAD: Final = 24
 """Divisor of the interval within which the first round begins: replicas that start together scrub apart."""
-TOLD_MAX: Final = 10
+LOGGED_MAX: Final = 10
 """Damaged pages that a round names in the log."""
 
 
@@ -109,12 +109,12 @@ class PageScrub:
         interval_ms = self._pace.interval_ms
         await self._clock.sleep(int(interval_ms / SPREAD * begin))
         while True:
-            begun = self._clock.monotonic_ms()
+            began_ms = self._clock.monotonic_ms()
             try:
                 await self._round(cure)
             except OSError as error:  # a synchronisation has just replaced the file, or its rights were taken away
                 _LOG.warning("the pages of the A-Hash cannot be read, another round begins later: %s", error)
-            await self._clock.sleep(max(0, interval_ms - (self._clock.monotonic_ms() - begun)))
+            await self._clock.sleep(max(0, interval_ms - (self._clock.monotonic_ms() - began_ms)))
 
     async def _round(self, cure: str) -> None:
         await self._read_pages(cure)
@@ -124,7 +124,7 @@ class PageScrub:
         _LOG.info("the A-Hash's store was read: %d pages, %d damaged; of its logs %d damaged", self._total, *damaged)
 
     async def _read_pages(self, cure: str) -> None:
-        first, told = 0, 0
+        first, count = 0, 0
         while True:
             look: PageCheck = await self._off_loop(self._pages.look, first, STEP_PAGES)
             flaws = await self._lasting(first, look.flaws)
@@ -132,8 +132,8 @@ class PageScrub:
                 self._damaged.pop(number, None)
             self._damaged |= flaws
             for number, wrong in flaws.items():
-                told += 1
-                if told <= TOLD_MAX:
+                count += 1
+                if count <= LOGGED_MAX:
                     _LOG.error("page %d of the A-Hash's store is damaged: %s. %s", number, wrong, cure)
             first += STEP_PAGES
             self._total, self._checked = look.pages, min(first, look.pages)

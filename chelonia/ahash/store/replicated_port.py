@@ -149,11 +149,11 @@ class LogNotes(Protocol):
 class ReplicatedEngine(Store, Protocol):
     """A `Store` in a group. Commands return at once; the engine's threads carry them out in order.
 
-    `heard_term`: the newest term it had heard of before it was opened; it takes nothing of older ones.
+    `newest_term`: the newest term it had heard of before it was opened; it takes nothing of older ones.
     `get`, `scan` may raise UNAVAILABLE while the replica synchronises.
     """
 
-    heard_term: int
+    newest_term: int
 
     @property
     def notes(self) -> LogNotes:

@@ -63,11 +63,11 @@ class _WayBack:
         self._waiting.append(work)
         if self._woken:  # read after the append, and cleared before the work is taken
             return
-        here = threading.get_ident() == self._own  # the loop's own thread: it needs no wake-up
-        if at_once or here:
+        on_loop = threading.get_ident() == self._own  # the loop's own thread: it needs no wake-up
+        if at_once or on_loop:
             self._woken = True
             with suppress(RuntimeError):  # the loop is closed: nobody is left to call
-                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.take)
+                (self._loop.call_soon if on_loop else self._loop.call_soon_threadsafe)(self.take)
 
     def take(self) -> None:
         """Call all work that waits. On the loop."""
@@ -159,11 +159,11 @@ class ThreadExecutor:
             finally:
                 self._watched.remove(own)
 
-        apart = ThreadPoolExecutor(1, "ahash-apart")
+        executor = ThreadPoolExecutor(1, "ahash-apart")
         try:
-            return await self._loop.run_in_executor(apart, run)
+            return await self._loop.run_in_executor(executor, run)
         finally:
-            apart.shutdown(wait=False)
+            executor.shutdown(wait=False)
 
     def _watch(self, goes_round: Callable[[str], None]) -> None:
         while not self._closed.wait(LOOK_S):
@@ -179,11 +179,11 @@ class AtWork:
 
     def __init__(self, thread: threading.Thread, long_s: float = 0.0) -> None:
         self.thread, self._long_s = thread, long_s
-        self._begun, self._seen, self._cpu_s = 0, -1, 0.0
+        self._started, self._seen, self._cpu_s = 0, -1, 0.0
 
     def begins(self) -> None:
         """Note that the thread takes its next piece."""
-        self._begun += 1
+        self._started += 1
 
     def goes_round(self) -> bool:
         """Return whether it has used too much CPU since a call first saw it at its present piece."""
@@ -191,8 +191,8 @@ class AtWork:
             cpu_s = time.clock_gettime((~(self.thread.native_id or 0) << 3) | THREADS_CPU)
         except OSError:  # it has ended
             return False
-        if self._begun != self._seen:
-            self._seen, self._cpu_s = self._begun, cpu_s
+        if self._started != self._seen:
+            self._seen, self._cpu_s = self._started, cpu_s
         return cpu_s - self._cpu_s > (self._long_s or ROUND_S)
 
 

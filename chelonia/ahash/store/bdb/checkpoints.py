@@ -69,24 +69,24 @@ class PageWriter:
         self._gate = gate
         self._env = env
         self._changed = threading.Condition()
-        self._asked = self._done = 0
+        self._requested = self._done = 0
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def ask(self) -> int:
+    def request(self) -> int:
         """Have pages written; return the number for `has_done`. A request during a run shares that run."""
         with self._changed:
-            if self._asked == self._done and not self._closed:
-                self._asked += 1
+            if self._requested == self._done and not self._closed:
+                self._requested += 1
                 self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ahash-pages", daemon=True)
                 self._thread.start()
-            return self._asked
+            return self._requested
 
-    def has_done(self, asked: int) -> bool:
-        """Return whether run `asked` has ended, even in failure: the checkpoint then meets the same error."""
-        return self._done >= asked
+    def has_done(self, number: int) -> bool:
+        """Return whether run `number` has ended, even in failure: the checkpoint then meets the same error."""
+        return self._done >= number
 
     def close(self) -> None:
         """End the thread, after a slice that is being written."""
@@ -103,11 +103,11 @@ class PageWriter:
                 self._write()
             except (bdb.DBError, OSError, MemoryError) as error:
                 _LOG.info("changed pages were not written before a checkpoint: %s", error)
-            self._done = self._asked
+            self._done = self._requested
 
     def _wait(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._asked > self._done)
+            self._changed.wait_for(lambda: self._closed or self._requested > self._done)
             return not self._closed
 
     def _write(self) -> None:
@@ -133,19 +133,19 @@ class Checkpoints:
         self._pace = CheckpointPace(settings, time.monotonic())
         self._pages = pages
         self._announce = announce
-        self._asked = 0
+        self._requested = 0
         self.changed = self._pace.changed
 
     def is_due(self) -> bool:
         """Return whether to make a checkpoint now. When one becomes due, the page writer goes first."""
         if not self._pace.is_due(time.monotonic()):
             return False
-        if not self._asked:
-            self._asked = self._pages.ask()
+        if not self._requested:
+            self._requested = self._pages.request()
             self._announce()
-        return self._pages.has_done(self._asked) or self._pace.is_overdue
+        return self._pages.has_done(self._requested) or self._pace.is_overdue
 
     def made(self) -> None:
         """One is being made."""
         self._pace.made(time.monotonic())
-        self._asked = 0
+        self._requested = 0

@@ -91,7 +91,7 @@ class Elections:
         if self._thread.is_alive():
             self._thread.join()
 
-    def ask(self, order: Order) -> None:
+    def request(self, order: Order) -> None:
         """Hold an election, unless one is being held or has just been won."""
         if not self._busy and self._mandate is None:
             self._busy = True

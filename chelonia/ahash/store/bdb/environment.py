@@ -217,8 +217,8 @@ def _recover(home: Path) -> None:
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
     """Run `_write_backup` on a thread of its own."""
-    with ThreadPoolExecutor(1, "ahash-backup") as apart:  # the watch of threads would take such long work for a loop
-        apart.submit(_write_backup, target, copy).result()
+    with ThreadPoolExecutor(1, "ahash-backup") as executor:  # the watch of threads would take such long work for a loop
+        executor.submit(_write_backup, target, copy).result()
 
 
 def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
@@ -283,9 +283,9 @@ class DamagedTree(bdb.DBError):  # type: ignore[misc]
 
 def is_damage(error: BaseException) -> bool:
     """Return whether the engine reports an unreadable page, or worse: that does not pass."""
-    said = error.args[0] if isinstance(error, bdb.DBError) and error.args else None
+    code = error.args[0] if isinstance(error, bdb.DBError) and error.args else None
     lost = (DamagedTree, bdb.DBRunRecoveryError, bdb.DBPageNotFoundError)
-    return isinstance(error, lost) or said in UNREADABLE
+    return isinstance(error, lost) or code in UNREADABLE
 
 
 def _has_empty_page(path: Path, among: int | None = None) -> bool:

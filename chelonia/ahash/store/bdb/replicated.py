@@ -148,7 +148,7 @@ class ReplicatedStore:
                     self._refusal,
                     lambda failure: self._post(failure),  # noqa: PLW0108 - who is told is known at the start only
                 )
-                self.heard_term = int(self._open_env().rep_stat()["gen"])
+                self.newest_term = int(self._open_env().rep_stat()["gen"])
                 self._trusted = self._find_trust()
         except BaseException:
             self._release()
@@ -188,13 +188,13 @@ class ReplicatedStore:
         self._work.put(self._announce)
 
     def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
-        self._elections.ask(Order(sites, votes, valid_ms, wait_ms))
+        self._elections.request(Order(sites, votes, valid_ms, wait_ms))
 
     def step_down(self) -> None:
         self._work.put(self._leave_office)
 
     def write_pages(self) -> None:
-        self._pages.ask()
+        self._pages.request()
 
     def rouse(self, still_ms: int) -> None:
         """Have the replication thread look to itself; no such call waits for another."""
@@ -253,9 +253,9 @@ class ReplicatedStore:
         if token is not None:  # else it changed nothing
             self._commits.made(sequence, token)
             if not self._commits.late:
-                self._tell_synced()
+                self._report_synced()
 
-    def _tell_synced(self) -> None:
+    def _report_synced(self) -> None:
         """Vouch for the commits of our term that are synced now, within the gate."""
         for sequence, token in self._commits.synced(self._term if self._master == self._own else 0):
             self._applied = sequence
@@ -285,7 +285,7 @@ class ReplicatedStore:
             with Errors(self._panic, Kind.OUTCOME_UNKNOWN, Kind.OUTCOME_UNKNOWN), self._gate:
                 if self._commits.untold:
                     self._open_env().log_flush()
-                    self._tell_synced()
+                    self._report_synced()
         except CheloniaError:
             self.step_down()
             raise
@@ -351,7 +351,7 @@ class ReplicatedStore:
         self._open_tree(create=False)
         environment.clear_suspicion(self._directory, self._tree, killed=self._killed)
         self._killed = False
-        self._applied = self._stands(self._tree).sequence
+        self._applied = self._state_of(self._tree).sequence
         if self._applied < self.notes.acked.value[1]:
             _LOG.warning(
                 "ahash replica %d recovered commit %d, but vouched for %d: it takes part again when synchronised",
@@ -445,11 +445,11 @@ class ReplicatedStore:
         return self._env
 
     @staticmethod
-    def _stands(tree: Any) -> StoreState:
+    def _state_of(tree: Any) -> StoreState:
         return StoreState(0, 0) if tree is None else meta.read_state(tree)
 
     def _end(self, tree: Any) -> tuple[int, bytes | None]:
-        return self._stands(tree).sequence, tree.get(layout.META_MEMBERS)
+        return self._state_of(tree).sequence, tree.get(layout.META_MEMBERS)
 
     def _visible(self) -> tuple[int, bytes | None] | None:
         """The sequence and membership record that readers see; None: they cannot be read now."""
@@ -534,11 +534,11 @@ class ReplicatedStore:
                 raise
             self._complain(str(error))
 
-    def _complain(self, what: str, level: int = logging.ERROR) -> None:
+    def _complain(self, line: str, level: int = logging.ERROR) -> None:
         """Log a line unless it was the last one."""
-        if what != self._complaint:
-            self._complaint = what
-            _LOG.log(level, "ahash replication: %s", what)
+        if line != self._complaint:
+            self._complaint = line
+            _LOG.log(level, "ahash replication: %s", line)
 
     def _process(self, frame: Frame) -> None:
         self._bytes_taken += len(frame.record)
@@ -572,14 +572,14 @@ class ReplicatedStore:
     def _apply(self, frame: Frame) -> tuple[Any, Any]:
         answer: tuple[Any, Any] = self._env.rep_process_message(frame.control, frame.record, frame.sender)
         if frame_kind(frame.control) == FrameKind.NEWMASTER and self._master != self._own:
-            self._look_whose(frame.sender)
+            self._check_claim(frame.sender)
         return answer
 
-    def _look_whose(self, sender: int) -> None:
+    def _check_claim(self, sender: int) -> None:
         """Follow the claimant if the library does. It reports only the first master of a generation, and once."""
         found = self._env.rep_stat()
-        begun = self._master != sender or (self._ready and not found["startup_complete"])
-        if begun and (found["master"], found["gen"]) == (sender, self._frame_term):
+        changed = self._master != sender or (self._ready and not found["startup_complete"])
+        if changed and (found["master"], found["gen"]) == (sender, self._frame_term):
             self._come_under(sender)
 
     def _obey(self, answer: tuple[Any, Any]) -> None:
@@ -677,14 +677,14 @@ class ReplicatedStore:
                 return
             self._master, self._term, self._ready, self._pending = self._own, found["gen"], True, None
             self._open_tree(create=True)
-            state, tree = self._stands(self._tree), self._tree
+            state, tree = self._state_of(self._tree), self._tree
             self._applied = state.sequence
-            here = MasterHere(self._term, state, tree.get(layout.META_TERM), tree.get(layout.META_MEMBERS))
+            event = MasterHere(self._term, state, tree.get(layout.META_TERM), tree.get(layout.META_MEMBERS))
         self._initialising, self._readable = False, True
         self._elections.retire(retiring=False)
         self._vouch(self._applied)
         _LOG.info("ahash replica %d is master of term %d from commit %d", self._own, self._term, self._applied)
-        self._post(here)
+        self._post(event)
 
     # --- elections ---------------------------------------------------------------------------------------------------
 
@@ -706,9 +706,9 @@ class ReplicatedStore:
             return None
         if not self._progress.is_still(self._env.rep_stat(), self._master, self._term, self._applied, self._ready):
             return self._announce()
-        what = f"has vouched for nothing for {still_ms // 1000} s ({self._progress.said}): it is opened again"
+        problem = f"has vouched for nothing for {still_ms // 1000} s ({self._progress.description}): it is opened again"
         cure = f"if this comes again and again, stop it, and as for {self._directory}: {REFILL}"
-        _LOG.warning("ahash replica %d %s; %s", self._own, what, cure)
+        _LOG.warning("ahash replica %d %s; %s", self._own, problem, cure)
         return self._open_again()
 
     def _begin_anew(self) -> None:

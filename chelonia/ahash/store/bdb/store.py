@@ -184,16 +184,16 @@ class BdbStore(NeverLate):
 
     def _check_counter(self) -> None:
         if self.get(layout.META_GENERATION) is None:
-            here = (0, 0)
+            reached = (0, 0)
         else:
-            here = (meta.read_number(self, layout.META_GENERATION), meta.read_state(self).sequence)
-        if here < self._counter.value:
+            reached = (meta.read_number(self, layout.META_GENERATION), meta.read_state(self).sequence)
+        if reached < self._counter.value:
             cause = (
-                f"commit {self._counter.value} was acknowledged, but the log recovers only to {here}: it is damaged."
+                f"commit {self._counter.value} was acknowledged, but the log recovers only to {reached}: it is damaged."
                 f" Restore a backup, or remove {self._counter.path} to accept the loss"
             )
             raise CheloniaError(Kind.BAD_CONFIG, "ahash", str(self._directory), cause)
-        self._counter.note(*here)
+        self._counter.note(*reached)
 
     def _commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         with self._errors():

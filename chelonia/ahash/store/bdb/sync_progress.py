@@ -20,12 +20,12 @@ with its own only now and then. Frames lost with a connection would stay lost un
 
 @dataclass(slots=True)
 class SyncProgress:
-    """The progress of one environment. `said`: its last state, as text for the log."""
+    """The progress of one environment. `description`: its last state, as text for the log."""
 
-    said: str = ""
+    description: str = ""
     _mark: tuple[Any, ...] = ()
 
-    def is_still(self, found: Mapping[str, Any], *told: object) -> bool:
+    def is_still(self, found: Mapping[str, Any], *values: object) -> bool:
         """Return whether nothing moved since the last call: the engine's state and, while the library synchronises, the
         log and pages copied.
 
@@ -33,10 +33,10 @@ class SyncProgress:
         """
         done = bool(found["startup_complete"])
         copied = () if done else (found["next_lsn"], found["pg_records"], found["next_pg"])
-        here = ("master", "term", "commit", "ready")
-        state = ", ".join(f"{name} {value}" for name, value in zip(here, told, strict=True))
-        self.said = f"{state}; library: master {found['master']}, term {found['gen']}, synchronised {done}"
-        before, self._mark = self._mark, (*told, *copied)
+        names = ("master", "term", "commit", "ready")
+        state = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        self.description = f"{state}; library: master {found['master']}, term {found['gen']}, synchronised {done}"
+        before, self._mark = self._mark, (*values, *copied)
         return self._mark == before
 
 

@@ -130,7 +130,7 @@ NOTHING = forwarding.encode_result(None, HERE)
 
 async def asking(forwarder: Forwarder, line: Line) -> "asyncio.Task[object]":
     before = len(line.sent)
-    task = asyncio.create_task(forwarder.ask(2, ASKED, 1000))
+    task = asyncio.create_task(forwarder.forward(2, ASKED, 1000))
     while len(line.sent) == before:
         await asyncio.sleep(0)
     for _ in range(3):  # the deadline is set by a task of its own
@@ -186,7 +186,7 @@ async def test_what_was_certainly_not_carried_out_says_so(line: Line) -> None:
         await task
     line.up = False
     with pytest.raises(NotCarriedOut):
-        await forwarder.ask(2, ASKED, 1000)
+        await forwarder.forward(2, ASKED, 1000)
 
 
 async def test_too_many_calls_are_refused_before_they_are_sent(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ async def test_too_many_calls_are_refused_before_they_are_sent(line: Line, monke
     forwarder = Forwarder(line, HandClock(), limits)
     task = await asking(forwarder, line)
     with pytest.raises(NotCarriedOut):
-        await forwarder.ask(2, ASKED, 1000)
+        await forwarder.forward(2, ASKED, 1000)
     assert limits.reached == {"calls_forwarded": 1}
     forwarder.answered(2, line.sent[0][1], NOTHING)
     assert len(line.sent) == 1

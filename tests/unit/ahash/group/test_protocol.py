@@ -401,8 +401,8 @@ def test_what_is_durable_goes_along_with_frames_and_asks_for_no_echo() -> None:
     one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     assert not sent(Beat, one.received(2, ack(200, 43), OPEN + 2)), "told a moment ago"
     told = Beat(0, 5, 41, END.vouched, 43, 43)
-    assert sent(Beat, one.tell(OPEN + 3), 3) == [told]
-    assert not sent(Beat, one.tell(OPEN + 3)), "they know"
+    assert sent(Beat, one.announce_durable(OPEN + 3), 3) == [told]
+    assert not sent(Beat, one.announce_durable(OPEN + 3)), "they know"
     assert not sent(Beat, one.tick(OPEN + PACE.tell_ms + 3)), "and need not be told again"
     two = follower()
     effects = two.received(2, Beat(0, 5, 41, END.vouched, 42, 42), OPEN + 1)
@@ -414,8 +414,8 @@ def test_frames_in_quick_succession_take_it_along_now_and_then_and_wake_nobody_e
     one = opened()
     one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     one.received(2, ack(200, 43), OPEN + 2)
-    assert not sent(Beat, one.tell(OPEN + 2), 3), "told a moment ago"
-    assert sent(Beat, one.tell(OPEN + 3), 3)
+    assert not sent(Beat, one.announce_durable(OPEN + 2), 3), "told a moment ago"
+    assert sent(Beat, one.announce_durable(OPEN + 3), 3)
     looked = one.next_wake(OPEN + 3)
     assert looked == OPEN + 3 + PACE.tell_ms, "looked at once more, as frames rarely come alone"
     one.event(SyncedCommit(44, LogPosition(5, 1, 300)), OPEN + 4)

@@ -428,7 +428,7 @@ async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) 
     )
     for tell in telling:
         record = membership.add(replica.membership, Dn(f"/CN={replica.membership.next_replica}"), f"h{tell}:1")
-        mastership._engine_tells(tell(membership.encode(record)))
+        mastership._engine_reports(tell(membership.encode(record)))
         await poll_async(lambda record=record: replica.membership == record, what="the record is gone by")
 
 

@@ -443,5 +443,5 @@ async def test_who_answers_in_the_place_of_another_is_refused(net: Net) -> None:
     net.ports[3] = 1
     await net.start(1, trust=link_trust(net.grid.replica(3)))
     await net.start(2)
-    await poll_async(lambda: net.nodes[2].links._said, what="a refusal")
+    await poll_async(lambda: net.nodes[2].links._logged, what="a refusal")
     assert net.nodes[2].heard.events == []

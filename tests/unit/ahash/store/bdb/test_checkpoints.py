@@ -92,7 +92,7 @@ def test_changed_pages_are_written_first_and_commits_go_on_meanwhile(env: Any, t
 def test_whoever_has_to_be_alone_with_the_library_gets_in_between(tree: Path) -> None:
     library, gate = Library(), Gate()
     pages = PageWriter(tree, gate, lambda: library)
-    asked = pages.ask()
+    asked = pages.request()
     poll(lambda: library.slices, 20, what="the first slice")
     came_in: list[int] = []
 
@@ -114,7 +114,7 @@ def test_whoever_has_to_be_alone_with_the_library_gets_in_between(tree: Path) ->
 def test_who_asks_while_pages_are_written_shares_that(tree: Path) -> None:
     library = Library()
     pages = PageWriter(tree, nullcontext(), lambda: library)
-    asked = [pages.ask() for _ in range(3)]
+    asked = [pages.request() for _ in range(3)]
     for _ in range(SLICES):
         library.go_on.release()
     poll(lambda: pages.has_done(max(asked)), 20, what="all of them")
@@ -125,7 +125,7 @@ def test_who_asks_while_pages_are_written_shares_that(tree: Path) -> None:
 def test_closing_waits_for_one_slice_at_most(tree: Path) -> None:
     library = Library()
     pages = PageWriter(tree, nullcontext(), lambda: library)
-    pages.ask()
+    pages.request()
     poll(lambda: library.slices, 20, what="the first slice")
     closing = threading.Thread(target=pages.close)
     closing.start()
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_is_left_to_the_checkpoint(tree: Path, trouble: E
 
     pages = PageWriter(tree, nullcontext(), broken)
     for _ in range(2):
-        asked = pages.ask()
+        asked = pages.request()
         poll(lambda asked=asked: pages.has_done(asked), 20, what="giving up")
     pages.close()
 

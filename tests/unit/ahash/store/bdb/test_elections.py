@@ -19,7 +19,7 @@ def test_who_lost_its_trust_while_it_waited_for_its_turn_does_not_vote() -> None
     elections.start()
     try:
         with elections.turn:
-            elections.ask(Order(sites=3, votes=2, wait_ms=10, valid_ms=77))
+            elections.request(Order(sites=3, votes=2, wait_ms=10, valid_ms=77))
             poll(lambda: elections._valid_ms == 77, what="it waits")
             refusal[0] = "opened again, and not trusted"
         assert failed.get(timeout=20) == ElectionFailed(refusal[0])
