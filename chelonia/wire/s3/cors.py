@@ -61,20 +61,20 @@ def check(rules: Sequence[CorsRule]) -> None:
 
 
 def allowed(
-    rules: Sequence[CorsRule], origin: str, method: str, asked: Sequence[str] | None = None
+    rules: Sequence[CorsRule], origin: str, method: str, headers: Sequence[str] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """Return the header fields of an answer to a page of an origin, by the first rule that allows it; (): none does.
 
-    Args: `asked`: the header fields that a preflight request announces; None: this is no preflight.
+    Args: `headers`: the header fields that a preflight request announces; None: this is no preflight.
     """
     for rule in rules:
         pattern = next((pattern for pattern in rule.origins if _fits(pattern, origin)), None)
-        if pattern is None or method not in rule.methods or not all(_may_send(rule, name) for name in asked or ()):
+        if pattern is None or method not in rule.methods or not all(_may_send(rule, name) for name in headers or ()):
             continue
         fields = [("Access-Control-Allow-Origin", "*" if pattern == "*" else origin)]
         fields.append(("Access-Control-Allow-Methods", ", ".join(rule.methods)))
-        if asked:
-            fields.append(("Access-Control-Allow-Headers", ", ".join(asked)))
+        if headers:
+            fields.append(("Access-Control-Allow-Headers", ", ".join(headers)))
         if rule.exposed:
             fields.append(("Access-Control-Expose-Headers", ", ".join(rule.exposed)))
         if rule.max_age_s >= 0:

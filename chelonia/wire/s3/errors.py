@@ -104,18 +104,18 @@ def status_of(code: str) -> int:
     return CODES[code][0]
 
 
-def error_body(error: CheloniaError, resource: str, request_id: str, asked: Iterable[str] = ()) -> bytes:
+def error_body(error: CheloniaError, resource: str, request_id: str, headers: Iterable[str] = ()) -> bytes:
     """Return the XML of an error.
 
     Args:
-        resource: the requested path; `asked`: names of the request's header fields.
+        resource: the requested path; `headers`: names of the request's header fields.
     """
     # A failed condition is named if it was the only one: by it and the message fsspec's s3fs sees that a file exists.
     code, cause = code_of(error), error.cause or error.op or error.kind.value
     conditions: list[str] = []
     if code == "PreconditionFailed":
         cause = f"At least one of the pre-conditions you specified did not hold: {cause}"
-        conditions = [CONDITIONS[name.lower()] for name in asked if name.lower() in CONDITIONS]
+        conditions = [CONDITIONS[name.lower()] for name in headers if name.lower() in CONDITIONS]
     fields = [("Code", code), ("Message", cause), ("Resource", resource), ("RequestId", request_id)]
     fields += [("Condition", name) for name in conditions if len(conditions) == 1]
     elements = "".join(leaf(name, text) for name, text in fields)
