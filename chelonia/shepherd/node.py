@@ -42,7 +42,7 @@ REPORTED = "reported_boot"
 """Key in `ShepherdState.extra` of the boot that reports are numbered by, where it is not that of a start."""
 BOOTS = "boots"
 """Key in `ShepherdState.extra` of the boots before this one, newest first, separated by blanks."""
-TOLD_TOGETHER = 30
+LOGGED_TOGETHER = 30
 """Replicas that one log line names: some 4 KiB."""
 
 
@@ -190,10 +190,10 @@ class ShepherdNode:
             self.index.put(held)
             self.report(held.reference, delay_ms)
         self.journal.outdated(self.ports.clock.monotonic_ms(), self.settings.uncommitted_report_ms)
-        for start in range(0, len(kept), TOLD_TOGETHER):
-            some = kept[start : start + TOLD_TOGETHER]
-            told = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in some])
-            log.info("stored %s", told)
+        for start in range(0, len(kept), LOGGED_TOGETHER):
+            some = kept[start : start + LOGGED_TOGETHER]
+            described = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in some])
+            log.info("stored %s", described)
 
     def describe(self, reference: ReferenceId) -> ReportedReplica | None:
         """Return a replica as a report describes it now, None when it is not here."""
@@ -269,7 +269,7 @@ class ShepherdNode:
     async def erase(self, reference: ReferenceId) -> None:
         """Erase a replica by order, wherever it is. Raises: UNAVAILABLE; a replica that may be left is checked."""
         held = self.index.remove(reference)
-        if held is not None and self.journal.may_be_told(reference):
+        if held is not None and self.journal.may_be_reported(reference):
             self.index.miss(reference)
         try:
             await self.ports.blobs.erase(reference)

@@ -82,12 +82,12 @@ class CallBatches(Generic[Q, A]):
                     each.answer.set_exception(error)
                 return
             pause_ms = backoff.failed()
-            kinds = [getattr(told, "kind", None) for told in answers]
+            kinds = [getattr(answer, "kind", None) for answer in answers]
             passing = [each for each, kind in zip(batch, kinds, strict=True) if kind in self._passing]
             over = self._clock.monotonic_ms() + pause_ms > give_up_ms or not still_wanted(passing)
-            for each, told, refused in zip(batch, answers, kinds, strict=True):
+            for each, answer, refused in zip(batch, answers, kinds, strict=True):
                 if not each.answer.done() and (over or not refused):
-                    each.answer.set_result(told)
+                    each.answer.set_result(answer)
             if not still_wanted(batch):
                 return
             await self._clock.sleep(pause_ms)

@@ -57,10 +57,12 @@ class FileReader:
     async def _read(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         at, end, refused_at = span.offset, span.end, -1
         while at < end:
-            if at >= _told(there) or at == refused_at:
+            if at >= _known_until(there) or at == refused_at:
                 there = await self._again(there, ByteRange(at, end - at))
             try:
-                async with aclosing(self._as_told(there, ByteRange(at, min(end, _told(there)) - at))) as chunks:
+                async with aclosing(
+                    self._read_extents(there, ByteRange(at, min(end, _known_until(there)) - at))
+                ) as chunks:
                     async for chunk in chunks:
                         yield chunk
                         at += len(chunk)
@@ -69,7 +71,7 @@ class FileReader:
                     raise
                 refused_at = at  # the reader is slower than tickets last
 
-    async def _as_told(self, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
+    async def _read_extents(self, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of `span`, whose extents `there` has."""
         at, whole = span.offset, (Extent(0, span.end, BlobId("")),)
         for extent in whole if there.sources else there.extents:
@@ -91,13 +93,13 @@ class FileReader:
     async def _again(self, there: Looked, span: ByteRange) -> Looked:
         (looked,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
         answer = good(looked, "get")
-        if answer.attributes.etag != there.attributes.etag or _told(answer) <= span.offset:
+        if answer.attributes.etag != there.attributes.etag or _known_until(answer) <= span.offset:
             cause = "the file has changed while it was read; read it again"
             raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)
         return answer
 
 
-def _told(there: Looked) -> int:
+def _known_until(there: Looked) -> int:
     """The byte up to which the look says where bytes are."""
     return there.attributes.size if there.sources else there.told
 

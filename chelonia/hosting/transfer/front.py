@@ -181,7 +181,7 @@ class _Reading:
         self._spans = spans
         self._bytes = sum(span.length for span in spans)
         self.size = 0
-        self._sum = self._told = ""
+        self._sum = self._digest = ""
         self._held: HeldBytes | None = None
 
     @property
@@ -212,11 +212,11 @@ class _Reading:
         head = answer.headers
         _, _, total = head.get("Content-Range", f"/{answer.length}").rpartition("/")
         if self._begins and total == str(self._bytes):
-            told = parse_digests(repr_digest=head.get("Repr-Digest", ""))
-            self._sum = self._sum or ("crc64nvme" if told.crc64nvme else "sha256" if told.sha256 else "")
+            digests = parse_digests(repr_digest=head.get("Repr-Digest", ""))
+            self._sum = self._sum or ("crc64nvme" if digests.crc64nvme else "sha256" if digests.sha256 else "")
             if self._sum:
                 self._held = self._held or HeldBytes("", bounds.READ_HELD_AT_DOORS_BYTES, hash_named(self._sum))
-                self._told = getattr(told, self._sum) or self._told
+                self._digest = getattr(digests, self._sum) or self._digest
 
     def take(self, chunk: bytes) -> Iterator[bytes]:
         """Take the next bytes; yields those that may be handed over. Raises: CHECKSUM; then `chunk` does not count."""
@@ -225,7 +225,7 @@ class _Reading:
 
     def check(self) -> None:
         """Check that all bytes are right. Raises: CHECKSUM."""
-        if self._held is not None and self._held.digest() != self._told:
+        if self._held is not None and self._held.digest() != self._digest:
             raise CheloniaError(Kind.CHECKSUM, "get", cause="the bytes do not have the checksum that was told of them")
 
     def start_over(self) -> None:

@@ -26,7 +26,7 @@ FEW: Final = 3
 MOST: Final = 256
 """Files open at once: a process may have 1024."""
 _SYNCED_WHOLE: Final = ("ext3", "ext4", "xfs")
-_TELLS_SINCE: Final = (5, 8)
+_REPORTS_SINCE: Final = (5, 8)
 """The first Linux whose `syncfs` fails when bytes could not be written."""
 
 _Waiting = tuple[PartFile, float | None, "asyncio.Future[None]"]
@@ -62,8 +62,8 @@ class Landing:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 files = [(part, mtime_s) for part, mtime_s, _ in batch]
-                told = await _finished(asyncio.get_running_loop().run_in_executor(None, _landed, files))
-                for (_, _, landed), error in zip(batch, told, strict=True):
+                errors = await _finished(asyncio.get_running_loop().run_in_executor(None, _landed, files))
+                for (_, _, landed), error in zip(batch, errors, strict=True):
                     if not landed.done():
                         landed.set_result(None) if error is None else landed.set_exception(error)
         finally:
@@ -113,7 +113,7 @@ def _sync_all(parts: Sequence[PartFile]) -> bool:
 def _knows(device: int) -> bool:
     """Whether a sync of this file system reports every failed write."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    if not sys.platform.startswith("linux") or release is None or (int(release[1]), int(release[2])) < _TELLS_SINCE:
+    if not sys.platform.startswith("linux") or release is None or (int(release[1]), int(release[2])) < _REPORTS_SINCE:
         return False
     mounted = f" {os.major(device)}:{os.minor(device)} "
     try:

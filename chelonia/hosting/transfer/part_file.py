@@ -122,11 +122,11 @@ def _goes_on(error: BaseException) -> bool:
 
 def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
     """The file of these bytes, locked; those of other bytes for the same target are removed. None: it is not free."""
-    ours = f"{_PREFIX}{_digest(target.name)}."
-    path = target.with_name(f"{ours}{_digest(whole)}{_SUFFIX}")
+    prefix = f"{_PREFIX}{_digest(target.name)}."
+    path = target.with_name(f"{prefix}{_digest(whole)}{_SUFFIX}")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
-            if entry.name.startswith(ours) and entry.name != path.name and (other := _locked(Path(entry.path))):
+            if entry.name.startswith(prefix) and entry.name != path.name and (other := _locked(Path(entry.path))):
                 with other:
                     os.unlink(entry.path)
     file = _locked(path, os.O_CREAT)

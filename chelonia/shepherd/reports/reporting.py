@@ -185,7 +185,7 @@ class Reporting:
     def _proven_generation(self) -> int:
         """The generation under which every difference has been reported and accepted, 0 when there is none."""
         generation = self._node.state.generation
-        return generation if self._how.proven(generation) and self._node.journal.told(self._how.at_ms) else 0
+        return generation if self._how.proven(generation) and self._node.journal.all_accepted(self._how.at_ms) else 0
 
     async def report_once(self) -> bool:
         """Compare the inventory if need be and send one report; returns whether there may be more to do at once."""
@@ -209,7 +209,7 @@ class Reporting:
             await node.ports.clock.sleep(node.settings.report_retry_ms)
             return True
         self._goes_on()
-        await self._heard(answer)
+        await self._take_answer(answer)
         return True
 
     def _goes_on(self) -> None:
@@ -238,12 +238,12 @@ class Reporting:
         lost, stock.lost = stock.lost, {}
         if not differences:
             return
-        self._differences = len(stock.untold) + len(node.index.missing)
-        for reference in stock.untold:
+        self._differences = len(stock.unreported) + len(node.index.missing)
+        for reference in stock.unreported:
             node.report(reference)
-        self._tell_missing(lost, ordered=marks.may_have_erased(believed, node.found))
+        self._report_missing(lost, ordered=marks.may_have_erased(believed, node.found))
 
-    def _tell_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
+    def _report_missing(self, lost: Mapping[ReferenceId, bytes], *, ordered: bool) -> None:
         """Report noted replicas that are missing. `lost`: rows of listed ones; `ordered`: some may have been erased."""
         node = self._node
         unordered = "it was damaged, or it was not settled that the namespace lists it"
@@ -263,7 +263,7 @@ class Reporting:
         node = self._node  # once all sizes are checked, the differences from the notes are all there is to report
         if not node.measured or not self._how.looked_at(node.ports.clock.monotonic_ms()):
             return
-        self.reconciled, self._stock.untold = f"differences={self._differences}", {}
+        self.reconciled, self._stock.unreported = f"differences={self._differences}", {}
         log.info("inventory compared by %s replicas=%d", self.reconciled, len(node.index))
 
     def _why_compare(self) -> str:
@@ -338,7 +338,7 @@ class Reporting:
         if fresh:
             node.news.set()
 
-    async def _heard(self, answer: ReportAnswer) -> None:
+    async def _take_answer(self, answer: ReportAnswer) -> None:
         settled = self._node.journal.answered(answer.accepted)
         if settled.diverged:
             log.info("reports diverged accepted=%d; the inventory is compared again", answer.accepted)
@@ -443,7 +443,7 @@ class Reporting:
             await self._keep_mark()
             await self._compare_pages()
         for reference in missing:
-            if not node.journal.tells_gone(reference):
+            if not node.journal.reports_gone(reference):
                 node.index.told_missing(reference)  # nobody has it listed
         if self._replaced and self._missing:
             text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
@@ -452,7 +452,7 @@ class Reporting:
         now_ms = node.ports.clock.monotonic_ms()
         self._how.compared(generation, now_ms)
         self._whole = (node.ports.clock.now_ms(), now_ms)
-        self.reconciled, self._stock.untold = f"whole: {why}", {}
+        self.reconciled, self._stock.unreported = f"whole: {why}", {}
         text = "inventory compared whole replicas=%d to_report=%d because=%s"
         log.info(text, len(node.index), len(node.journal), why)
 

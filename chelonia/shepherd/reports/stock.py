@@ -41,7 +41,7 @@ class Stock:
         self._node = node
         self.mark: NoteMark | None = None
         """The last mark that is durable."""
-        self.untold: dict[ReferenceId, None] = {}
+        self.unreported: dict[ReferenceId, None] = {}
         """Replicas that a start found and has to report, as the notes have them otherwise or not at all."""
         self.lost: dict[ReferenceId, bytes] = {}
         """Rows of replicas that are noted as listed and that a start did not find."""
@@ -71,7 +71,7 @@ class Stock:
         for reference in unsure:
             node.index.miss(reference)
         self._behind = notes.behind + max(noted - len(node.index), 0)
-        read, missing = len(self.untold), len(node.index.missing)
+        read, missing = len(self.unreported), len(node.index.missing)
         text = "shepherd started boot=%d replicas=%d records_read=%d missing=%d"
         log.info(text, node.state.boot, len(node.index), read, missing)
 
@@ -106,7 +106,7 @@ class Stock:
             log.warning("replica damaged reference=%s blob=%s; it will be checked", held.reference, held.blob)
             node.suspect(held.reference)
         node.index.put(held)
-        self.untold[held.reference] = None
+        self.unreported[held.reference] = None
 
     async def measure(self) -> None:
         """Check all replicas' sizes, once after a start and after each absence of the disk. Raises: UNAVAILABLE."""

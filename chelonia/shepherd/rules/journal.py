@@ -72,7 +72,7 @@ class Journal:
         self._gone[reference] = gone(reference, blob)
         self.note(reference, due_ms)
 
-    def may_be_told(self, reference: ReferenceId) -> bool:
+    def may_be_reported(self, reference: ReferenceId) -> bool:
         """Whether a report that names this replica may still be applied: the one in flight, or one of an earlier boot.
         The latter can be applied until one of this boot is accepted."""
         flying = self._flight.replicas if self._flight is not None else ()
@@ -82,21 +82,21 @@ class Journal:
         """Forget a replica erased by order; returns whether it will be reported as gone."""
         self.forget(reference)
         # Else a report that says it is alive could be applied after the order was closed, and have the last word.
-        followed = self.may_be_told(reference)
+        followed = self.may_be_reported(reference)
         if followed:
             self.note_gone(reference, blob, due_ms)
         return followed
 
-    def tells_gone(self, reference: ReferenceId) -> bool:
+    def reports_gone(self, reference: ReferenceId) -> bool:
         """Whether a report that this replica is missing is still to be accepted."""
         assert reference not in self._gone or reference in self._due, "what is gone is told when it is due"
         flying = self._flight.replicas if self._flight is not None else ()
         return reference in self._gone or any(r.reference == reference for r in flying)
 
-    def outdated(self, now_ms: int, apart_ms: int) -> None:
-        """Send a report, empty if nothing is due, now or `apart_ms` after the last new one: a receipt was given."""
+    def outdated(self, now_ms: int, interval_ms: int) -> None:
+        """Send a report, empty if nothing is due, now or `interval_ms` after the last new one: a receipt was given."""
         if self._stale_ms is None:
-            self._stale_ms = max(now_ms, self._taken_ms + apart_ms)
+            self._stale_ms = max(now_ms, self._taken_ms + interval_ms)
 
     @property
     def sent(self) -> int:
@@ -120,7 +120,7 @@ class Journal:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def told(self, until_ms: int) -> bool:
+    def all_accepted(self, until_ms: int) -> bool:
         """Whether all that was due by `until_ms` (monotonic) has been accepted, the first report of the boot too."""
         if not self.accepted or (self._flight is not None and self._flight_due <= until_ms):
             return False

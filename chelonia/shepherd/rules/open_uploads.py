@@ -102,8 +102,8 @@ class OpenUploads:
 
     def forgotten(self) -> list[ReferenceId]:
         """Return the uploads forgotten since the last call: their tickets are no longer good."""
-        told, self._forgotten = self._forgotten, []
-        return told
+        references, self._forgotten = self._forgotten, []
+        return references
 
     def _set_idle(self, upload: TicketedUpload) -> None:
         self._put(self._take(upload.reference), _State.IDLE)

@@ -73,13 +73,13 @@ class LocalBlobs:
         self._root = root
         self._small_bytes_max = small_bytes_max
         self._begun = self._scanned = False
-        self._saying = threading.Lock()
+        self._identity_lock = threading.Lock()
         """Lock of writes to the store's identity."""
         self._erasing = asyncio.Lock()
         self._to_erase: dict[ReferenceId, None] = {}
         self._erased = set[ReferenceId]()
         try:
-            self._segments = BlobSegments(root, self._say_segments, segment_bytes)
+            self._segments = BlobSegments(root, self._note_segments, segment_bytes)
             self._check_segments()
             self._small_files = SmallFiles(files, self._segments, small_bytes_max)
         except BaseException:
@@ -115,23 +115,23 @@ class LocalBlobs:
         return found
 
     async def identify(self, identity: StoreIdentity) -> None:
-        def say() -> None:
-            with self._saying:  # the first segment may be noted in the identity before `in_use` is true
+        def write() -> None:
+            with self._identity_lock:  # the first segment may be noted in the identity before `in_use` is true
                 has_segments = self._segments.in_use or store_state.has_segments(self._root)
                 store_state.write_identity(self._root, identity, segments=has_segments)
 
-        await self._files.run(say)
+        await self._files.run(write)
 
     def _check_segments(self) -> None:
         """Raises: BAD_CONFIG when the identity says that there are segments, and there are none."""
         if self._segments.in_use:
-            self._say_segments()
+            self._note_segments()
         elif store_state.has_segments(self._root):
             raise CheloniaError(Kind.BAD_CONFIG, "open store", str(self._root), f"{_GONE}: {store_state.PUT_BACK}")
 
-    def _say_segments(self) -> None:
+    def _note_segments(self) -> None:
         """Note in the identity that the store is not complete without its segments."""
-        with self._saying:
+        with self._identity_lock:
             if not store_state.has_segments(self._root):
                 identity = store_state.read_identity(self._root)
                 if identity is not None:

@@ -78,20 +78,20 @@ class SmallBlobs:
         given = await asyncio.gather(*writing, return_exceptions=True)
         if any(isinstance(each, CheloniaError) for each in given):
             await node.disk.look(hard=True)
-        told = map(_outcome, given)
-        return tuple(each if isinstance(each, StoreOutcome) else next(told) for each in checked)
+        outcomes = map(_outcome, given)
+        return tuple(each if isinstance(each, StoreOutcome) else next(outcomes) for each in checked)
 
     async def fetch(self, references: Sequence[ReferenceId]) -> tuple[FetchOutcome, ...]:
         """Read whole replicas, checked; one outcome each, in order. Raises: TOO_LARGE."""
         found = [self._node.index.get(reference) for reference in references]
         _check_size("fetch", sum([held.size for held in found if held is not None]))
-        told = list[FetchOutcome | None]()
+        outcomes = list[FetchOutcome | None]()
         for reference, held in zip(references, found, strict=True):
             await self._breathe(held.size if held is not None else 0)
-            told.append(self._at_once(reference, held))
-        reading = [held for held, outcome in zip(found, told, strict=True) if held is not None and outcome is None]
+            outcomes.append(self._at_once(reference, held))
+        reading = [held for held, outcome in zip(found, outcomes, strict=True) if held is not None and outcome is None]
         read = iter(await asyncio.gather(*map(self._read, reading)) if reading else ())
-        return tuple([next(read) if outcome is None else outcome for outcome in told])
+        return tuple([next(read) if outcome is None else outcome for outcome in outcomes])
 
     async def sums(self, reference: ReferenceId) -> MeasuredOutcome:
         """Return size and checksums from the record of a replica that is alive; else empty."""

@@ -129,16 +129,16 @@ def test_a_report_not_accepted_is_repeated_and_a_repeats_answer_says_so() -> Non
 def test_what_is_told_stays_so_while_later_changes_are_on_their_way() -> None:
     book = begun()
     book.note(A, 5)
-    assert not book.told(5)
+    assert not book.all_accepted(5)
     book.take(5, 10, alive)
-    assert not book.told(5), "on its way, not accepted"
+    assert not book.all_accepted(5), "on its way, not accepted"
     book.answered(3)
-    assert book.told(5)
+    assert book.all_accepted(5)
     book.note(B, 6)
-    assert book.told(5)
+    assert book.all_accepted(5)
     book.take(6, 10, alive)
-    assert book.told(5)
-    assert not book.told(6)
+    assert book.all_accepted(5)
+    assert not book.all_accepted(6)
 
 
 def test_a_number_from_another_past_renumbers_the_content() -> None:
@@ -163,7 +163,7 @@ def test_what_was_in_flight_when_numbers_begin_anew_comes_behind_the_first(boot:
         assert book.answered(0).diverged
     else:
         book.begin_anew(boot)
-    assert not book.told(0)
+    assert not book.all_accepted(0)
     first = book.take(1, 10, here(A))
     assert first is not None
     assert (first.boot, first.number, first.replicas) == (boot, 1, ())
@@ -223,11 +223,11 @@ def test_an_empty_report_moves_the_numbers_now_or_a_while_after_the_last() -> No
     book = begun()
     book.outdated(1_000, 500)
     assert book.next_due() == 1_000
-    assert book.told(2_000), "nothing has to be told"
+    assert book.all_accepted(2_000), "nothing has to be told"
     report = book.take(1_000, 10, alive)
     assert report is not None
     assert (report.number, report.replicas, book.sent) == (3, (), 3)
-    assert book.told(999), "nor does what is on its way tell anything"
+    assert book.all_accepted(999), "nor does what is on its way tell anything"
     book.outdated(1_100, 500)
     book.answered(3)
     assert book.take(1_499, 10, alive) is None
@@ -241,13 +241,13 @@ def test_a_boot_sends_a_first_report_though_it_has_nothing_to_tell() -> None:
     """Until it is taken, a report of an earlier boot that was late could still be. A second one, which has a mark, is
     sent at once."""
     book = journal()
-    assert book.told(0) is False
+    assert book.all_accepted(0) is False
     for number in (1, 2):
         report = book.take(5, 10, alive)
         assert report is not None
         assert (report.number, report.replicas) == (number, ())
         book.answered(number)
-        assert book.told(0) is True
+        assert book.all_accepted(0) is True
     assert book.take(5, 10, alive) is None
 
 
@@ -265,9 +265,9 @@ def test_what_is_erased_before_the_first_report_is_told_as_gone() -> None:
 def test_what_came_back_and_was_listed_otherwise_is_told_as_gone_no_more() -> None:
     book = begun()
     book.note_gone(A, FACTS.blob, 0)
-    assert book.tells_gone(A)
+    assert book.reports_gone(A)
     book.forget(A)
-    assert not book.tells_gone(A)
+    assert not book.reports_gone(A)
     book.note(A, 0)
     assert book.take(0, 10, lambda reference: None) is None, "nothing is left of the news that it is gone"
 
