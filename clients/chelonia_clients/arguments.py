@@ -213,8 +213,8 @@ class _OptionReader:
         if long := next((flag.name for flag in GLOBAL if flag.short == name), ""):
             return UsageError(f"option {name} stands before the verb; behind it, {long}")
         near = difflib.get_close_matches(name, self._known, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        return UsageError(f"option {name} is not known here (a name that begins with - goes after --){meant}")
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return UsageError(f"option {name} is not known here (a name that begins with - goes after --){hint}")
 
 
 def _is_negative_number(word: str) -> bool:

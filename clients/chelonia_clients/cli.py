@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out.failure(lost.error)
         return out.exit_code
     except KeyboardInterrupt:
-        out.tell("chelonia: interrupted")
+        out.notify("chelonia: interrupted")
         return INTERRUPTED
 
 
@@ -93,9 +93,9 @@ def run(argv: Sequence[str], out: Output) -> int:
         out.verbose = len(before.flags.get("--verbose", ()))
         return _dispatch(before, word, rest, out)
     except UsageError as error:
-        out.tell(f"chelonia: {error.cause}")
+        out.notify(f"chelonia: {error.cause}")
         verb = find_verb(word) if word else None
-        out.tell(f"Try `chelonia help{f' {verb.name}' if verb else ''}`.")
+        out.notify(f"Try `chelonia help{f' {verb.name}' if verb else ''}`.")
         return _refused(error, word, out)
 
 
@@ -110,10 +110,10 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
         word, rest = "version", ()
     if not word:
         if not before.has("--help"):
-            out.tell(*usage())
+            out.notify(*usage())
             return _refused(UsageError("no verb was given; `chelonia help` lists them"), word, out)
         out.as_json = False
-        out.say(*usage())
+        out.write(*usage())
         return 0
     verb = find_verb(word)
     if verb is None:
@@ -124,13 +124,13 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     out.verbose = len(options.flags.get("--verbose", ()))
     if options.has("--help"):
         out.as_json = False
-        out.say(*usage_of(verb))
+        out.write(*usage_of(verb))
         return 0
     if options.has("--insecure"):
         raise UsageError(INSECURE)
     least, most = verb.operands
     if len(arguments.operands) < least or (0 <= most < len(arguments.operands)):
-        out.tell(*_usage(verb))
+        out.notify(*_usage(verb))
         cause = f"wrong number of arguments; usage: chelonia {verb.name} {verb.synopsis}".rstrip()
         return _refused(UsageError(cause), verb.name, out)
     from chelonia_clients.session import Session  # not above: help needs none of it
@@ -148,12 +148,12 @@ def _run_verb(verb: Verb, session: Session, arguments: Arguments) -> int:
     except (BrokenPipeError, AnswerLost):
         raise
     except KeyboardInterrupt as error:
-        out.tell("chelonia: interrupted")
+        out.notify("chelonia: interrupted")
         out.blame(CheloniaError(Kind.CANCELLED, verb.name, cause="interrupted"))
         out.exit_code = 128 + error.number if isinstance(error, Terminated) else INTERRUPTED
     except UsageError as error:
-        out.tell(f"chelonia: {error.cause}")
-        out.tell(*_usage(verb, arguments.operands))
+        out.notify(f"chelonia: {error.cause}")
+        out.notify(*_usage(verb, arguments.operands))
         out.exit_code = int(ExitCode.USAGE)
         out.blame(error)
     except Exception as error:
@@ -260,7 +260,9 @@ def _usage(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
 
 
 def _begins(way: Sequence[str], operands: Sequence[str]) -> bool:
-    return len(way) >= len(operands) and all(said in word.split("|") for word, said in zip(way, operands, strict=False))
+    return len(way) >= len(operands) and all(
+        operand in word.split("|") for word, operand in zip(way, operands, strict=False)
+    )
 
 
 def _example(text: str) -> str:
@@ -270,12 +272,12 @@ def _example(text: str) -> str:
 async def help_(session: Session, arguments: Arguments) -> None:
     """Print the usage of the command, or of one verb (`help`)."""
     if not arguments.operands:
-        session.out.say(*usage())
+        session.out.write(*usage())
         return
     verb = find_verb(arguments.operands[0])
     if verb is None:
         raise UsageError(f"there is no verb {arguments.operands[0]!r}.{suggest(arguments.operands[0])}")
-    session.out.say(*usage_of(verb))
+    session.out.write(*usage_of(verb))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ class Client:
         self.trouble = trouble
         self.remark: Callable[[str], None] = lambda note: None
         """Called with a note of the cluster to the user about a change that was made."""
-        self.whose = ""
+        self.account = ""
         """The cluster and the user, for notes on this machine; "" when not known."""
 
     async def __aenter__(self) -> Client:

@@ -42,7 +42,7 @@ from chelonia.hosting.net.tls import TlsSettings, TlsStore
 from chelonia_clients.client import Client
 from chelonia_clients.settings import Settings, Wish, settle
 from chelonia_clients.waiting import WaitingNotes, keep_quiet
-from chelonia_clients.watch import Teller, WatchedCompact
+from chelonia_clients.watch import LinePrinter, WatchedCompact
 
 if TYPE_CHECKING:
     from chelonia.core.ports.access_keys import AccessKeys
@@ -60,7 +60,7 @@ class ConnectionPlan(msgspec.Struct, frozen=True):
 
 
 def from_environment(
-    wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: Teller | None = None
+    wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: LinePrinter | None = None
 ) -> Client:
     """Make a client from the caller's wish, the environment and the user's files; use it in one event loop.
 
@@ -78,8 +78,8 @@ def settle_here(wish: Wish, environ: Mapping[str, str] | None = None) -> Setting
 def open_client(
     settings: Settings,
     environ: Mapping[str, str] | None = None,
-    trace: Teller | None = None,
-    note: Teller | None = None,
+    trace: LinePrinter | None = None,
+    note: LinePrinter | None = None,
     *,
     strong: bool = True,
 ) -> Client:
@@ -95,11 +95,11 @@ def open_client(
     link = replace(_link(http, trace, waiting), strong=strong)
     ports = remote_bartender(link, bartenders), remote_files(link, bartenders)
     client = Client(*ports, http, trouble=waiting or keep_quiet)
-    client.whose = " ".join((*sorted(bartenders), plan.credential.dn if plan.credential else ANONYMOUS))
+    client.account = " ".join((*sorted(bartenders), plan.credential.dn if plan.credential else ANONYMOUS))
     return client
 
 
-def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) -> Link:
+def _link(http: HttpClient, trace: LinePrinter | None, waiting: WaitingNotes | None) -> Link:
     """Channels over existing connections; messages go to `trace` too, missing answers are notified to `waiting`."""
     packed = http.compact
     if trace is not None or waiting is not None:
@@ -109,7 +109,7 @@ def _link(http: HttpClient, trace: Teller | None, waiting: WaitingNotes | None) 
 
 
 def administrator_from_environment(
-    wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: Teller | None = None
+    wish: Wish | None = None, environ: Mapping[str, str] | None = None, trace: LinePrinter | None = None
 ) -> Administrator:
     """Make an administrator's connection, with the administrator's credential where a cluster file is used.
 
@@ -121,7 +121,7 @@ def administrator_from_environment(
 
 
 def open_administrator(
-    http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
+    http: HttpClient, settings: Settings, trace: LinePrinter | None = None, note: LinePrinter | None = None
 ) -> Administrator:
     """Make an administrator's ports on existing connections. Args: `note` as for `open_client`."""
     from chelonia_clients.administrator import Administrator  # users' commands load none of it
@@ -137,7 +137,7 @@ def open_administrator(
 
 
 def open_keys(
-    http: HttpClient, settings: Settings, trace: Teller | None = None, note: Teller | None = None
+    http: HttpClient, settings: Settings, trace: LinePrinter | None = None, note: LinePrinter | None = None
 ) -> AccessKeys:
     """Make the port of access keys on existing connections. Args: `note` as for `open_client`."""
     link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)

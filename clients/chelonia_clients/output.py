@@ -54,18 +54,18 @@ class Output:
     before: Callable[[], None] | None = None
     """Clears the terminal's last line, before anything is written there."""
 
-    def say(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         """Print lines of the answer, for people. Raises: AnswerLost, BrokenPipeError."""
         if not self.as_json:
-            self._write("".join(printable(line) + "\n" for line in lines))
+            self._write_text("".join(printable(line) + "\n" for line in lines))
 
     def emit(self, text: str) -> None:
         """Print text for programs, unescaped. Raises: AnswerLost, BrokenPipeError; BAD_CONFIG if it has no encoding."""
         if not self.as_json:
             _check_letters(text, self.stdout.encoding or "utf-8")
-            self._write(text)
+            self._write_text(text)
 
-    def tell(self, *lines: str) -> None:
+    def notify(self, *lines: str) -> None:
         """Print lines about the work, for people."""
         if self.before is not None:
             self.before()
@@ -88,10 +88,10 @@ class Output:
     def failure(self, error: CheloniaError, line: str = "", **facts: Any) -> None:
         """Report a failure: `line` as the original has it (stdout), the cause on stderr, and its exit code."""
         if line:
-            self.say(line)
-        self.tell(describe(error))
+            self.write(line)
+        self.notify(describe(error))
         if error.kind in (Kind.UNTRUSTED, Kind.EXPIRED) and self.error is None:
-            self.tell("`chelonia doctor` looks at certificates, CAs and clocks, and names the cure.")
+            self.notify("`chelonia doctor` looks at certificates, CAs and clocks, and names the cure.")
         self.blame(error)
         if self.as_json:
             self.results.append({"ok": False, **facts, "error": error_facts(error)})
@@ -107,9 +107,9 @@ class Output:
             head = {"verb": verb, "ok": self.exit_code == 0, "exit_code": self.exit_code}
             why = {"error": self.error} if self.error is not None else {}
             whole = {**head, **why, "results": self.results, **self.document}
-            self._write(json.dumps(whole, indent=2) + "\n")
+            self._write_text(json.dumps(whole, indent=2) + "\n")
 
-    def _write(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         with answering():
             if self.before is not None and self.stdout.isatty():
                 self.before()
@@ -120,8 +120,8 @@ def _check_letters(text: str, encoding: str) -> None:
     try:
         text.encode(encoding)
     except UnicodeEncodeError as error:
-        what = printable(excerpt(text[error.start : error.end]))
-        cause = f"{encoding}, the encoding of this locale, has no letters for {what}; LC_ALL=C.UTF-8 has all"
+        letters = printable(excerpt(text[error.start : error.end]))
+        cause = f"{encoding}, the encoding of this locale, has no letters for {letters}; LC_ALL=C.UTF-8 has all"
         raise CheloniaError(Kind.BAD_CONFIG, "write", "standard output", cause) from error
 
 
@@ -136,9 +136,9 @@ def record_facts(record: object) -> dict[str, Any]:
 def describe(error: CheloniaError) -> str:
     """Return one line: `chelonia: <op> '<subject>': <cause> (<kind>)`."""
     quoted = error.subject if error.subject.startswith(("'", '"')) else f"'{error.subject}'"
-    what = error.op + (f" {quoted}" if error.subject else "")
+    action = error.op + (f" {quoted}" if error.subject else "")
     cause = error.cause.removeprefix(f"{error.subject}: ") if error.subject else error.cause
-    parts = ["chelonia", what.strip(), cause or "failed"]
+    parts = ["chelonia", action.strip(), cause or "failed"]
     return ": ".join(part for part in parts if part) + f" ({error.kind.value})"
 
 
@@ -172,9 +172,9 @@ def human_size(size: int) -> str:
     return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count in words: 1 file, 2 files."""
-    return f"{count} {what}" + ("" if count == 1 else "s")
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -43,25 +43,25 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
 
     Raises: NOT_FOUND, DENIED.
     """
-    metadata, paths, doomed, shared = await client.stat(ln), Paths(client), RemovalPlan(), list[str]()
+    metadata, paths, plan, shared = await client.stat(ln), Paths(client), RemovalPlan(), list[str]()
     if metadata.get("entry", {}).get("type") != "collection":
-        doomed.names.append(ln)
-        doomed.size = int(metadata.get("states", {}).get("size", "0") or 0)
-        doomed.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
-        return doomed
-    doomed.collections.append(ln)
+        plan.names.append(ln)
+        plan.size = int(metadata.get("states", {}).get("size", "0") or 0)
+        plan.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
+        return plan
+    plan.collections.append(ln)
     named = client.list(ln, recursive=True, needed=WITH_PARENTS) if all_names else client.names(ln, recursive=True)
     async for entry in named:
         name = to_ln(ln, entry.name.split("/"))
         if entry.type == "collection":
-            doomed.collections.append(name)
+            plan.collections.append(name)
             continue
-        doomed.names.append(name)
-        doomed.size += max(0, entry.size)
+        plan.names.append(name)
+        plan.size += max(0, entry.size)
         if all_names and len(entry.metadata.get("parents", {})) > 1:
             shared += await paths.all_of(entry.metadata)
-    doomed.elsewhere = sorted(set(shared) - set(doomed.names))
-    return doomed
+    plan.elsewhere = sorted(set(shared) - set(plan.names))
+    return plan
 
 
 async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[str]:

@@ -70,9 +70,9 @@ class UploadNote:
 
 
 @contextmanager
-def noted(directory: Path, what: str) -> Iterator[UploadNote]:
-    """Yield the note of `what`, for one process at a time; remove it when it names no upload any more."""
-    path = directory / hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()
+def noted(directory: Path, key: str) -> Iterator[UploadNote]:
+    """Yield the note of `key`, for one process at a time; remove it when it names no upload any more."""
+    path = directory / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in directory.iterdir():
@@ -123,7 +123,7 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
     Raises: as `upload`; OSError when the file changes meanwhile.
     """
     found = await asyncio.to_thread(os.stat, path)
-    with noted(notes_directory(os.environ), f"{client.whose} {ln} {found.st_dev} {found.st_ino}") as note:
+    with noted(notes_directory(os.environ), f"{client.account} {ln} {found.st_dev} {found.st_ino}") as note:
         upload = _FileUpload(client, path, ln, found, wish)
         there = await upload.resumed(note)
         goes_on = note.upload != ""

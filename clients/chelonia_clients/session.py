@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chelonia.core.ports.access_keys import AccessKeys
     from chelonia_clients.administrator import Administrator
     from chelonia_clients.client import Client, DirectoryEntry
-    from chelonia_clients.watch import Teller
+    from chelonia_clients.watch import LinePrinter
 
 REMOTE: Final = ("chelonia:", "arc:")
 """Prefixes of a Logical Name where local names are the rule."""
@@ -40,7 +40,7 @@ class Session:
         self._wish = wish_of(options)
         self._client: Client | None = None
         self._administrator: Administrator | None = None
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         for operand in operands:
             self._note_bartender(operand)
 
@@ -58,9 +58,9 @@ class Session:
             settings = self.settings()
             if self.out.verbose:
                 for topic, origin in settings.origins.items():
-                    self.out.tell(f"{topic}: from {origin}")
-                self.out.tell(f"Bartenders: {' '.join(settings.bartenders)}")
-            self._client = connect.open_client(settings, self.environ, self._trace, self.out.tell)
+                    self.out.notify(f"{topic}: from {origin}")
+                self.out.notify(f"Bartenders: {' '.join(settings.bartenders)}")
+            self._client = connect.open_client(settings, self.environ, self._trace, self.out.notify)
             self._client.remark = self.remark
             self._client.http.loads = "chelonia.hosting.net.quick_bodies"
         return self._client
@@ -74,14 +74,14 @@ class Session:
             settings = self.settings()
             without = not settings.bartenders and (settings.librarians or settings.ahashes)
             http = connect.open_http(connect.find(settings, self.environ).tls) if without else self.client().http
-            self._administrator = connect.open_administrator(http, settings, self._trace, self.out.tell)
+            self._administrator = connect.open_administrator(http, settings, self._trace, self.out.notify)
         return self._administrator
 
     def keys(self) -> AccessKeys:
         """Return the port of access keys, over the same connections. Raises: as `client`."""
         from chelonia_clients import connect
 
-        return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.tell)
+        return connect.open_keys(self.client().http, self.settings(), self._trace, self.out.notify)
 
     @property
     def bars(self) -> Output | None:
@@ -89,14 +89,14 @@ class Session:
         return None if self.out.as_json or self.options.has("--no-progress") else self.out
 
     @property
-    def _trace(self) -> Teller | None:
-        return self.out.tell if self.options.has("--trace") else None
+    def _trace(self) -> LinePrinter | None:
+        return self.out.notify if self.options.has("--trace") else None
 
     def remark(self, note: str) -> None:
         """Print a note of the cluster to the user, once."""
-        if note and note not in self._told:
-            self._told.add(note)
-            self.out.tell(f"note: {note}")
+        if note and note not in self._printed:
+            self._printed.add(note)
+            self.out.notify(f"note: {note}")
 
     def as_administrator(self) -> None:
         """Use a cluster file's administrator from here on, unless the user has named another of its users."""
@@ -154,8 +154,8 @@ class Session:
         async with aclosing(entries):
             async for entry in entries:
                 name = f"{ln.rstrip('/')}/{entry.name}"
-                if entry.closed and name not in self._told:  # once, however often it is listed
-                    self._told.add(name)
+                if entry.closed and name not in self._printed:  # once, however often it is listed
+                    self._printed.add(name)
                     self.out.failure(unlisted("list", name), ln=name)
                 yield entry
 
@@ -215,9 +215,9 @@ def wish_of(options: Arguments) -> Wish:
 
 def replicas_of(session: Session, arguments: Arguments, operand: str = "") -> int | None:
     """Return the wanted copies by option, operand or settings; None: none of them says. Raises: BAD_CONFIG."""
-    said, settings = arguments.value("--replicas") or operand, session.settings()
-    if said:
-        return parse_replicas(said, "--replicas")
+    text, settings = arguments.value("--replicas") or operand, session.settings()
+    if text:
+        return parse_replicas(text, "--replicas")
     return settings.replicas if "replicas" in settings.origins else None
 
 

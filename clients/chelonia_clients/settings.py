@@ -127,9 +127,9 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
 def _layers(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Iterator[_Layer]:
     """All sources, best first. The environment's credentials are an empty layer that ends the search for others."""
     yield _Layer("the command line", wish.bartenders, wish.librarians, wish.files, "", wish.anonymous, wish.ahashes)
-    said = str(wish.cluster or environ.get("CHELONIA_CLUSTER", ""))
-    named = said if is_name(said) and not Path(said).exists() else ""
-    cluster = Path(said) if said and not named else None
+    given = str(wish.cluster or environ.get("CHELONIA_CLUSTER", ""))
+    named = given if is_name(given) and not Path(given).exists() else ""
+    cluster = Path(given) if given and not named else None
     if named:
         path = toml_path(environ, home)
         yield _client_toml(path, named) if path else _Layer("")
@@ -201,18 +201,18 @@ def _cluster(path: Path, user: str) -> _Layer:
         cause = f"{user!r} is not one of {', '.join(CLUSTER_USERS)}"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
     try:
-        said = json.loads(path.read_text("utf-8"))
-        proxy = Path(said["user_proxy"]) if user == "user" else None
+        document = json.loads(path.read_text("utf-8"))
+        proxy = Path(document["user_proxy"]) if user == "user" else None
         known = user not in ("user", "anonymous")
-        cert, key = (Path(said[f"{user}_cert"]), Path(said[f"{user}_key"])) if known else (None, None)
+        cert, key = (Path(document[f"{user}_cert"]), Path(document[f"{user}_key"])) if known else (None, None)
         return _Layer(
             f"the cluster file {path}",
-            tuple(entry["url"] for entry in said["bartender"]),
-            tuple(entry["url"] for entry in said["librarian"]),
-            CredentialFiles(proxy, cert, key, ca_dir=Path(said["ca_dir"])),
+            tuple(entry["url"] for entry in document["bartender"]),
+            tuple(entry["url"] for entry in document["librarian"]),
+            CredentialFiles(proxy, cert, key, ca_dir=Path(document["ca_dir"])),
             anonymous=user == "anonymous",
-            ahashes=tuple(entry["url"] for entry in said.get("ahash", ())),
-            s3=tuple(said.get("s3", ())),
+            ahashes=tuple(entry["url"] for entry in document.get("ahash", ())),
+            s3=tuple(document.get("s3", ())),
         )
     except OSError as error:
         cause = f"{error.strerror or error}; is `cheloniad dev` running on that directory?"
@@ -233,15 +233,15 @@ def _client_conf(path: Path, *, needed: bool) -> _Layer:
         parser.read_string("[common]\n" + text)
     except configparser.Error as error:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error).splitlines()[0]) from error
-    said = {key: _unquoted(value or "") for section in parser.sections() for key, value in parser.items(section)}
+    values = {key: _unquoted(value or "") for section in parser.sections() for key, value in parser.items(section)}
     files = CredentialFiles(
-        _path(said.get("proxypath")),
-        _path(said.get("certificatepath")),
-        _path(said.get("keypath")),
-        _path(said.get("cacertificatesdirectory")),
-        _path(said.get("cacertificatepath")),
+        _path(values.get("proxypath")),
+        _path(values.get("certificatepath")),
+        _path(values.get("keypath")),
+        _path(values.get("cacertificatesdirectory")),
+        _path(values.get("cacertificatepath")),
     )
-    return _Layer(str(path), tuple(said.get("bartender", "").split()), (), files)
+    return _Layer(str(path), tuple(values.get("bartender", "").split()), (), files)
 
 
 def _client_toml(path: Path, cluster: str) -> _Layer:
@@ -249,14 +249,14 @@ def _client_toml(path: Path, cluster: str) -> _Layer:
 
     Raises: BAD_CONFIG, for a cluster that has no table too.
     """
-    said = read_toml(path)
-    tables = said.pop("clusters", {})
-    name = cluster or str(said.pop("default", ""))
-    said.pop("default", "")
+    document = read_toml(path)
+    tables = document.pop("clusters", {})
+    name = cluster or str(document.pop("default", ""))
+    document.pop("default", "")
     if name and name not in tables:
         known = f"known: {', '.join(sorted(tables))}" if tables else "`chelonia setup` makes one"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), f"there is no cluster {name!r}; {known}")
-    chosen = {**said, **tables.get(name, {})}
+    chosen = {**document, **tables.get(name, {})}
     if unknown := sorted(set(chosen) - TOML_KEYS):
         cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(TOML_KEYS))}"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), cause)
@@ -302,10 +302,10 @@ def _text(path: Path, *, needed: bool) -> str:
         raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), str(error)) from error
 
 
-def _urls(said: Any) -> tuple[str, ...]:
-    if isinstance(said, list):
-        return tuple(str(url) for url in said)
-    return tuple(str(said or "").split())
+def _urls(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(str(url) for url in value)
+    return tuple(str(value or "").split())
 
 
 def _unquoted(value: str) -> str:
@@ -317,8 +317,8 @@ def _unquoted(value: str) -> str:
         return value
 
 
-def _path(said: Any) -> Path | None:
-    return Path(str(said)).expanduser() if said else None
+def _path(value: Any) -> Path | None:
+    return Path(str(value)).expanduser() if value else None
 
 
 def checked_url(url: str, origin: str) -> str:

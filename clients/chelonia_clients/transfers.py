@@ -99,7 +99,7 @@ async def put_file(
             stored = await _stored(client, source, made, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except (OSError, CheloniaError) as error:
-        return TransferResult("file", printable(str(source)), ln, error=_told(error, "put", source))
+        return TransferResult("file", printable(str(source)), ln, error=_failure_of(error, "put", source))
 
 
 def _opened(path: Path) -> tuple[os.stat_result, Source | Stream]:
@@ -138,7 +138,7 @@ async def get_file(
         had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
         return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
     except (OSError, CheloniaError) as error:
-        return TransferResult("file", ln, printable(str(target)), error=_told(error, "get", target))
+        return TransferResult("file", ln, printable(str(target)), error=_failure_of(error, "get", target))
 
 
 async def copy_file(
@@ -271,8 +271,8 @@ async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenera
         except (CheloniaError, OSError) as error:
             if options.listed and isinstance(error, CheloniaError) and error.kind is Kind.DENIED:
                 continue
-            told = _told(error, "walk", directory)
-            yield known(TransferResult("collection", printable(str(directory)), collection, error=told))
+            failure = _failure_of(error, "walk", directory)
+            yield known(TransferResult("collection", printable(str(directory)), collection, error=failure))
             continue
         yield known(TransferResult("collection", printable(str(directory)), collection))
         below: list[_WalkedDirectory] = []
@@ -348,7 +348,7 @@ async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry
         if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
             await client.modify(ln, "set", Triple("timestamps", "modified", f"{kept_time(found):.3f}"))
     except (OSError, CheloniaError) as error:
-        return TransferResult("file", source, ln, error=_told(error, "put", path))
+        return TransferResult("file", source, ln, error=_failure_of(error, "put", path))
     _counted(found.st_size, options)
     return TransferResult("file", source, ln, found.st_size, same=True)
 
@@ -481,7 +481,7 @@ def _made(path: Path) -> bool:
     return True
 
 
-def _told(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:
+def _failure_of(error: CheloniaError | OSError, op: str, path: Path) -> CheloniaError:
     return local_error(error, op, path) if isinstance(error, OSError) else error
 
 

@@ -48,7 +48,7 @@ class HealthPoint:
     """A problem and its cure."""
 
     level: Level
-    what: str
+    problem: str
     cure: str
 
 
@@ -103,8 +103,8 @@ def full_in_ms(seen: Seen) -> int:
     free, total = space(seen.nodes)
     known = [each for each in seen.arrived if each.ms >= KNOWN_MS]
     rate = sum(each.size / each.ms for each in known)
-    told = len(known) == len(seen.arrived) and not seen.mute
-    return int(free / rate) if total and rate and told else -1
+    complete = len(known) == len(seen.arrived) and not seen.mute
+    return int(free / rate) if total and rate and complete else -1
 
 
 def judge(seen: Seen) -> list[HealthPoint]:
@@ -150,19 +150,19 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
     for url, error in seen.silent.items():
         cure = _cure_of(error, "start its node; if it is no more, take it out of what names it here (`ahash`)")
         yield HealthPoint(Level.WARN, f"the A-Hash {url} does not answer: {error.cause}", cure)
-    told = list(seen.ahashes.values())
-    if not told:
+    statuses = list(seen.ahashes.values())
+    if not statuses:
         return
-    master = next((found for found in told if found.role == "master"), None)
-    if told[0].replica and master is None:
-        if (elsewhere := master_elsewhere(told)) is None:
+    master = next((found for found in statuses if found.role == "master"), None)
+    if statuses[0].replica and master is None:
+        if (elsewhere := master_elsewhere(statuses)) is None:
             cure = "docs/operate/ahash-replicas.md"
             yield HealthPoint(Level.BAD, "the A-Hash has no master: nothing can be written", cure)
         else:
             silent = f"replica {elsewhere.replica} at {elsewhere.address}, is not among those that answer here"
             yield HealthPoint(Level.WARN, f"the A-Hash's master, {silent}", "name each in `ahash` of client.toml")
-    best = master or told[0]
-    roles = [view.role for found in told for view in found.replicas]
+    best = master or statuses[0]
+    roles = [view.role for found in statuses for view in found.replicas]
     if "parted" in roles:
         cure = "choose one: docs/operate/ahash-replicas.md, Two histories"
         yield HealthPoint(Level.BAD, "replicas of the A-Hash have two histories", cure)
@@ -188,9 +188,9 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
             yield HealthPoint(Level.WARN, f"{url} waits for its processor: leases are stretched", cure)
 
 
-def master_elsewhere(told: Iterable[AHashStatus]) -> ReplicaView | None:
+def master_elsewhere(statuses: Iterable[AHashStatus]) -> ReplicaView | None:
     """Return the master as seen by a replica that follows it; None where none does."""
-    views = (view for found in told if found.role == "client" for view in found.replicas)
+    views = (view for found in statuses if found.role == "client" for view in found.replicas)
     return next((view for view in views if view.role == "master"), None)
 
 
@@ -260,9 +260,9 @@ def _certificates(seen: Seen) -> Iterator[HealthPoint]:
 
 
 def _work(seen: Seen) -> Iterator[HealthPoint]:
-    told = tuple(seen.silent)
+    silent = tuple(seen.silent)
     for url, error in seen.mute.items():
-        if any(each.startswith(f"{url}/") for each in told):
+        if any(each.startswith(f"{url}/") for each in silent):
             continue  # its A-Hash stands in this list already
         cure = _cure_of(error, "start it; if it is gone for good, `chelonia admin service withdraw` its services")
         yield HealthPoint(Level.WARN, f"{url} does not answer: {error.cause}", cure)

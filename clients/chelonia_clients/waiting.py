@@ -28,15 +28,15 @@ def keep_quiet(target: str, reason: str) -> None:
 class _Spell(msgspec.Struct):
     since_ms: int
     last_ms: int
-    told: bool = False
+    noted: bool = False
 
 
 class WaitingNotes:
-    """A `Trouble` that writes notes through `tell`."""
+    """A `Trouble` that writes notes through `notify`."""
 
-    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, notify: Callable[[str], None]) -> None:
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self._spells: dict[str, _Spell] = {}
         self._reasons: dict[str, int] = {}  # when each was last given
 
@@ -48,22 +48,22 @@ class WaitingNotes:
             spell = self._spells[target] = _Spell(now, now)
         spell.last_ms = now
         if now - spell.since_ms >= AFTER_MS:
-            self._say(spell, target, reason)
+            self._note(spell, target, reason)
 
     def silent(self, target: str) -> None:
         """Note that `target` has owed an answer for `SILENCE_MS`."""
         now = self._clock.monotonic_ms()
         spell = self._spells.setdefault(target, _Spell(now, now))
         spell.last_ms = now
-        self._say(spell, target, f"{target}: no answer for {SILENCE_MS // 1000} s")
+        self._note(spell, target, f"{target}: no answer for {SILENCE_MS // 1000} s")
 
-    def _say(self, spell: _Spell, target: str, reason: str) -> None:
-        if spell.told:
+    def _note(self, spell: _Spell, target: str, reason: str) -> None:
+        if spell.noted:
             return
-        spell.told = True
+        spell.noted = True
         now, last_ms = spell.last_ms, self._reasons.get(reason)
         self._reasons[reason] = now
         if last_ms is not None and now - last_ms <= WELL_MS:
             return  # sixteen files of a tree that wait for one Shepherd get one line
-        what = reason if target in reason else f"{target}: {reason}"
-        self._tell(f"chelonia: {what}; still trying")
+        text = reason if target in reason else f"{target}: {reason}"
+        self._notify(f"chelonia: {text}; still trying")

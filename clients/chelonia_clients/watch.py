@@ -16,7 +16,7 @@ from chelonia.hosting.net.compact_client import CompactClient, PendingCall
 from chelonia.hosting.net.http_client import target_of
 from chelonia.wire import compact
 
-Teller = Callable[[str], None]
+LinePrinter = Callable[[str], None]
 """Prints one line or message for a person."""
 SILENCE_MS: Final = 2_000
 """Time after which a missing answer is worth a note: no request of a healthy cluster takes as long."""
@@ -25,10 +25,10 @@ SILENCE_MS: Final = 2_000
 class WatchedCompact:
     """The part of `CompactClient` that stubs use."""
 
-    def __init__(self, client: CompactClient, tell: Teller | None, silent: Teller | None) -> None:
-        """`tell`: called with all messages; `silent`: with the target of each answer later than `SILENCE_MS`."""
+    def __init__(self, client: CompactClient, trace: LinePrinter | None, silent: LinePrinter | None) -> None:
+        """`trace`: called with all messages; `silent`: with the target of each answer later than `SILENCE_MS`."""
         self._client = client
-        self._tell = tell
+        self._trace = trace
         self._silent = silent
 
     def open_connection(self, url: str) -> None:
@@ -37,18 +37,18 @@ class WatchedCompact:
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
         """Make one call. Raises: as `CompactClient.ask`."""
         words, silent = asking.words, self._silent or (lambda target: None)
-        if self._tell is not None:
-            self._say(self._tell, f"> {words.service}.{words.method} {url}", words.args)
+        if self._trace is not None:
+            self._print(self._trace, f"> {words.service}.{words.method} {url}", words.args)
         note = asyncio.get_running_loop().call_later(SILENCE_MS / 1000, silent, target_of(url))
         try:
             answered = await self._client.ask(url, asking)
         finally:
             note.cancel()
-        if self._tell is not None:
-            told = answered.failure or msgspec.msgpack.decode(answered.result)
-            self._say(self._tell, f"< {'failed' if answered.failure else 'ok'}", told)
+        if self._trace is not None:
+            body = answered.failure or msgspec.msgpack.decode(answered.result)
+            self._print(self._trace, f"< {'failed' if answered.failure else 'ok'}", body)
         return answered
 
-    def _say(self, tell: Teller, head: str, body: Any) -> None:
+    def _print(self, write: LinePrinter, head: str, body: Any) -> None:
         for line in (head, *msgspec.json.format(msgspec.json.encode(body)).decode().splitlines()):
-            tell(line)
+            write(line)

@@ -29,7 +29,7 @@ async def version(session: Session, _arguments: Arguments) -> None:
     from importlib import metadata  # here and below: each verb loads what it needs
 
     number = metadata.version("chelonia")
-    session.out.say(f"chelonia {number}")
+    session.out.write(f"chelonia {number}")
     session.out.result(version=number)
 
 
@@ -37,9 +37,9 @@ async def completion(session: Session, arguments: Arguments) -> None:
     """Print the completion script of a shell or, for that script, the `next` word of a command line (`completion`)."""
     match tuple(arguments.operands):
         case ("bash",):
-            session.out.say(*script("chelonia.bash").splitlines())
+            session.out.write(*script("chelonia.bash").splitlines())
         case ("zsh",):
-            session.out.say(*script("_chelonia").splitlines())
+            session.out.write(*script("_chelonia").splitlines())
         case ("next", *words):
             await _next(session, words)
         case _:
@@ -59,11 +59,11 @@ async def _next(session: Session, words: Sequence[str]) -> None:
 
     found = next_word(words)
     for word in found.words:
-        session.out.say(word)
+        session.out.write(word)
     if found.names:
         await _names(session, words[-1])
     if found.files:
-        session.out.say(":files")
+        session.out.write(":files")
 
 
 async def _names(session: Session, prefix: str) -> None:
@@ -72,6 +72,6 @@ async def _names(session: Session, prefix: str) -> None:
     try:
         async for entry in session.client().names(session.ln(parent + slash)):
             if entry.name.startswith(start):
-                session.out.say(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
+                session.out.write(f"{parent}{slash}{entry.name}" + ("/" if entry.type == "collection" else ""))
     except CheloniaError:
         return

@@ -44,8 +44,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_nodes.forget(session, arguments, shepherd)
         case ("service" | "services", "list") | ("services",):
             await _services(session)
-        case ("service" | "node", "approve" | "withdraw" as what, service_id):
-            await _approve(session, service_id, approved=what == "approve")
+        case ("service" | "node", "approve" | "withdraw" as action, service_id):
+            await _approve(session, service_id, approved=action == "approve")
         case ("ahash", "status"):
             await verbs_ahash.status(session)
         case ("ahash", "backup", name):
@@ -77,11 +77,11 @@ async def admin(session: Session, arguments: Arguments) -> None:
 async def _services(session: Session) -> None:
     rows = [("ROLE", "SERVICE", "STATE", "DN")]
     for record in await session.administrator().services():
-        said = {"approved": record.approved, "forgotten": record.forgotten, "withdrawn": record.withdrawn}
-        state = next((word for word, so in said.items() if so), "waiting")
+        states = {"approved": record.approved, "forgotten": record.forgotten, "withdrawn": record.withdrawn}
+        state = next((word for word, so in states.items() if so), "waiting")
         rows.append((record.role.value, record.service_id, state, record.dn))
-        session.out.result(role=record.role.value, service_id=record.service_id, dn=record.dn, **said)
-    session.out.say(*table(rows))
+        session.out.result(role=record.role.value, service_id=record.service_id, dn=record.dn, **states)
+    session.out.write(*table(rows))
 
 
 async def _approve(session: Session, service_id: str, *, approved: bool) -> None:
@@ -94,10 +94,10 @@ async def _approve(session: Session, service_id: str, *, approved: bool) -> None
     word = "approved" if approved else "withdrawn"
     for record in records:
         await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
-        session.out.say(f"{record.role.value} {service_id} ({record.dn}): {word}")
+        session.out.write(f"{record.role.value} {service_id} ({record.dn}): {word}")
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
     holders = {record.dn for record in records}
     others = [each.service_id for each in services if each.approved and each.dn in holders and each not in records]
     if others and not approved:  # its process may go on in the name of its other services
         cure = "where its host is lost, withdraw these as well"
-        session.out.tell(f"the same certificate stands for {', '.join(others)}: {cure}")
+        session.out.notify(f"the same certificate stands for {', '.join(others)}: {cure}")

@@ -27,32 +27,32 @@ _NEXT: Final = frozenset({Kind.NETWORK, Kind.UNAVAILABLE, Kind.TIMEOUT})
 
 async def status(session: Session) -> None:
     """Print the status of every replica, queried by itself, so that a missing master is explained (`ahash status`)."""
-    told, silent = await ask_all(session.administrator().ahashes)
+    statuses, silent = await ask_all(session.administrator().ahashes)
     for url, error in silent.items():
-        session.out.say(f"{url}: does not answer: {error}")
+        session.out.write(f"{url}: does not answer: {error}")
         session.out.result(url=url, answers=False, cause=error.cause)
-    if not told:
+    if not statuses:
         raise next(iter(silent.values()))
-    for url, found in told.items():
+    for url, found in statuses.items():
         session.out.result(url=url, answers=True, **_facts(found))
-    best = max(told.values(), key=lambda found: (found.role == "master", _master_of(found) is not None))
+    best = max(statuses.values(), key=lambda found: (found.role == "master", _master_of(found) is not None))
     _show(session, best)
     if best.replica and _master_of(best) is None:
-        session.out.say(*held(told.values()))
-    session.out.say(*parted(told.values()), *too_far(told.values()))
-    for url, found in told.items():
+        session.out.write(*held(statuses.values()))
+    session.out.write(*parted(statuses.values()), *too_far(statuses.values()))
+    for url, found in statuses.items():
         _show_pages(session, url, found)
 
 
 async def backup(session: Session, name: str) -> None:
     """Have one A-Hash copy its store, a follower where there is one (`ahash backup`)."""
     ahashes = session.administrator().ahashes
-    told, silent = await ask_all(ahashes)
-    if not told:
+    statuses, silent = await ask_all(ahashes)
+    if not statuses:
         raise next(iter(silent.values()))
-    url = next((url for url, found in told.items() if found.role == "client"), next(iter(told)))
+    url = next((url for url, found in statuses.items() if found.role == "client"), next(iter(statuses)))
     directory = await ahashes[url].backup(new_call(), name)
-    session.out.say(f"{url}: backup made in its {directory}")
+    session.out.write(f"{url}: backup made in its {directory}")
     session.out.result(url=url, directory=directory)
 
 
@@ -60,8 +60,8 @@ async def add(session: Session, dn: str, address: str) -> AHashStatus:
     """Add a replica, which votes as soon as it holds what the others have (`ahash add`)."""
     found = await _regroup(session, GroupChange(GroupStep.ADD, dn=Dn(dn), address=address))
     new = next(view for view in found.replicas if view.dn == dn)
-    session.out.say(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
-    session.out.say(f"its own configuration: replica_id = {new.replica}, and an entry for it in `replicas`")
+    session.out.write(f"replica {new.replica} at {address}: added; it votes when it holds what the group has")
+    session.out.write(f"its own configuration: replica_id = {new.replica}, and an entry for it in `replicas`")
     session.out.result(replica=new.replica, dn=dn, address=address, added=True)
     return found
 
@@ -69,7 +69,7 @@ async def add(session: Session, dn: str, address: str) -> AHashStatus:
 async def remove(session: Session, replica: str) -> None:
     """Remove a replica (`ahash remove`). Its node goes on requesting to join until it is stopped."""
     await _regroup(session, GroupChange(GroupStep.REMOVE, _id(replica)))
-    session.out.say(f"replica {replica}: removed; its id is never used again. Stop its node")
+    session.out.write(f"replica {replica}: removed; its id is never used again. Stop its node")
     session.out.result(replica=_id(replica), removed=True)
 
 
@@ -80,7 +80,7 @@ async def replace(session: Session, replica: str, dn: str, address: str) -> None
     if not _is_taken_up(found, old, dn, address):
         found = await add(session, dn, address)
     new = next(view.replica for view in found.replicas if view.dn == dn)
-    session.out.tell(
+    session.out.notify(
         f"start replica {new} on an empty directory now (replica_id = {new} in its configuration, and an entry for it "
         "in `replicas`), if it does not run yet; waiting until it votes"
     )
@@ -164,7 +164,7 @@ async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus],
     """Return the status of each A-Hash that answers, and the errors of the others, by URL."""
     urls = list(ahashes)
     answers = await asyncio.gather(*(ahashes[url].status(new_call()) for url in urls), return_exceptions=True)
-    told: dict[str, AHashStatus] = {}
+    statuses: dict[str, AHashStatus] = {}
     silent: dict[str, CheloniaError] = {}
     for url, answer in zip(urls, answers, strict=True):
         if isinstance(answer, CheloniaError):
@@ -172,8 +172,8 @@ async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus],
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            told[url] = answer
-    return told, silent
+            statuses[url] = answer
+    return statuses, silent
 
 
 def _master_of(found: AHashStatus) -> ReplicaView | None:
@@ -183,41 +183,41 @@ def _master_of(found: AHashStatus) -> ReplicaView | None:
 
 
 def _show(session: Session, found: AHashStatus) -> None:
-    say = session.out.say
-    say(f"cluster    {found.position.cluster}")
+    write = session.out.write
+    write(f"cluster    {found.position.cluster}")
     known = not found.replica or _master_of(found) is not None
-    say(f"position   {found.position.generation}.{found.position.sequence if known else '? (a master tells)'}")
-    say(f"objects    about {found.objects_estimate}")
+    write(f"position   {found.position.generation}.{found.position.sequence if known else '? (a master tells)'}")
+    write(f"objects    about {found.objects_estimate}")
     if not found.replica:
-        say("replicas   none: this A-Hash is alone")
+        write("replicas   none: this A-Hash is alone")
         return
     if found.role == "master":
-        say(f"master     replica {found.replica}, term {found.term}, since {stamp(found.elected_ms)}")
-        say(f"lease      {found.lease_ms} ms left{'' if found.writable else '; takes no changes now'}")
+        write(f"master     replica {found.replica}, term {found.term}, since {stamp(found.elected_ms)}")
+        write(f"lease      {found.lease_ms} ms left{'' if found.writable else '; takes no changes now'}")
     elif master := _master_of(found):
-        say(
+        write(
             f"master     replica {master.replica} at {master.address}, says replica {found.replica}; its A-Hash does "
             "not answer here: name it in `ahash` of client.toml, or look at the way there"
         )
     else:
-        say(
+        write(
             f"master     none that replica {found.replica} ({found.role}) knows of; if it stays so, start the replicas "
             "that are away (docs/operate/ahash-replicas.md, Losing a majority)"
         )
-    say(f"membership record {found.membership}")
+    write(f"membership record {found.membership}")
     rows = [("REPLICA", "ROLE", "BEHIND", "ADDRESS", "DN")]
     rows += [
         (str(view.replica), view.role, "?" if view.lag < 0 else str(view.lag), view.address, view.dn)
         for view in found.replicas
     ]
-    say(*table(rows, frozenset({0, 2})))
+    write(*table(rows, frozenset({0, 2})))
 
 
-def held(told: Iterable[AHashStatus]) -> list[str]:
+def held(statuses: Iterable[AHashStatus]) -> list[str]:
     """Return a line for each replica that answers: the acknowledged history it holds, and which holds the most."""
     have = {
         found.replica: (found.position.generation, found.vouched_term, found.vouched_sequence)
-        for found in sorted(told, key=lambda found: found.replica)
+        for found in sorted(statuses, key=lambda found: found.replica)
     }
     most = max(have.values())
     return [
@@ -233,23 +233,23 @@ def _held(generation: int, term: int, sequence: int) -> str:
     return f"generation {generation}, term {term}, commit {sequence}"
 
 
-async def tell_parted(session: Session) -> bool:
+async def warn_parted(session: Session) -> bool:
     """Warn where the A-Hash's replicas have two histories. Returns: whether they have."""
     try:
         ahashes = session.administrator().ahashes
     except CheloniaError:  # none is known here
         return False
-    told, _ = await ask_all(ahashes)
-    lines = parted(told.values())
-    session.out.tell(*lines)
+    statuses, _ = await ask_all(ahashes)
+    lines = parted(statuses.values())
+    session.out.notify(*lines)
     return bool(lines)
 
 
-def parted(told: Iterable[AHashStatus]) -> list[str]:
+def parted(statuses: Iterable[AHashStatus]) -> list[str]:
     """Return a line for each two replicas that have two histories, by the report of either."""
     pairs = {
         (min(found.replica, view.replica), max(found.replica, view.replica))
-        for found in told
+        for found in statuses
         for view in found.replicas
         if view.role == "parted"
     }
@@ -260,10 +260,10 @@ def parted(told: Iterable[AHashStatus]) -> list[str]:
     ]
 
 
-def too_far(told: Iterable[AHashStatus]) -> list[str]:
+def too_far(statuses: Iterable[AHashStatus]) -> list[str]:
     """Return a line, with the cure, for each two replicas farther apart than their group's `round_trip_ms`."""
     lines: dict[tuple[int, ...], str] = {}
-    for found in told:
+    for found in statuses:
         for view in found.replicas:
             if found.round_trip_ms and view.round_trip_ms > found.round_trip_ms:
                 enough = min((view.round_trip_ms // _ROUND_MS + 1) * _ROUND_MS, bounds.ROUND_TRIP_MS_MAX)
@@ -278,13 +278,13 @@ def too_far(told: Iterable[AHashStatus]) -> list[str]:
 def _show_pages(session: Session, url: str, found: AHashStatus) -> None:
     seen = found.pages
     if seen is None:
-        session.out.say(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")
+        session.out.write(f"{url}: its pages are not scrubbed (ahash.tuning.page_scrub_interval_ms)")
         return
     if not seen.pages:
-        session.out.say(f"{url}: its pages have not been looked at since its start")
+        session.out.write(f"{url}: its pages have not been looked at since its start")
         return
     ended = f"all checked at {stamp(seen.ended_ms)}" if seen.ended_ms else "no whole round yet"
-    session.out.say(f"{url}: {seen.checked} of {seen.pages} pages scrubbed in this round, {ended}; {_damage(found)}")
+    session.out.write(f"{url}: {seen.checked} of {seen.pages} pages scrubbed in this round, {ended}; {_damage(found)}")
 
 
 def _damage(found: AHashStatus) -> str:
@@ -295,7 +295,7 @@ def _damage(found: AHashStatus) -> str:
 
 
 def _facts(found: AHashStatus) -> dict[str, object]:
-    told = record_facts(found)
-    told["objects"] = told.pop("objects_estimate")
-    told["vouched"] = {"term": told.pop("vouched_term"), "sequence": told.pop("vouched_sequence")}
-    return told
+    facts = record_facts(found)
+    facts["objects"] = facts.pop("objects_estimate")
+    facts["vouched"] = {"term": facts.pop("vouched_term"), "sequence": facts.pop("vouched_sequence")}
+    return facts

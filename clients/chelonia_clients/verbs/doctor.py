@@ -46,20 +46,20 @@ class DoctorReport:
 
     def good(self, topic: str, text: str) -> None:
         """Report a check that passed."""
-        self.session.out.say(f"[ok]      {topic}: {text}")
+        self.session.out.write(f"[ok]      {topic}: {text}")
         self.session.out.result(topic=topic, text=text)
 
     def note(self, topic: str, text: str) -> None:
         """Report a fact that is no problem."""
-        self.session.out.say(f"[note]    {topic}: {text}")
+        self.session.out.write(f"[note]    {topic}: {text}")
         self.session.out.result(topic=topic, text=text, note=True)
 
     def bad(self, topic: str, text: str, cure: str) -> None:
         """Report a problem and its cure."""
         out = self.session.out
-        out.say(f"[problem] {topic}: {text}")
+        out.write(f"[problem] {topic}: {text}")
         if cure:
-            out.say(f"          cure: {cure}")
+            out.write(f"          cure: {cure}")
         if out.as_json:
             out.results.append({"ok": False, "topic": topic, "text": text, "cure": cure})
         out.exit_code = out.exit_code or int(ExitCode.OTHER)
@@ -80,7 +80,7 @@ async def doctor(session: Session, _arguments: Arguments) -> None:
     if trust is not None and credential is not None:
         _look_at_chain(report, credential, trust)
     await _look_at_bartenders(report, settings)
-    session.out.say("All is well." if not report.problems else f"{report.problems} problem(s) found.")
+    session.out.write("All is well." if not report.problems else f"{report.problems} problem(s) found.")
 
 
 def _look_at_settings(report: DoctorReport, settings: Settings) -> None:
@@ -279,19 +279,19 @@ async def whoami(session: Session, _arguments: Arguments) -> None:
         "passed_over": [str(place) for place in credential.passed_over] if credential else [],
     }
     out.result(**facts)
-    _tell_who(out.say, facts)
+    _write_identity(out.write, facts)
 
 
-def _tell_who(say: Callable[[str], None], facts: dict[str, object]) -> None:
-    say(str(facts["dn"]))
+def _write_identity(write: Callable[[str], None], facts: dict[str, object]) -> None:
+    write(str(facts["dn"]))
     if facts["credential"]:
         kind = "proxy" if facts["proxy"] else "certificate"
-        say(f"  {kind}: {facts['credential']} ({facts['origin']}), {facts['days_left']} days left")
-    say(f"  CAs: {facts['cas']}")
+        write(f"  {kind}: {facts['credential']} ({facts['origin']}), {facts['days_left']} days left")
+    write(f"  CAs: {facts['cas']}")
     bartenders = facts["bartenders"]
     known = " ".join(bartenders) if isinstance(bartenders, list) and bartenders else "none"
-    say(f"  Bartenders: {known} ({facts['bartenders_origin'] or 'none is named'})")
-    say(f"  replicas: {facts['replicas']}")
+    write(f"  Bartenders: {known} ({facts['bartenders_origin'] or 'none is named'})")
+    write(f"  replicas: {facts['replicas']}")
     passed = facts["passed_over"]
     for place in passed if isinstance(passed, list) else ():
-        say(f"  passed over: {place}")
+        write(f"  passed over: {place}")

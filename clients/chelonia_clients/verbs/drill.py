@@ -38,15 +38,15 @@ NOT_HEALED: Final = 1
 async def drill(session: Session, arguments: Arguments, words: list[str]) -> None:
     """Run, show or stop a drill (`admin drill ...`)."""
     match words:
-        case ["silence" | "corrupt" as what, *shepherd] if len(shepherd) <= 1:
-            await _exercise(session, arguments, order_of(arguments, DrillAction(what), "".join(shepherd)))
+        case ["silence" | "corrupt" as action, *shepherd] if len(shepherd) <= 1:
+            await _exercise(session, arguments, order_of(arguments, DrillAction(action), "".join(shepherd)))
         case ["status"]:
             status = await session.administrator().drill_status()
-            _say(session, status.drill)
+            _write_drill(session, status.drill)
             session.out.result(**record_facts(status.drill))
         case ["stop"]:
             status = await session.administrator().drill(DrillOrder(DrillAction.STOP))
-            session.out.say(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
+            session.out.write(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
             session.out.result(**record_facts(status.drill))
         case _:
             raise UsageError("admin drill takes silence [<id>], corrupt [<id>], status, or stop")
@@ -71,9 +71,9 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder) -
         _check_curve(name)
     administrator = session.administrator()
     planned = (await administrator.drill(replace(order, check_only=True))).drill
-    session.out.say(_plan(planned))
+    session.out.write(_plan(planned))
     if arguments.has("--dry-run"):
-        session.out.say("nothing was done: --dry-run")
+        session.out.write("nothing was done: --dry-run")
         session.out.result(**record_facts(planned))
         return
     await _confirm(session, arguments)
@@ -82,7 +82,7 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder) -
     for name in names:
         text = curve.write(drawn[1], name)
         await asyncio.to_thread(Path(name).write_text, text, "utf-8")
-        session.out.say(f"curve written to {name}")
+        session.out.write(f"curve written to {name}")
     _report(session, *drawn)
 
 
@@ -142,22 +142,22 @@ async def _watch(session: Session, administrator: Administrator, status: DrillSt
 
 def _report(session: Session, ended: Drill, drawn: Curve) -> None:
     out = session.out
-    out.say(*curve.as_text(drawn))
-    _say(session, ended)
+    out.write(*curve.as_text(drawn))
+    _write_drill(session, ended)
     out.result(**record_facts(ended), curve=curve.facts(drawn))
     if ended.stage is not DrillStage.HEALED:
         out.exit_code = out.exit_code or NOT_HEALED
 
 
-def _say(session: Session, ended: Drill) -> None:
+def _write_drill(session: Session, ended: Drill) -> None:
     if ended.stage is DrillStage.NONE:
-        session.out.say("there has been no drill")
+        session.out.write("there has been no drill")
         return
     why = f" ({ended.why})" if ended.why else ""
-    what = f"{ended.action.value} of {ended.shepherd}, {ended.files} files, by {ended.by}"
-    session.out.say(f"drill {ended.id}: {ended.stage.value}{why}: {what}")
+    summary = f"{ended.action.value} of {ended.shepherd}, {ended.files} files, by {ended.by}"
+    session.out.write(f"drill {ended.id}: {ended.stage.value}{why}: {summary}")
     noticed, whole, over = (_after(ended, at) for at in (ended.noticed_ms, ended.whole_ms, ended.ended_ms))
-    session.out.say(
+    session.out.write(
         f"began {stamp(ended.began_ms)}; noticed after {noticed}, {ended.touched} files exposed, whole after {whole}, "
         f"over after {over}"
     )

@@ -61,12 +61,12 @@ def suggest(word: str) -> str:
     lower = word.lower()
     names = {verb.name.lower(): verb.name for verb in VERBS} | {alias: alias for alias in (*WHOLE, "put", "get")}
     if lower in _ADMIN:
-        meant = [f"admin {lower}"]
+        guesses = [f"admin {lower}"]
     elif lower in FOREIGN:
-        meant = [FOREIGN[lower]]
+        guesses = [FOREIGN[lower]]
     else:
-        meant = [name for start, name in names.items() if len(lower) >= 3 and start.startswith(lower)]
-        meant = meant or [names[near] for near in difflib.get_close_matches(lower, names, 2, 0.6)]
-    if meant == ["rm"]:
-        meant = ["rm (one name)", "delFile (a file with all its names)"]
-    return f" Did you mean {' or '.join(meant)}?" if meant else ""
+        guesses = [name for start, name in names.items() if len(lower) >= 3 and start.startswith(lower)]
+        guesses = guesses or [names[near] for near in difflib.get_close_matches(lower, names, 2, 0.6)]
+    if guesses == ["rm"]:
+        guesses = ["rm (one name)", "delFile (a file with all its names)"]
+    return f" Did you mean {' or '.join(guesses)}?" if guesses else ""

@@ -19,7 +19,7 @@ from chelonia_clients.client import new_call
 from chelonia_clients.output import counted, record_facts, table
 from chelonia_clients.progress import Bar
 from chelonia_clients.session import Session
-from chelonia_clients.verbs.ahash import tell_parted
+from chelonia_clients.verbs.ahash import warn_parted
 
 PASSES_MAX: Final = 5
 """Passes of `--repair`: one to find, and some for findings that repairs reveal."""
@@ -56,7 +56,7 @@ async def fsck(session: Session, arguments: Arguments, path: str) -> None:
         tally = await _pass(session, below, repair=repair)
         mended, passes = mended + tally.mended, passes + 1
     _report(session, tally, mended)
-    if await tell_parted(session):
+    if await warn_parted(session):
         session.out.exit_code = session.out.exit_code or FINDINGS_LEFT
 
 
@@ -95,11 +95,11 @@ async def _mend(session: Session, tally: FsckTally, findings: list[Finding]) -> 
         answers = await session.administrator().librarian.mend(new_call(), batch)
         for finding, answer in zip(batch, answers, strict=True):
             if not answer.done:
-                session.out.tell(f"not repaired: {finding}: {answer.what}")
+                session.out.notify(f"not repaired: {finding}: {answer.what}")
                 tally.left.append(finding)
                 continue
             tally.mended[finding.rule] += 1
-            session.out.say(f"repaired: {finding}: {answer.what}")
+            session.out.write(f"repaired: {finding}: {answer.what}")
             session.out.result(**record_facts(finding), repaired=answer.what)
 
 
@@ -107,7 +107,7 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     out, faults = session.out, tally.faults
     away = [finding for finding in tally.left if finding.rule == UNREACHABLE]
     for finding in tally.left if out.verbose else (*faults, *away):
-        out.say(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
+        out.write(f"{finding.severity.value}: {finding}" + (" [--repair]" if finding.mendable else ""))
         out.result(**record_facts(finding))
     rows = [("RULE", "SEVERITY", "LEFT", "REPAIRED")]
     left = Counter(finding.rule for finding in tally.left)
@@ -115,16 +115,16 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
         severity = tally.severity.get(rule, Severity.DISAGREEMENT).value
         rows.append((rule, severity, str(left[rule]), str(mended[rule])))
     if len(rows) > 1:
-        out.say(*table(rows, frozenset({2, 3})))
+        out.write(*table(rows, frozenset({2, 3})))
     count, work = tally.examined, sum(left.values()) - len(faults)
     sound = "nothing is lost" if away else "clean"
-    out.say(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
+    out.write(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
     if work:
         how_far = "`chelonia admin heal status` says how far, -v names them"
-        out.say(f"{work} in hand: repair works on them as far as it can ({how_far})")
+        out.write(f"{work} in hand: repair works on them as far as it can ({how_far})")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:
-        out.say(
+        out.write(
             f"not lost, but not to be read now: {counted(len(away), 'file')}; start the Shepherds, or wait for them"
         )
     if faults or away:

@@ -26,8 +26,8 @@ async def heal(session: Session, arguments: Arguments, words: list[str]) -> None
     match words:
         case ["status"] | []:
             await _status(session, watch=arguments.has("--watch"))
-        case ["pause" | "resume" as what]:
-            _told(session, await session.administrator().heal_order(HealOrder(HealAction(what))))
+        case ["pause" | "resume" as action]:
+            _write_status(session, await session.administrator().heal_order(HealOrder(HealAction(action))))
         case ["rate", *rate] if len(rate) <= 1:
             await _rate(session, arguments, rate)
         case _:
@@ -39,12 +39,12 @@ async def _rate(session: Session, arguments: Arguments, rate: list[str]) -> None
         raise UsageError("admin heal rate takes a rate like 50M (bytes per second; 0: no limit), --copies N, or both")
     copies = parse_count(arguments.value("--copies"), "--copies") if arguments.value("--copies") else KEEP
     order = HealOrder(HealAction.RATE, parse_rate(rate[0]) if rate else KEEP, copies)
-    _told(session, await session.administrator().heal_order(order))
+    _write_status(session, await session.administrator().heal_order(order))
 
 
-def _told(session: Session, status: HealStatus) -> None:
-    session.out.say(_state(status))
-    session.out.say(f"limits: {limits(status.control)}")
+def _write_status(session: Session, status: HealStatus) -> None:
+    session.out.write(_state(status))
+    session.out.write(f"limits: {limits(status.control)}")
     session.out.result(**facts(status))
 
 
@@ -75,19 +75,19 @@ async def _status(session: Session, *, watch: bool) -> None:
     status = await session.administrator().heal_status()
     if watch:
         status = await _watch(session, status)
-    session.out.say(*lines(status))
+    session.out.write(*lines(status))
     session.out.result(**facts(status))
 
 
 async def _watch(session: Session, status: HealStatus) -> HealStatus:
     """Watch until the leader reports that nothing is exposed, or healing is paused."""
-    shown, told = 0, ""
+    shown, reported = 0, ""
     with Bar("copies", beside=session.bars, unit="copies") as bar:
         while not (nothing_to_mend(status) or status.control.paused):
             why = _held_up(status)
-            if why and why != told:
-                session.out.tell(f"{why}; waiting")
-            told = why
+            if why and why != reported:
+                session.out.notify(f"{why}; waiting")
+            reported = why
             bar.expect(status.copies_done + status.copies_to_go)
             bar.advance(status.copies_done - shown)
             shown = status.copies_done
@@ -179,10 +179,10 @@ def _exposed(status: HealStatus) -> str:
 
 def facts(status: HealStatus) -> dict[str, Any]:
     """Return the status, for programs."""
-    told = record_facts(status)
-    control = told.pop("control")
+    fields = record_facts(status)
+    control = fields.pop("control")
     return {
-        **told,
+        **fields,
         "paused_by": control["paused_by"],
         "paused_ms": control["paused_ms"],
         "bytes_per_s_max": control["bytes_per_s"],

@@ -30,7 +30,7 @@ async def jobs(session: Session) -> None:
             out.failure(answer, node=url)
         else:
             rows += [_row(session, url, answer.node, job) for job in answer.jobs]
-    out.say(*table(rows, frozenset({4, 6})))
+    out.write(*table(rows, frozenset({4, 6})))
     if any(row[3] == FAILING for row in rows):
         out.exit_code = out.exit_code or JOB_FAILS
 

@@ -33,13 +33,13 @@ async def stat(session: Session, arguments: Arguments) -> None:
         except CheloniaError as error:
             out.failure(error, _original_line(text, error), ln=text)
             continue
-        out.say(f"'{text}': found")
+        out.write(f"'{text}': found")
         for section in sorted(metadata):
-            out.say(f"  {section}")
+            out.write(f"  {section}")
             for name, value in sorted(metadata[section].items()):
-                out.say(f"    {name}: {value}" + (_readable(value) if section == "timestamps" else ""))
+                out.write(f"    {name}: {value}" + (_readable(value) if section == "timestamps" else ""))
         if why := unreadable(metadata):
-            out.tell(f"'{text}':{why}: {WHY[why]}")
+            out.notify(f"'{text}':{why}: {WHY[why]}")
         out.result(ln=text, **facts_of(described(text, metadata.get("entry", {}).get("GUID", ""), metadata)))
 
 
@@ -91,7 +91,7 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
     headed = plain
     async for entry in session.below(ln, entries) if recursive else entries:
         if not headed:
-            out.say(f"'{text}': collection")
+            out.write(f"'{text}': collection")
             headed = True
         if out.as_json:
             facts.append({"name": entry.name, **facts_of(entry)})
@@ -101,8 +101,8 @@ async def _list_one(session: Session, arguments: Arguments, text: str) -> None:
             show(waiting)
             waiting = []
     if not headed:
-        out.say(f"'{text}': collection")
-        out.say("    empty.")
+        out.write(f"'{text}': collection")
+        out.write("    empty.")
     show(waiting)
     out.result(ln=text, type="collection", entries=facts)
 
@@ -128,7 +128,7 @@ def shower(session: Session, arguments: Arguments, top: str) -> tuple[Show, bool
     if arguments.has("--nul"):
         return (lambda entries: out.emit("".join(path_of(top, entry.name) + "\0" for entry in entries))), True
     if arguments.has("--one"):
-        return (lambda entries: out.say(*(entry.name for entry in entries))), True
+        return (lambda entries: out.write(*(entry.name for entry in entries))), True
     return (lambda entries: _show(session, arguments, entries)), False
 
 
@@ -175,7 +175,7 @@ def _show(session: Session, arguments: Arguments, entries: Sequence[DirectoryEnt
     else:
         lines = table([(entry.name, f"<{entry.type}>") for entry in entries])
     for line in lines:
-        session.out.say(f"  {line}")
+        session.out.write(f"  {line}")
 
 
 def _long(entry: DirectoryEntry, *, human: bool) -> tuple[str, ...]:

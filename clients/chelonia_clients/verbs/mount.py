@@ -27,14 +27,14 @@ async def mount(session: Session, arguments: Arguments) -> None:
     if arguments.has("--background"):
         log = arguments.value("--log")
         words = [word for word in sys.argv[1:] if word not in ("--background", "--json")]
-        session.out.say(commands.in_background(words, log))
+        session.out.write(commands.in_background(words, log))
         session.out.result(place=ln, mountpoint=mountpoint)
         return
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s chelonia: %(message)s", force=True)
     settings = session.settings()
     http = connect.open_http(connect.find(settings, session.environ).tls)
     live = sys.stderr.isatty() and not session.options.has("--no-progress")
-    request = commands.Request(ln, mountpoint, options, session.out.say, live)
+    request = commands.Request(ln, mountpoint, options, session.out.write, live)
     async with http:
         await commands.mount(request, settings.bartender_urls(), http, settings.replicas)
 
@@ -45,7 +45,7 @@ async def umount(session: Session, arguments: Arguments) -> None:
         with session.out.trying(mountpoint=text):
             remark = await _commands().umount(text, lazy=arguments.has("--lazy"))
             if remark:
-                session.out.tell(f"{text}: {remark}")
+                session.out.notify(f"{text}: {remark}")
             session.out.result(mountpoint=text, committed=not remark, remark=remark)
 
 
@@ -54,11 +54,11 @@ async def _status(session: Session, commands: Any, arguments: Arguments) -> None
     mountpoints = arguments.operands or commands.mounts()
     for mountpoint in mountpoints:
         with session.out.trying(mountpoint=mountpoint):
-            told = await commands.status(mountpoint)
-            session.out.result(**told)
-            cache = f"{human_size(told['cache_bytes'])} of {human_size(told['cache_bytes_max'])}"
-            rows.append((told["place"], told["mountpoint"], str(told["waiting"]), cache, str(told["pid"])))
-    session.out.say(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
+            facts = await commands.status(mountpoint)
+            session.out.result(**facts)
+            cache = f"{human_size(facts['cache_bytes'])} of {human_size(facts['cache_bytes_max'])}"
+            rows.append((facts["place"], facts["mountpoint"], str(facts["waiting"]), cache, str(facts["pid"])))
+    session.out.write(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
 
 
 def _commands() -> Any:

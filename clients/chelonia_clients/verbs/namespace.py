@@ -85,7 +85,7 @@ async def _move(session: Session, source: str, target: str, *, preserve: bool, d
     facts = {"ln": source, "target": target, "preserve": preserve}
     with session.out.trying(head, "move", **facts):
         word = await session.client().move(session.ln(source), session.ln(target), preserve=preserve)
-        session.out.say(head + ("linked" if doing == "Linking" else word))
+        session.out.write(head + ("linked" if doing == "Linking" else word))
         session.out.result(**facts, status=word)
 
 
@@ -97,5 +97,5 @@ async def each_name(
         head = f"{doing} '{text}': "
         with session.out.trying(head, op, ln=text):
             word = await act(session.ln(text))
-            session.out.say(head + word)
+            session.out.write(head + word)
             session.out.result(ln=text, status=word)

@@ -32,17 +32,17 @@ async def nodes(session: Session) -> None:
     rows = [("SHEPHERD", "STATE", "SINCE", "REPLICAS", "FREE", "TOTAL", "DOMAIN", "RECLAIMABLE")]
     for node in found:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
-        what = (_state(node), stamp(node.since_ms), str(node.replicas))
-        rows.append((node.shepherd, *what, *size, node.domain, _reclaimable(node)))
+        state = (_state(node), stamp(node.since_ms), str(node.replicas))
+        rows.append((node.shepherd, *state, *size, node.domain, _reclaimable(node)))
         session.out.result(
             **record_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0)))
         )
-    session.out.say(*table(rows, frozenset({3, 4, 5, 7})))
+    session.out.write(*table(rows, frozenset({3, 4, 5, 7})))
     for node in found:
         if node.trouble:
-            session.out.say(f"{node.shepherd}: {node.trouble}")
+            session.out.write(f"{node.shepherd}: {node.trouble}")
         if node.shepherd in held:
-            session.out.say(f"{node.shepherd}: {held_drain(held[node.shepherd])}")
+            session.out.write(f"{node.shepherd}: {held_drain(held[node.shepherd])}")
 
 
 def _reclaimable(node: NodeView) -> str:
@@ -68,7 +68,7 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
     duration = 0 if arguments.has("--end") else parse_duration(arguments.value("--for"))
     await _known(session, "maintenance", shepherd)
     until = await session.administrator().maintenance(shepherd, duration)
-    session.out.say(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
+    session.out.write(f"{shepherd}: in maintenance until {stamp(until)}" if until else f"{shepherd}: back in service")
     session.out.result(shepherd=shepherd, maintenance_until_ms=until)
 
 
@@ -90,11 +90,13 @@ async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
     node = await _drained(session, shepherd) if arguments.has("--wait") else await _known(session, "drain", shepherd)
     held = (await _held(session, (node,))).get(node.shepherd, HeldDrain(node.shepherd, 0))
     if node.drain == DRAINED:
-        session.out.say(f"{shepherd}: drained, it may go")
+        session.out.write(f"{shepherd}: drained, it may go")
     else:
-        session.out.say(f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go")
+        session.out.write(
+            f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go"
+        )
     if held.blobs:
-        session.out.say(f"{shepherd}: {held_drain(held)}")
+        session.out.write(f"{shepherd}: {held_drain(held)}")
     session.out.result(shepherd=shepherd, drain=node.drain, replicas=node.replicas, held_up=held_facts(held))
 
 
@@ -110,22 +112,22 @@ async def _held(session: Session, nodes: Sequence[NodeView]) -> dict[ServiceId, 
 async def _drained(session: Session, shepherd: str) -> NodeView:
     """Wait until it is drained, and print its progress. Raises: CANCELLED when somebody calls it off."""
     clock = session.administrator().clock
-    told, since, why = -1, clock.monotonic_ms(), ""
+    replicas, since, why = -1, clock.monotonic_ms(), ""
     while (node := await _known(session, "drain", shepherd)).drain != DRAINED:
         if not node.drain:
             raise CheloniaError(Kind.CANCELLED, "drain", shepherd, "somebody has called it off (admin node undrain)")
         before, held = why, (await _held(session, (node,))).get(node.shepherd)
         why = held_drain(held) if held else ""
         if why and why != before:
-            session.out.tell(f"chelonia: {shepherd}: {why}")
-        if node.replicas != told:
-            told, grace = node.replicas, _GRACE if told < 0 else ""
+            session.out.notify(f"chelonia: {shepherd}: {why}")
+        if node.replicas != replicas:
+            replicas, grace = node.replicas, _GRACE if replicas < 0 else ""
             since = clock.monotonic_ms()
-            session.out.tell(f"chelonia: {shepherd}: {told} replicas to go" + (_hindrance(node) or grace))
+            session.out.notify(f"chelonia: {shepherd}: {replicas} replicas to go" + (_hindrance(node) or grace))
         elif clock.monotonic_ms() - since >= _STILL_MS:
             since = clock.monotonic_ms()
             still = f"nothing has left it for {_STILL_MS // 60_000} min"
-            session.out.tell(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {why or _STUCK}"))
+            session.out.notify(f"chelonia: {shepherd}: {still}" + (_hindrance(node) or f"; {why or _STUCK}"))
         await clock.sleep(_LOOK_MS)
     return node
 
@@ -145,7 +147,7 @@ async def undrain(session: Session, shepherd: str) -> None:
     """Call a drain off (`admin node undrain`)."""
     await _known(session, "undrain", shepherd)
     await session.administrator().drain(shepherd, on=False)
-    session.out.say(f"{shepherd}: back in service")
+    session.out.write(f"{shepherd}: back in service")
     session.out.result(shepherd=shepherd, drain="")
 
 
@@ -162,21 +164,23 @@ async def forget(session: Session, arguments: Arguments, shepherd: str) -> None:
         losses += page.losses
     replicas, forgotten = 0, False
     if accepted or not losses:
-        told = arguments.has("--yes") or session.out.as_json or not removing.at_a_terminal()
-        if not told and not await removing.agreed(f"Forget {shepherd} for good, and never accept this identity again?"):
+        confirmed = arguments.has("--yes") or session.out.as_json or not removing.at_a_terminal()
+        if not confirmed and not await removing.agreed(
+            f"Forget {shepherd} for good, and never accept this identity again?"
+        ):
             raise CheloniaError(Kind.CANCELLED, "forget", shepherd, "nothing was done")
         losses.clear()
         async for page in administrator.forget(shepherd, check_only=False, accept_loss=accepted):
             losses += page.losses
             replicas, forgotten = replicas + page.looked_at, page.forgotten
     for loss in losses:
-        session.out.say(f"{loss.name} ({loss.guid}): {_fate(loss)}")
+        session.out.write(f"{loss.name} ({loss.guid}): {_fate(loss)}")
     facts: dict[str, Any] = {"shepherd": shepherd, "forgotten": forgotten, "replicas": replicas}
     facts["losses"] = [{"ln": x.name, "guid": x.guid, "blob": x.blob, "elsewhere": list(x.elsewhere)} for x in losses]
     if not forgotten:
         session.out.failure(CheloniaError(Kind.CONFLICT, "forget", shepherd, _refusal(len(losses))), **facts)
         return
-    session.out.say(f"{shepherd}: forgotten, with {replicas} replicas; this identity is never accepted again")
+    session.out.write(f"{shepherd}: forgotten, with {replicas} replicas; this identity is never accepted again")
     session.out.result(**facts)
 
 

@@ -23,7 +23,7 @@ async def modify(session: Session, arguments: Arguments) -> None:
         facts = {"ln": ln, "change": how, "section": section, "property": name, "value": value}
         with session.out.trying(head, "modify", **facts):
             word = await session.client().modify(ln, how, Triple(section, name, value))
-            session.out.say(head + word + ".")
+            session.out.write(head + word + ".")
             session.out.result(**facts, status=word)
 
 
@@ -38,7 +38,7 @@ async def policy(session: Session, arguments: Arguments) -> None:
         head = f"Setting action list of '{ln}' for user {identity} to "
         with session.out.trying(f"{head}{actions}: ", "modify", ln=ln, identity=identity):
             written = await _apply(session, ln, how, (identity, actions))
-            session.out.say(f"{head}{written}: set")
+            session.out.write(f"{head}{written}: set")
             session.out.result(ln=ln, identity=identity, actions=written)
 
 
@@ -56,12 +56,12 @@ async def _apply(session: Session, ln: str, how: str, rule: tuple[str, str]) -> 
 async def _show(session: Session, text: str) -> None:
     metadata = await session.client().stat(session.ln(text))
     owner = metadata.get("entry", {}).get("owner", "")
-    session.out.say(f"'{text}': owner {owner or 'nobody'}")
+    session.out.write(f"'{text}': owner {owner or 'nobody'}")
     rules, default = metadata.get("policy", {}), metadata.get("defaultPolicy", {})
     for identity, actions in sorted(rules.items()):
-        session.out.say(f"  {identity}: {actions}")
+        session.out.write(f"  {identity}: {actions}")
     for identity, actions in sorted(default.items()):
-        session.out.say(f"  by default, what is made in it: {identity}: {actions}")
+        session.out.write(f"  by default, what is made in it: {identity}: {actions}")
     session.out.result(ln=text, owner=owner, policy=rules, default_policy=default)
 
 

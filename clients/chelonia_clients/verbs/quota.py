@@ -25,8 +25,8 @@ async def quota(session: Session, arguments: Arguments) -> None:
                 _show(session, space.quotas, human=arguments.has("--human"), ln=ln)
                 continue
             total, free = space.of_files(1)
-            session.out.say(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
-            session.out.tell("that is for all copies of all files, on all Shepherds")
+            session.out.write(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
+            session.out.notify("that is for all copies of all files, on all Shepherds")
             session.out.result(ln=ln, total=total, free=free)
 
 
@@ -46,7 +46,7 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
         case ("list",):
             uses = sorted(await administrator.quotas(), key=lambda use: (not use.quota.tree, use.quota.user, use.name))
             if not uses:
-                session.out.tell("there are no quotas; `admin quota set <DN>|<LN>|default --bytes 10G` sets one")
+                session.out.notify("there are no quotas; `admin quota set <DN>|<LN>|default --bytes 10G` sets one")
             _show(session, uses, human=True)
         case ("set", name):
             if not (arguments.has("--bytes") or arguments.has("--files")):
@@ -54,19 +54,19 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
             wanted = await _named(session, name)
             known = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
             use = await administrator.set_quota(_bounded(known, arguments))
-            session.out.say(f"{_name(use)}: {_told(use.quota)}")
+            session.out.write(f"{_name(use)}: {_format_quota(use.quota)}")
             if not use.counted:
-                session.out.tell("what is there already is being counted; until then nothing is refused")
+                session.out.notify("what is there already is being counted; until then nothing is refused")
             session.out.result(**_facts(use))
         case ("remove", name):
             wanted = await _named(session, name)
             use = await administrator.set_quota(wanted)
-            left = f"has {_told(use.quota)}, as each user" if use.implied else "has no quota any more"
-            session.out.say(f"{_name(use)} {left}")
+            left = f"has {_format_quota(use.quota)}, as each user" if use.implied else "has no quota any more"
+            session.out.write(f"{_name(use)} {left}")
             session.out.result(**_facts(use))
         case ("recount",):
             await administrator.recount_quotas()
-            session.out.say("all is counted anew; what is found wrong is set right, and stands in a Librarian's log")
+            session.out.write("all is counted anew; what is found wrong is set right, and stands in a Librarian's log")
             session.out.result(status="counting")
         case ("set" | "remove" as word, *_):
             raise UsageError(f"admin quota {word} takes whose: one DN, one collection, or default")
@@ -98,7 +98,7 @@ def _bounded(known: Quota, arguments: Arguments) -> Quota:
     return known
 
 
-def _told(quota: Quota) -> str:
+def _format_quota(quota: Quota) -> str:
     size = f"{human_size(quota.bytes)}" if quota.bytes >= 0 else ""
     files = counted(quota.files, "file") if quota.files >= 0 else ""
     return " and ".join(part for part in (size, files) if part) or "no quota"
@@ -115,7 +115,7 @@ def _show(session: Session, uses: Sequence[QuotaUse], *, human: bool, ln: str = 
         rows.append((used[0], most, used[1], files, state, _name(use)))
         session.out.result(**({"ln": ln} if ln else {}), **_facts(use))
     if uses:
-        session.out.say(*table(rows, frozenset({0, 1, 2, 3})))
+        session.out.write(*table(rows, frozenset({0, 1, 2, 3})))
 
 
 def _name(use: QuotaUse) -> str:

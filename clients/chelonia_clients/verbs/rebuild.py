@@ -53,7 +53,7 @@ async def _begun(session: Session) -> RebuildStatus:
         status = await librarian.rebuild(new_call(), False)
         if status.stage not in ENDED:
             raise
-        session.out.tell("the namespace has been rebuilt; this is what was found then")
+        session.out.notify("the namespace has been rebuilt; this is what was found then")
         return status
 
 
@@ -72,14 +72,14 @@ async def _stage(session: Session, status: RebuildStatus) -> RebuildStatus:
 def _report(session: Session, status: RebuildStatus, late: ServiceId) -> None:
     out = session.out
     for note in status.notes:
-        out.say(f"- {note}")
+        out.write(f"- {note}")
         out.result(note=note)
-    rows = [("FOUND", "NUMBER"), *((what, str(number)) for what, number in sorted(status.counts.items()))]
-    out.say(*table(rows, frozenset({1})))
+    rows = [("FOUND", "NUMBER"), *((kind, str(number)) for kind, number in sorted(status.counts.items()))]
+    out.write(*table(rows, frozenset({1})))
     out.document.update(stage=status.stage, counts=dict(status.counts), cause=status.cause)
     if status.stage == "failed":
-        out.say(f"the rebuild has stopped: {status.cause}; it can be begun again")
+        out.write(f"the rebuild has stopped: {status.cause}; it can be begun again")
         out.exit_code = out.exit_code or FAILED
     else:
         done = f"{late} has told all it knows" if late else "rebuilt"
-        out.say(f"{done}; `chelonia admin fsck` shows what is left to do")
+        out.write(f"{done}; `chelonia admin fsck` shows what is left to do")

@@ -46,7 +46,7 @@ async def _delete_one(session: Session, arguments: Arguments, text: str) -> None
         return
     others = await other_names(client, ln, metadata.get("parents", {}))
     word = await client.del_file(ln)
-    out.say(f"{text}: {word}.", *(f"{name}: {word}, it was the same file." for name in others))
+    out.write(f"{text}: {word}.", *(f"{name}: {word}, it was the same file." for name in others))
     out.result(ln=text, status=word, **({"other_names": others} if others else {}))
 
 
@@ -70,7 +70,7 @@ async def _remove_one(session: Session, arguments: Arguments, text: str) -> None
         await _whole(session, arguments, ln, all_names=False)
         return
     await client.unlink(ln)
-    session.out.say(f"{text}: deleted.")
+    session.out.write(f"{text}: deleted.")
     session.out.result(ln=text, status="deleted")
 
 
@@ -94,12 +94,12 @@ async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: 
             failed = True
             out.failure(done.error, ln=done.source, type=done.type)
             continue
-        out.say(f"{done.source}: deleted.")
+        out.write(f"{done.source}: deleted.")
         out.result(ln=done.source, type=done.type, status="deleted")
     for name in elsewhere:
         if failed and await _is_there(client, name):
             continue
-        out.say(f"{name}: deleted, it was the same file as one of these.")
+        out.write(f"{name}: deleted, it was the same file as one of these.")
         out.result(ln=name, type="file", status="deleted", elsewhere=True)
 
 
@@ -121,35 +121,35 @@ def _refuse_root(ln: str) -> None:
 async def _may(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
     """Whether a removal goes on: shows its plan, and asks for confirmation where needed; --dry-run only shows it."""
     recursive, dry = arguments.has("--recursive"), arguments.has("--dry-run")
-    told = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not at_a_terminal()
-    if not dry and (told or not (all_names or recursive)):
+    confirmed = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not at_a_terminal()
+    if not dry and (confirmed or not (all_names or recursive)):
         return True
     ln = session.ln(text)
     if recursive:
         _refuse_root(ln)
-    doomed = await foresee(session.client(), ln, all_names=all_names)
-    names = [*doomed.names, *reversed(doomed.collections)]
-    if not dry and (len(names) + len(doomed.elsewhere) <= 1 or (doomed.collections and not recursive)):
+    plan = await foresee(session.client(), ln, all_names=all_names)
+    names = [*plan.names, *reversed(plan.collections)]
+    if not dry and (len(names) + len(plan.elsewhere) <= 1 or (plan.collections and not recursive)):
         return True  # only the given name goes, or the removal will be refused
     if dry:
-        session.out.say(*names, *_elsewhere(doomed))
-        session.out.result(ln=text, would_remove=names, other_names=doomed.elsewhere)
+        session.out.write(*names, *_elsewhere(plan))
+        session.out.result(ln=text, would_remove=names, other_names=plan.elsewhere)
         return False
-    session.out.tell(*names[:SHOWN], *([f"... and {len(names) - SHOWN} more"] if len(names) > SHOWN else ()))
-    session.out.tell(*_elsewhere(doomed))
-    if await agreed(f"Remove {_counts(doomed)}?"):
+    session.out.notify(*names[:SHOWN], *([f"... and {len(names) - SHOWN} more"] if len(names) > SHOWN else ()))
+    session.out.notify(*_elsewhere(plan))
+    if await agreed(f"Remove {_counts(plan)}?"):
         return True
     raise CheloniaError(Kind.CANCELLED, "rm", ln, "nothing was removed")
 
 
-def _elsewhere(doomed: RemovalPlan) -> list[str]:
-    return [f"{name}  (another name of one of these files)" for name in doomed.elsewhere]
+def _elsewhere(plan: RemovalPlan) -> list[str]:
+    return [f"{name}  (another name of one of these files)" for name in plan.elsewhere]
 
 
-def _counts(doomed: RemovalPlan) -> str:
-    parts = [f"{counted(len(doomed.names), 'file')} ({human_size(doomed.size)})"]
-    for names, what in ((doomed.collections, "collection"), (doomed.elsewhere, "other name")):
-        parts += [counted(len(names), what)] if names else []
+def _counts(plan: RemovalPlan) -> str:
+    parts = [f"{counted(len(plan.names), 'file')} ({human_size(plan.size)})"]
+    for names, noun in ((plan.collections, "collection"), (plan.elsewhere, "other name")):
+        parts += [counted(len(names), noun)] if names else []
     return ", ".join(parts)
 
 

@@ -49,7 +49,7 @@ async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) 
             await _list(session)
         case ("key", "revoke", key_id):
             await session.keys().revoke(new_call(), key_id)
-            session.out.say(f"revoked {key_id}: what it signs is refused within some seconds")
+            session.out.write(f"revoked {key_id}: what it signs is refused within some seconds")
             session.out.result(id=key_id, status="revoked")
         case _:
             raise UsageError(f"s3 does not know {' '.join(words)!r}")
@@ -64,9 +64,9 @@ async def _create(session: Session, arguments: Arguments, dn: str) -> None:
     if key.scopes != new.scopes:
         await session.keys().revoke(new_call(), key.id)
         raise CheloniaError(Kind.NOT_SUPPORTED, "createKey", key.dn, "this Bartender is too old to narrow a key")
-    out.say(f"AWS_ACCESS_KEY_ID={key.id}", f"AWS_SECRET_ACCESS_KEY={issued.secret}")
+    out.write(f"AWS_ACCESS_KEY_ID={key.id}", f"AWS_SECRET_ACCESS_KEY={issued.secret}")
     narrowed = f", for {narrowed_to(key.scopes)} alone" if key.scopes else ""
-    out.tell(f"a key of {key.dn}, good {_until(key.expires_ms)}{narrowed}; its secret is not shown again")
+    out.notify(f"a key of {key.dn}, good {_until(key.expires_ms)}{narrowed}; its secret is not shown again")
     out.result(id=key.id, secret=issued.secret, dn=key.dn, expires_ms=key.expires_ms, note=key.note,
                only=narrowed_to(key.scopes))  # fmt: skip
 
@@ -93,7 +93,7 @@ async def _list(session: Session) -> None:
             id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note,
             only=narrowed_to(key.scopes), void=key.void,
         )  # fmt: skip
-    session.out.say(*table(rows))
+    session.out.write(*table(rows))
 
 
 def _until(expires_ms: Ms) -> str:
@@ -150,13 +150,13 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
         "ca": str(files.ca_file or made),
     }
     if environ.get("AWS_CA_BUNDLE", values["ca"]) != values["ca"]:
-        session.out.say("# unset AWS_CA_BUNDLE: aws prefers it to ca_bundle, and rclone does not work with it", "")
+        session.out.write("# unset AWS_CA_BUNDLE: aws prefers it to ca_bundle, and rclone does not work with it", "")
     if values["ca"] == str(made):
         where = files.ca_dir or "/etc/grid-security/certificates"
-        session.out.say(f"# first: mkdir -p {made.parent} && cat {where}/*.0 > {made}", "")
+        session.out.write(f"# first: mkdir -p {made.parent} && cat {where}/*.0 > {made}", "")
     for tool in tools or SNIPPETS:
         head, text = SNIPPETS[tool]
-        session.out.say(f"# {head.format(**values)}", *text.format(**values).split("\n"), "")
+        session.out.write(f"# {head.format(**values)}", *text.format(**values).split("\n"), "")
         session.out.result(tool=tool, text=text.format(**values))
 
 

@@ -18,24 +18,26 @@ async def setup(session: Session, arguments: Arguments) -> None:
     path = toml_path(session.environ, home())
     if path is None:
         raise CheloniaError(Kind.BAD_CONFIG, "setup", cause="this user has no home directory to keep client.toml in")
-    said = read_toml(path)
+    document = read_toml(path)
     if not arguments.operands:
-        _show(session, path, said)
+        _show(session, path, document)
         return
     [name] = arguments.operands
     if not is_name(name):
         raise UsageError(f"a cluster is called by letters, digits, - and _, not {name!r}")
-    clusters = said.setdefault("clusters", {})
+    clusters = document.setdefault("clusters", {})
     given = _given(session, arguments)
     if not given and name not in clusters:
         raise UsageError("say at least where a Bartender is: chelonia setup NAME --bartender URL")
     clusters[name] = {**clusters.get(name, {}), **given}
     if arguments.has("--default") or len(clusters) == 1:
-        said["default"] = name
-    _write(path.resolve(), _toml(said))
-    session.out.say(f"{name}: written to {path}" + (" (the default)" if said.get("default") == name else ""))
-    session.out.say(f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` tells whether it works")
-    session.out.result(cluster=name, file=str(path), settings=clusters[name], default=said.get("default") == name)
+        document["default"] = name
+    _write(path.resolve(), _toml(document))
+    session.out.write(f"{name}: written to {path}" + (" (the default)" if document.get("default") == name else ""))
+    session.out.write(
+        f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` tells whether it works"
+    )
+    session.out.result(cluster=name, file=str(path), settings=clusters[name], default=document.get("default") == name)
 
 
 def _write(path: Path, text: str) -> None:
@@ -60,21 +62,21 @@ def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
     return given
 
 
-def _show(session: Session, path: Path, said: dict[str, Any]) -> None:
-    clusters = said.get("clusters", {})
+def _show(session: Session, path: Path, document: dict[str, Any]) -> None:
+    clusters = document.get("clusters", {})
     if not clusters:
-        session.out.say(f"{path} names no cluster; `chelonia setup NAME --bartender URL` writes one down")
+        session.out.write(f"{path} names no cluster; `chelonia setup NAME --bartender URL` writes one down")
     for name, settings in sorted(clusters.items()):
-        mark = "*" if said.get("default") == name else " "
-        where = settings.get("bartender", said.get("bartender", ""))
-        session.out.say(f"{mark} {name}  {' '.join(where) if isinstance(where, list) else where}")
+        mark = "*" if document.get("default") == name else " "
+        where = settings.get("bartender", document.get("bartender", ""))
+        session.out.write(f"{mark} {name}  {' '.join(where) if isinstance(where, list) else where}")
         session.out.result(cluster=name, settings=settings, default=mark == "*")
 
 
-def _toml(said: dict[str, Any]) -> str:
+def _toml(document: dict[str, Any]) -> str:
     # TOML has strings, numbers and lists of strings as JSON has.
-    lines = [f"{key} = {json.dumps(said[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in said]
-    for name, settings in sorted(said.get("clusters", {}).items()):
+    lines = [f"{key} = {json.dumps(document[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in document]
+    for name, settings in sorted(document.get("clusters", {}).items()):
         lines += [
             "",
             f"[clusters.{name}]",

@@ -27,19 +27,19 @@ async def share(session: Session, arguments: Arguments) -> None:
         return await _revoke(session, arguments)
     lifetime_ms = parse_duration(arguments.value("--for") or DAY)
     upload, write = arguments.has("--upload"), arguments.has("--write")
-    what = "read and change" if write else "read, and add to," if upload else "read"
+    rights = "read and change" if write else "read, and add to," if upload else "read"
     for operand in arguments.operands:
         ln = session.ln(operand)
         with session.out.trying(ln=ln):
-            _told(session, ln, what, await session.client().share(ln, lifetime_ms, upload=upload, write=write))
+            _write_link(session, ln, rights, await session.client().share(ln, lifetime_ms, upload=upload, write=write))
 
 
-def _told(session: Session, ln: str, what: str, shared: Shared) -> None:
-    session.out.say(shared.link)
-    session.out.tell(f"Whoever has this link may {what} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
-    session.out.tell(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
+def _write_link(session: Session, ln: str, rights: str, shared: Shared) -> None:
+    session.out.write(shared.link)
+    session.out.notify(f"Whoever has this link may {rights} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
+    session.out.notify(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
     password = password_of(shared.token)
-    session.out.tell(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
+    session.out.notify(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
     session.out.result(
         ln=ln, link=shared.link, url=shared.url, token=shared.token, password=password, until_ms=shared.expires_ms
     )
@@ -54,7 +54,7 @@ async def _list(session: Session) -> None:
             rows.append((link, stamp(key.created_ms), good, key.note, key.dn))
             session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note,
                                void=key.void)  # fmt: skip
-    session.out.say(*table(rows))
+    session.out.write(*table(rows))
 
 
 async def _revoke(session: Session, arguments: Arguments) -> None:
@@ -68,5 +68,5 @@ async def _revoke(session: Session, arguments: Arguments) -> None:
                 error = CheloniaError(Kind.NOT_FOUND, "share", link, cause)
             session.out.failure(error, id=link)
             continue
-        session.out.say(f"revoked {link}: it is refused within some seconds")
+        session.out.write(f"revoked {link}: it is refused within some seconds")
         session.out.result(id=link, status="revoked")

@@ -58,7 +58,7 @@ async def scrub(session: Session, arguments: Arguments) -> None:
     with Bar("checking", beside=session.bars, unit="replicas") as bar:
         works = (_scrub_one(administrator, shepherd, orders[shepherd], found, bar) for shepherd in orders)
         await asyncio.gather(*works)
-    _tell(session, found)
+    _report(session, found)
 
 
 async def _orders(
@@ -145,20 +145,20 @@ async def _scrub_one(
         own.failure = _broken_off(error, shepherd, "not checked to its end")
 
 
-def _tell(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
+def _report(session: Session, found: Mapping[ServiceId, _Scrubbed]) -> None:
     out = session.out
     rows = [("SHEPHERD", "CHECKED", "READ", "DAMAGED")]
     for shepherd, own in found.items():
         for each in own.damaged:
-            out.say(f"{shepherd} {each.reference}: {each.damage}")
+            out.write(f"{shepherd} {each.reference}: {each.damage}")
             out.result(shepherd=shepherd, reference=each.reference, blob=each.blob, damage=each.damage)
         if own.failure is not None:
             out.failure(own.failure, shepherd=shepherd, checked=own.checked)
         rows.append((shepherd, str(own.checked), human_size(own.bytes), str(len(own.damaged))))
-    out.say(*table(rows, frozenset({1, 2, 3})))
+    out.write(*table(rows, frozenset({1, 2, 3})))
     damaged = sum(len(own.damaged) for own in found.values())
     if damaged:
-        out.say(f"{damaged} damaged: they are reported, and replaced from good copies")
+        out.write(f"{damaged} damaged: they are reported, and replaced from good copies")
         out.exit_code = out.exit_code or DAMAGE_FOUND
     checked, size = sum(own.checked for own in found.values()), sum(own.bytes for own in found.values())
     figures = [
@@ -188,7 +188,7 @@ async def quarantine(session: Session, words: Sequence[str]) -> None:
             await _discard(session, ServiceId(node), references)
         case ("readmit", node):
             count = await session.administrator().shepherd(ServiceId(node)).readmit(new_call())
-            session.out.say(f"{node}: {count} are asked for again; what the namespace knows stays")
+            session.out.write(f"{node}: {count} are asked for again; what the namespace knows stays")
             session.out.result(shepherd=node, readmitted=count)
         case _:
             raise UsageError("admin quarantine takes list [<id>], discard <id> <reference>...|all, or readmit <id>")
@@ -204,8 +204,8 @@ async def _list(session: Session, node: ServiceId) -> None:
                 rows.append(_row(session, shepherd, item))
         except CheloniaError as error:
             failures[shepherd] = _broken_off(error, shepherd, "not asked to its end")
-    session.out.say(*table(rows, frozenset({2})))
-    session.out.say(f"{len(rows) - 1} in quarantine")
+    session.out.write(*table(rows, frozenset({2})))
+    session.out.write(f"{len(rows) - 1} in quarantine")
     for shepherd, failure in failures.items():
         session.out.failure(failure, shepherd=shepherd)
 
@@ -241,7 +241,7 @@ async def _discard(session: Session, shepherd: ServiceId, words: Sequence[str]) 
     count, step = 0, bounds.BULK_ELEMENTS_MAX
     for at in range(0, len(references), step):
         count += await administrator.shepherd(shepherd).discard(new_call(), tuple(references[at : at + step]))
-    session.out.say(f"{shepherd}: {count} discarded for good")
+    session.out.write(f"{shepherd}: {count} discarded for good")
     session.out.result(shepherd=shepherd, discarded=count)
     if count < len(references):
         cause = f"{len(references) - count} of {len(references)} are not in quarantine there"

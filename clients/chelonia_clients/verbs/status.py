@@ -31,7 +31,7 @@ CLEAR: Final = "\x1b[H\x1b[J"
 async def status(session: Session) -> None:
     """Print the verdict on the cluster, and its figures (`admin status`)."""
     seen = await look(session.administrator())
-    session.out.say(*verdict_lines(seen), "")
+    session.out.write(*verdict_lines(seen), "")
     await _figures(session, seen)
 
 
@@ -43,8 +43,10 @@ async def top(session: Session, arguments: Arguments) -> None:
     while True:
         seen = await look(administrator)
         out.emit(CLEAR if sys.stdout.isatty() else "")
-        out.say(f"{stamp(administrator.clock.now_ms())}  every {EVERY_MS // 1000} s, Ctrl-C ends", *verdict_lines(seen))
-        out.say("", *_work_lines(seen), "", *_node_lines(seen))
+        out.write(
+            f"{stamp(administrator.clock.now_ms())}  every {EVERY_MS // 1000} s, Ctrl-C ends", *verdict_lines(seen)
+        )
+        out.write("", *_work_lines(seen), "", *_node_lines(seen))
         out.stdout.flush()
         if ends and administrator.clock.monotonic_ms() - began >= ends:
             return
@@ -59,22 +61,22 @@ async def look(administrator: Administrator) -> Seen:
     health, healing = await administrator.health(), await administrator.heal_status()
     nodes, records = await administrator.nodes(), await administrator.services()
     try:
-        told, silent = await ask_all(administrator.ahashes)
+        statuses, silent = await ask_all(administrator.ahashes)
     except CheloniaError:  # none is known here: the rest is still worth showing
-        told, silent = {}, {}
+        statuses, silent = {}, {}
     away = {node.shepherd for node in nodes if node.state != "alive"}
     urls = administrator.node_urls([record for record in records if record.service_id not in away])
     now = administrator.clock.now_ms()
     answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
     waiting = [each.service_id for each in records if not (each.approved or each.forgotten or each.withdrawn)]
-    told_jobs = ((url, found) for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, NodeJobs))
-    jobs = {found.process: replace(found, node=url) for url, found in told_jobs}  # nodes of an `init` are called alike
-    facts = {url: (days_left(told), arrived(told, now)) for url, (_, told) in zip(urls, answers, strict=True)}
+    job_lists = ((url, found) for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, NodeJobs))
+    jobs = {found.process: replace(found, node=url) for url, found in job_lists}  # nodes of an `init` are called alike
+    facts = {url: (days_left(metrics), arrived(metrics, now)) for url, (_, metrics) in zip(urls, answers, strict=True)}
     return Seen(
         health,
         healing,
         nodes,
-        told,
+        statuses,
         silent,
         tuple(jobs.values()),
         {url: found for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, CheloniaError)},
@@ -106,34 +108,34 @@ def verdict_lines(seen: Seen) -> list[str]:
     if not points:
         return ["OK: all files are whole, all services are there"]
     head = "BAD" if points[0].level is Level.BAD else "WARNING"
-    lines = [f"{head}: {points[0].what}" + (f", and {len(points) - 1} more" if len(points) > 1 else "")]
-    return lines + [f"  {point.level.name:<5} {point.what}: {point.cure}" for point in points]
+    lines = [f"{head}: {points[0].problem}" + (f", and {len(points) - 1} more" if len(points) > 1 else "")]
+    return lines + [f"  {point.level.name:<5} {point.problem}: {point.cure}" for point in points]
 
 
 async def _figures(session: Session, seen: Seen) -> None:
     out, health = session.out, seen.health
-    out.say(*_ahash_lines(seen))
-    out.say(f"repair is led by   {health.leader or 'nobody'}")
-    out.say(f"metadata position  {health.position.generation}.{health.position.sequence}")
+    out.write(*_ahash_lines(seen))
+    out.write(f"repair is led by   {health.leader or 'nobody'}")
+    out.write(f"metadata position  {health.position.generation}.{health.position.sequence}")
     states = Counter(node.state for node in seen.nodes)
-    out.say(f"Shepherds          {_counts(states)}")
-    out.say(f"space              {_space(seen)}")
-    out.say(f"certificates       {_certificates(seen)}")
-    out.say(f"jobs               {_jobs(seen)}")
-    out.say(*_versions(seen))
-    out.say(*_repair_lines(seen))
+    out.write(f"Shepherds          {_counts(states)}")
+    out.write(f"space              {_space(seen)}")
+    out.write(f"certificates       {_certificates(seen)}")
+    out.write(f"jobs               {_jobs(seen)}")
+    out.write(*_versions(seen))
+    out.write(*_repair_lines(seen))
     if health.held_back:
-        out.say(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
-    out.tell(*parted(seen.ahashes.values()))
+        out.write(f"erasures           HELD BACK for {health.held_back} blobs: too many that nobody has asked for")
+    out.notify(*parted(seen.ahashes.values()))
     if health.paused_by:
-        out.say(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
-        out.tell("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
+        out.write(f"healing            PAUSED since {stamp(health.paused_ms)} by {health.paused_by}")
+        out.notify("warning: healing is paused, lost copies are not replaced; `chelonia admin heal resume` ends that")
     if health.waits_for:
-        out.say(f"healing            WAITS: {health.waits_for}")
+        out.write(f"healing            WAITS: {health.waits_for}")
     found = (await session.administrator().drill_status()).drill
     if found.running:
         since = f"since {stamp(found.began_ms)} by {found.by}"
-        out.say(f"drill              {found.action.value} of {found.shepherd} {since}")
+        out.write(f"drill              {found.action.value} of {found.shepherd} {since}")
     _result(session, seen, states, found.id if found.running else "")
 
 
@@ -142,7 +144,7 @@ def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str)
     free, total = space(seen.nodes)
     session.out.result(
         verdict=points[0].level.name if points else "OK",
-        points=[{"level": point.level.name, "what": point.what, "cure": point.cure} for point in points],
+        points=[{"level": point.level.name, "what": point.problem, "cure": point.cure} for point in points],
         free_bytes=free,
         total_bytes=total,
         full_in_ms=full_in_ms(seen),
@@ -211,10 +213,10 @@ def _jobs(seen: Seen) -> str:
 def _versions(seen: Seen) -> list[str]:
     """The software of the nodes that answer; while they differ, as in an upgrade, which node has which."""
     found = by_version({node.node: node.version for node in seen.jobs})
-    told = [f"{version}: {', '.join(urls)}" for version, urls in found]
+    lines = [f"{version}: {', '.join(urls)}" for version, urls in found]
     if len(found) == 1:
-        told = [f"{found[0][0]} on all nodes that answer"]
-    return [f"{'' if n else 'versions':<18} {line}" for n, line in enumerate(told or ["not known"])]
+        lines = [f"{found[0][0]} on all nodes that answer"]
+    return [f"{'' if n else 'versions':<18} {line}" for n, line in enumerate(lines or ["not known"])]
 
 
 def _repair_lines(seen: Seen) -> list[str]:

@@ -40,7 +40,7 @@ async def sync(session: Session, arguments: Arguments) -> None:
         async with counting(bar, sizes):
             async for done in bar.tally(work(options, delete=delete)):
                 _report(session, done, tally, "uploaded" if up else "downloaded")
-    session.out.say(tally.line("uploaded" if up else "downloaded"))
+    session.out.write(tally.line("uploaded" if up else "downloaded"))
 
 
 async def _check_directory(verb: str, path: Path) -> None:
@@ -99,11 +99,11 @@ def _report(session: Session, done: TransferResult, tally: _Tally, word: str) ->
         out.failure(done.error, **facts)
     elif done.note:
         tally.skipped += 1
-        out.tell(f"chelonia: {done.source}: {done.note}")
+        out.notify(f"chelonia: {done.source}: {done.note}")
         out.result(**facts, action="skipped", skipped=done.note)
     elif not done.target:
         tally.removed += 1
-        out.say(f"'{done.source}' {would}removed.")
+        out.write(f"'{done.source}' {would}removed.")
         out.result(**facts, action="removed")
     elif done.type != "file":
         out.result(**facts, action="kept")
@@ -112,7 +112,7 @@ def _report(session: Session, done: TransferResult, tally: _Tally, word: str) ->
         out.result(**facts, size=done.size, action="unchanged")
     else:
         tally.moved, tally.bytes = tally.moved + 1, tally.bytes + done.size
-        out.say(
+        out.write(
             f"'{done.source}' ({done.size} bytes) {would}{word} {'to' if word == 'uploaded' else 'as'} '{done.target}'."
         )
         out.result(**facts, size=done.size, action=word)
@@ -134,14 +134,14 @@ async def diff(session: Session, arguments: Arguments) -> None:
         if done.same or done.note or (done.target and done.type != "file"):
             continue
         differing += 1
-        _tell_difference(session, done)
+        _report_difference(session, done)
     if differing:
         session.out.exit_code = session.out.exit_code or 1
     elif not session.out.exit_code:
-        session.out.say("no difference")
+        session.out.write("no difference")
 
 
-def _tell_difference(session: Session, done: TransferResult) -> None:
+def _report_difference(session: Session, done: TransferResult) -> None:
     sign, where = ("-", "cluster") if not done.target else ("~", "both") if done.over else ("+", "local")
-    session.out.say(f"{sign} {done.source}")
+    session.out.write(f"{sign} {done.source}")
     session.out.result(where=where, source=done.source, target=done.target, type=done.type)

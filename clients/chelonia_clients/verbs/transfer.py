@@ -67,9 +67,9 @@ class Wishes(msgspec.Struct, frozen=True):
 async def put(session: Session, arguments: Arguments) -> None:
     """Upload files or directories (`putFile`)."""
     operands = list(arguments.operands)
-    said = operands.pop() if len(operands) > 2 and operands[-1].isdigit() else ""
+    replicas = operands.pop() if len(operands) > 2 and operands[-1].isdigit() else ""
     *sources, target = operands
-    wishes = _wishes(session, arguments, said)
+    wishes = _wishes(session, arguments, replicas)
     await _put_all(session, sources, session.ln(target), wishes)
 
 
@@ -305,7 +305,7 @@ async def _going_on(session: Session, source: str, target: str) -> AsyncIterator
     try:
         yield
     except asyncio.CancelledError:
-        session.out.tell(f"chelonia: what is whole stays; to go on: chelonia sync {quote(source)} {quote(target)}")
+        session.out.notify(f"chelonia: what is whole stays; to go on: chelonia sync {quote(source)} {quote(target)}")
         raise
 
 
@@ -316,7 +316,7 @@ async def _resumable(session: Session, is_large: Callable[[], bool]) -> AsyncIte
         yield
     except asyncio.CancelledError:
         if is_large():
-            session.out.tell("chelonia: what has arrived stays; the same command goes on")
+            session.out.notify("chelonia: what has arrived stays; the same command goes on")
         raise
 
 
@@ -326,10 +326,10 @@ def _report(session: Session, done: TransferResult, line: str) -> None:
     if done.error is not None:
         session.out.failure(done.error, **facts)
     elif done.note:
-        session.out.tell(f"chelonia: {done.source}: {done.note}")
+        session.out.notify(f"chelonia: {done.source}: {done.note}")
         session.out.result(**facts, skipped=done.note)
     elif done.type == "file":
-        session.out.say(f"'{done.source}' is there already." if done.same else line)
+        session.out.write(f"'{done.source}' is there already." if done.same else line)
         session.out.result(**facts, size=done.size, **({"skipped": "it is there already"} if done.same else {}))
     else:
         session.out.result(**facts)

@@ -39,7 +39,7 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
             error = CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
         session.out.failure(error, head + original_status("undelete", error), **facts)
         return
-    session.out.say(head + word)
+    session.out.write(head + word)
     session.out.result(**facts, status=word)
 
 
@@ -51,9 +51,9 @@ async def _bring_tree_back(session: Session, text: str) -> None:
             out.failure(done.error, **facts)
             continue
         files, collections = files + (done.type == "file"), collections + (done.type == "collection")
-        out.say(f"{done.target}: restored.")
+        out.write(f"{done.target}: restored.")
         out.result(**facts, status="restored")
-    out.say(f"{counted(files, 'file')} and {counted(collections, 'collection')} restored")
+    out.write(f"{counted(files, 'file')} and {counted(collections, 'collection')} restored")
 
 
 async def _list(session: Session, text: str) -> None:
@@ -67,6 +67,6 @@ async def _list(session: Session, text: str) -> None:
         session.out.result(**{**record_facts(entry), "name": name})
     if len(rows) == 1:
         all_of_it = "; `chelonia undelete --list` shows what is kept of other collections" if text else ""
-        session.out.say(f"nothing that was deleted {f'from {text} ' if text else ''}is kept{all_of_it}")
+        session.out.write(f"nothing that was deleted {f'from {text} ' if text else ''}is kept{all_of_it}")
         return
-    session.out.say(*table(rows, frozenset({2})))
+    session.out.write(*table(rows, frozenset({2})))

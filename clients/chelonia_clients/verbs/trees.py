@@ -39,7 +39,7 @@ async def du(session: Session, arguments: Arguments) -> None:
         for name in (*names, ""):
             size, files = sums[name]
             where = path_of(text, name) if name else text
-            out.say(f"{human_size(size) if human else size}\t{files}\t{where}".expandtabs(12))
+            out.write(f"{human_size(size) if human else size}\t{files}\t{where}".expandtabs(12))
             out.result(ln=where, size=size, files=files)
 
     await _each_tree(session, arguments, add_up)
@@ -63,7 +63,7 @@ async def find(session: Session, arguments: Arguments) -> None:
             if plain:
                 show([entry])
             else:
-                session.out.say(path_of(text, entry.name))
+                session.out.write(path_of(text, entry.name))
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
 
     await _each_tree(session, arguments, look, (*SHORT, Needed("locations")) if arguments.has("--format") else ())
@@ -106,11 +106,11 @@ async def tree(session: Session, arguments: Arguments) -> None:
             files += entry.type == "file"
             collections += entry.type == "collection"
             session.out.result(ln=path_of(text, entry.name), **facts_of(entry))
-        session.out.say(text)
+        session.out.write(text)
         _draw(session, below, "", "", human=arguments.has("--human"))
 
     await _each_tree(session, arguments, draw)
-    session.out.say("", f"{counted(collections, 'collection')}, {counted(files, 'file')}")
+    session.out.write("", f"{counted(collections, 'collection')}, {counted(files, 'file')}")
 
 
 def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, indent: str, *, human: bool) -> None:
@@ -119,7 +119,7 @@ def _draw(session: Session, below: dict[str, list[DirectoryEntry]], top: str, in
         last = entry is entries[-1]
         size = f"  [{human_size(entry.size)}]" if human and entry.size >= 0 else ""
         end = "/" if entry.type == "collection" else ""
-        session.out.say(f"{indent}{'└── ' if last else '├── '}{entry.name.rpartition('/')[2]}{end}{size}")
+        session.out.write(f"{indent}{'└── ' if last else '├── '}{entry.name.rpartition('/')[2]}{end}{size}")
         _draw(session, below, entry.name, indent + ("    " if last else "│   "), human=human)
 
 
@@ -133,7 +133,7 @@ async def watch(session: Session, arguments: Arguments) -> None:
     while not ends or clock.monotonic_ms() - began < ends:
         await clock.sleep(every)
         now = await _seen(session, arguments)
-        _tell_changes(session, before, now)
+        _report_changes(session, before, now)
         before = now
 
 
@@ -145,11 +145,11 @@ async def _seen(session: Session, arguments: Arguments) -> dict[str, tuple[str, 
     }
 
 
-def _tell_changes(session: Session, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+def _report_changes(session: Session, before: Mapping[str, object], now: Mapping[str, object]) -> None:
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             sign, word = ("+", "new") if name not in before else ("-", "gone") if name not in now else ("~", "changed")
-            session.out.say(f"{sign} {name}")
+            session.out.write(f"{sign} {name}")
             session.out.result(ln=name, change=word)
     session.out.stdout.flush()
 

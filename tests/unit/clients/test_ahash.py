@@ -96,10 +96,10 @@ class PaperSession:
     def administrator(self) -> "PaperSession":
         return self
 
-    def say(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         self.said.write("".join(line + "\n" for line in lines))
 
-    def tell(self, *lines: str) -> None:
+    def notify(self, *lines: str) -> None:
         self.said.write("".join(line + "\n" for line in lines))
 
     def result(self, **facts: object) -> None:

@@ -293,7 +293,7 @@ def test_a_line_of_the_answer_is_there_before_the_command_ends(monkeypatch: pyte
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb", 0) as reader, os.fdopen(writing, "w") as piped:
         monkeypatch.setattr(sys, "stdout", piped)
-        Output(_standard_output(), sys.stderr).say("mounted")
+        Output(_standard_output(), sys.stderr).write("mounted")
         assert reader.read() == b"mounted\n"
 
 

@@ -166,12 +166,12 @@ def test_lines_that_come_while_a_bar_is_drawn_have_their_own_place(
     with Bar("a title[/b]", 100, beside=out) as bar:
         for number in range(3):
             bar.advance(10)
-            out.say(f"line {number}")
-            out.tell(f"note {number}")
+            out.write(f"line {number}")
+            out.notify(f"note {number}")
     assert columns == "10" or "a title[/b]" in terminal.getvalue()
     for number in range(3):
         assert f"{ERASE}line {number}\n{ERASE}note {number}\n" in terminal.getvalue()
     assert terminal.getvalue().count("\n") == 7, "a bar is one line; the last one is left, and taken away"
-    out.say("after")
+    out.write("after")
     assert terminal.getvalue().endswith("after\n")
     assert not terminal.getvalue().endswith(f"{ERASE}after\n")

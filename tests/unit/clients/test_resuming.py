@@ -51,12 +51,12 @@ class Trial:
         self.files: Any = fake.files
         self.said: list[str] = []
         self.moved = 0
-        self.whose = "https://one:1/Bartender /CN=joe"
+        self.account = "https://one:1/Bartender /CN=joe"
 
     def client(self) -> Client:
         client = client_on(self.fake)
         client.remark = self.said.append
-        client.whose = self.whose
+        client.account = self.account
         return client
 
     async def put(self, *, force: bool = False) -> TransferResult:
@@ -160,7 +160,7 @@ async def test_an_upload_that_goes_on_asks_room_for_what_is_missing(trial: Trial
 
 async def test_another_user_or_cluster_does_not_go_on_with_it(trial: Trial) -> None:
     await trial.broken_after(1)
-    trial.whose = "https://other:1/Bartender /CN=joe"
+    trial.account = "https://other:1/Bartender /CN=joe"
     assert (await trial.put()).error is None
     assert (trial.sent, trial.said) == (4, [])
     assert await trial.open_uploads() == 1  # the first one's, who may still go on

@@ -96,7 +96,7 @@ def test_nothing_to_say_is_ok() -> None:
     ],
 )  # fmt: skip
 def test_each_trouble_has_its_cure(seen: Seen, level: str, said: str, cure: str) -> None:
-    [point] = [point for point in judge(seen) if said in point.what]
+    [point] = [point for point in judge(seen) if said in point.problem]
     assert (point.level.name, cure in point.cure) == (level, True)
     assert any(said in line and cure in line for line in verdict_lines(seen)[1:])
 
@@ -105,13 +105,13 @@ def test_a_master_that_is_not_asked_is_one_all_the_same() -> None:
     elsewhere = replace(WELL, ahashes={"u": ahash("follower", "master", "follower", role="client")})
     assert [point.level.name for point in judge(elsewhere)] == ["WARN"]
     seen = Seen(HEALTH, WHOLE, (NODE, OTHER), ahashes={"u": ahash("follower", "away", "follower", role="alone")})
-    assert "has no master" in judge(seen)[0].what
+    assert "has no master" in judge(seen)[0].problem
 
 
 def test_a_host_that_does_not_answer_is_named_once() -> None:
     away = {"https://h:60001/AHash": AWAY}
     seen = replace(WELL, silent=away, mute={"https://h:60001": AWAY, "https://h:60003": AWAY})
-    assert [point.what.split(" does")[0] for point in judge(seen)] == [
+    assert [point.problem.split(" does")[0] for point in judge(seen)] == [
         "the A-Hash https://h:60001/AHash",
         "https://h:60003",
     ]
