@@ -126,14 +126,14 @@ class MountedCluster:
     async def _commit(self, change: Write | Splice) -> Attributes:
         async with self._crowd.together():
             answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
-        return _told(good(answer, "apply"), change.place)
+        return _attributes_of(good(answer, "apply"), change.place)
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
         self._crowd.makes()
         content = Content(size=0, whole=True)
         done = await self.change(Splice(place, content, setting, when=When(absent=True)))
-        return _told(done, place)
+        return _attributes_of(done, place)
 
     def read(self, place: LogicalName, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
@@ -188,7 +188,7 @@ def _extents(plan: Plan, blob: BlobId) -> tuple[Extent, ...]:
     return tuple(out)
 
 
-def _told(done: Done, place: LogicalName) -> Attributes:
+def _attributes_of(done: Done, place: LogicalName) -> Attributes:
     if done.attributes is None:
         raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), "it was removed as soon as it was written")
     return done.attributes

@@ -35,7 +35,7 @@ SWITCH_S: Final = 0.000_5
 each name that the kernel has to forget."""
 ANSWER_S: Final = 5.0
 END_S: Final = 60.0
-UNHEARD: Final = (
+UNANSWERED: Final = (
     "its process does not answer, so it was let go of without it: what was closed and is not committed is in its "
     "cache, and is committed when it goes on; if it is killed, by the next mount of the same collection there"
 )
@@ -57,12 +57,12 @@ UNENDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to mount `ln` at `mountpoint`. `tell`: prints lines for a person; `live`: show activity on stderr."""
+    """A request to mount `ln` at `mountpoint`. `write`: prints lines for a person; `live`: show activity on stderr."""
 
     ln: str
     mountpoint: str
     options: str
-    tell: Callable[[str], None]
+    write: Callable[[str], None]
     live: bool = False
 
 
@@ -82,8 +82,8 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     mounted = Mount(MountConnection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
 
     def ready() -> None:
-        tell_systemd()
-        request.tell(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")
+        notify_systemd()
+        request.write(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")
 
     try:
         await mounted.run(ready, _live if request.live else None)
@@ -95,7 +95,7 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
         raise CheloniaError(Kind.BAD_CONFIG, "mount", request.mountpoint, cause) from error
 
 
-def tell_systemd() -> None:
+def notify_systemd() -> None:
     """Notify systemd that the directory can be used (sd_notify(3)), so that no later unit writes into the one below."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
@@ -126,10 +126,10 @@ def in_background(argv: Sequence[str], log: str) -> str:
     if line.startswith(READY):
         return line.rstrip()
     process.wait()
-    said = path.read_bytes()[began:].decode(errors="replace").strip()
-    told = re.findall(r"^chelonia: (.*) \(([a-z-]+)\)$", said, re.MULTILINE) or [(said or line, "bad-config")]
-    cause, kind = told[-1]
-    cause = "; ".join((*re.findall(r"^fusermount3: .*$", said, re.MULTILINE), cause))  # it knows best what it refused
+    output = path.read_bytes()[began:].decode(errors="replace").strip()
+    failures = re.findall(r"^chelonia: (.*) \(([a-z-]+)\)$", output, re.MULTILINE) or [(output or line, "bad-config")]
+    cause, kind = failures[-1]
+    cause = "; ".join((*re.findall(r"^fusermount3: .*$", output, re.MULTILINE), cause))  # it knows best what it refused
     raise CheloniaError(kind_from_wire(kind), "mount", cause=f"it did not mount: {cause}")
 
 
@@ -187,20 +187,20 @@ async def umount(mountpoint: str, *, lazy: bool = False) -> str:
     """Unmount, and return when its process has ended: closed files are committed, or the log says why not. Returns: a
     remark for the user where the end was not awaited, else "". Raises: BUSY, NOT_FOUND."""
     _expect_mounted(mountpoint, "umount")
-    process, said = -1, ""
+    process, remark = -1, ""
     try:
         process = _process(int(str((await status(mountpoint))["pid"])))
     except CheloniaError as error:
         lazy |= error.kind is not Kind.NOT_SUPPORTED  # the kernel lets go all the same
-        said = {Kind.TIMEOUT: UNHEARD, Kind.NETWORK: LEFT}.get(error.kind, UNKNOWN)
+        remark = {Kind.TIMEOUT: UNANSWERED, Kind.NETWORK: LEFT}.get(error.kind, UNKNOWN)
     argv = ["fusermount3", "-u", *(["-z"] if lazy else []), mountpoint]
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
     if done.returncode:
         cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy lets go later"
         raise CheloniaError(Kind.BUSY, "umount", mountpoint, cause)
     if process >= 0 and not await asyncio.to_thread(_until_ended, process):
-        said = UNENDED
-    return said
+        remark = UNENDED
+    return remark
 
 
 def _process(pid: int) -> int:

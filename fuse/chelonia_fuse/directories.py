@@ -18,7 +18,7 @@ from chelonia.core.ports.files import Listed, Named
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import Inode, Inodes
 from chelonia_fuse.listings import LargeListing
-from chelonia_fuse.names import Told
+from chelonia_fuse.names import ListedPart
 
 _PAGES_KEPT: Final = 2
 """Pages kept: the kernel requests entries again that did not fit into a program's buffer."""
@@ -81,7 +81,7 @@ class OpenDirectory:
             if start >= self.first + len(self.shown):
                 if len(self.pages) == 1 and not self.inode.gone:
                     entries = {each.name: each.attributes for each in self.shown}
-                    inodes.told(self.inode, Told(asked_ns=self.asked_ns, entries=entries))
+                    inodes.keep_part(self.inode, ListedPart(asked_ns=self.asked_ns, entries=entries))
                 return
             entry = self.shown[start - self.first]
             inode = None
@@ -124,7 +124,7 @@ class OpenDirectory:
         if len(self.pages) == 1 and not self.ended and self.scratch is not None:
             with contextlib.suppress(OSError):
                 self.large = LargeListing(self.scratch(), self.began_ns)
-                inodes.told_large(self.inode, self.large)
+                inodes.keep_large(self.inode, self.large)
         if self.large is not None:
             self.large.add(listed.entries, self.asked_ns, time.monotonic_ns())
 

@@ -93,9 +93,9 @@ class FileSystem:
         """Look up attributes, unless they are young; while the cluster is away the known ones stand. Returns: their age
         in s. Raises: NOT_FOUND, DENIED."""
         # Young ones are requested often: the kernel forgets them with each change, also in a directory.
-        told_ns = max(inode.learned_ns, inode.heard_ns)  # 0: never
-        age_s = (time.monotonic_ns() - told_ns) / 1e9
-        if inode.gone or (told_ns and age_s < VALID_S):
+        answered_ns = max(inode.learned_ns, inode.listed_ns)  # 0: never
+        age_s = (time.monotonic_ns() - answered_ns) / 1e9
+        if inode.gone or (answered_ns and age_s < VALID_S):
             return 0.0 if inode.gone else age_s
         try:
             inode.learn((await self._cluster.look(LogicalName(inode.guid, ()), spare=True)).attributes)
@@ -154,13 +154,13 @@ class FileSystem:
 
     async def remove(self, parent: Inode, name: str, *, directory: bool) -> None:
         """Remove a name (unlink, rmdir)."""
-        what = Removing.COLLECTION if directory else Removing.NAME
+        removing = Removing.COLLECTION if directory else Removing.NAME
         while True:
             inode = self.inodes.named(parent.number, name)
             await self._before_removal(inode)
             try:
                 async with self._settled(inode):
-                    await self._cluster.change(Remove(self._inside(parent, name), what, _still(inode)))
+                    await self._cluster.change(Remove(self._inside(parent, name), removing, _still(inode)))
                     last = inode is not None and (inode.attributes.links <= 1 or directory)
                     self._removed(parent, name, inode, gone=last)
                 return
@@ -269,7 +269,7 @@ class FileSystem:
         else:
             self.inodes.unname(new.number, new_name)
         if over is Over.EXCHANGE and there is not None:
-            there.learned_ns = there.heard_ns = 0
+            there.learned_ns = there.listed_ns = 0
             self.inodes.name(there, old.number, old_name)
 
     @contextlib.asynccontextmanager

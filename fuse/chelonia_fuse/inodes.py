@@ -22,7 +22,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes
 from chelonia_fuse.listings import LargeListing
-from chelonia_fuse.names import NOTHING, KnownNames, Told
+from chelonia_fuse.names import NOTHING, KnownNames, ListedPart
 from chelonia_fuse.options import INODES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ AWAITED_S: Final = 3.0
 AT_ONCE: Final = 8
 """Known entries are forgotten in portions of one in so many. While any is forgotten, the kernel treats attributes of a
 listing as old, and requests those of each entry."""
-TOLD_MAX, LARGE_MAX = 8, 4
+LISTED_PARTS_MAX, LARGE_MAX = 8, 4
 """Collections with a kept part of a listing, and with a kept listing of several pages."""
 
 
@@ -55,9 +55,9 @@ class Inode:
         shown: the etag of the bytes that the kernel may have in its cache.
         touched_ns: when this mount last changed its names, or the entries of the collection.
         learned_ns: monotonic time of the last answer that had attributes with their version.
-        heard_ns: monotonic time of the request for the last listing that had it.
+        listed_ns: monotonic time of the request for the last listing that had it.
         known_names: of a collection: see `children`.
-        told_size: the size that the kernel last got.
+        kernel_size: the size that the kernel last got.
         made_ns: monotonic time of this mount's request to make it; 0: there was none.
     """
 
@@ -70,9 +70,9 @@ class Inode:
     shown: str = ""
     touched_ns: int = 0
     learned_ns: int = 0
-    heard_ns: int = 0
+    listed_ns: int = 0
     known_names: KnownNames | None = None
-    told_size: int = -1
+    kernel_size: int = -1
     made_ns: int = 0
     copy: CachedCopy | None = None
 
@@ -94,7 +94,7 @@ class Inode:
             self.attributes = _sharing(attributes, attributes.version)
             self.learned_ns = time.monotonic_ns()
 
-    def hear(self, attributes: Attributes, asked_ns: int) -> None:
+    def learn_listed(self, attributes: Attributes, asked_ns: int) -> None:
         """Take attributes of a listing requested at a monotonic time: without a version, times decide."""
         known, since_ns = self.attributes, asked_ns - self.learned_ns
         if attributes.version:
@@ -115,7 +115,7 @@ class Inodes:
         self._elsewhere = {root.guid: self.root}  # those whose number is not their GUID's
         self._children: dict[tuple[int, str], Inode] = {}
         self._new = 0
-        self._told: deque[KnownNames] = deque()
+        self._parts: deque[KnownNames] = deque()
         self._large: deque[KnownNames] = deque()
 
     def __len__(self) -> int:
@@ -134,9 +134,9 @@ class Inodes:
         """Return the inode of an entry of a listing, as `seen`; `asked_ns`: monotonic time of its request."""
         inode = self._at(attributes.guid)
         if inode is not None:
-            inode.hear(attributes, asked_ns)
+            inode.learn_listed(attributes, asked_ns)
         inode = self._known(inode, attributes, parent, name)
-        inode.heard_ns = asked_ns
+        inode.listed_ns = asked_ns
         return inode
 
     def _at(self, guid: Guid) -> Inode | None:
@@ -154,14 +154,14 @@ class Inodes:
             self.name(inode, parent, name)
         return inode
 
-    def told(self, inode: Inode, told: Told) -> None:
-        """Keep a listed part of a collection, for at most `TOLD_MAX` collections, as entries take room."""
-        inode.children.listed(told)
-        self._told.append(inode.children)
-        if len(self._told) > TOLD_MAX and (oldest := self._told.popleft()) not in self._told:
-            oldest.told = NOTHING
+    def keep_part(self, inode: Inode, part: ListedPart) -> None:
+        """Keep a listed part of a collection, for at most `LISTED_PARTS_MAX` collections, as entries take room."""
+        inode.children.listed(part)
+        self._parts.append(inode.children)
+        if len(self._parts) > LISTED_PARTS_MAX and (oldest := self._parts.popleft()) not in self._parts:
+            oldest.part = NOTHING
 
-    def told_large(self, inode: Inode, listing: LargeListing) -> None:
+    def keep_large(self, inode: Inode, listing: LargeListing) -> None:
         """Keep a listing of several pages of a collection, for at most `LARGE_MAX`, as each has a file."""
         children = inode.children
         if children.large is not None:
@@ -191,7 +191,7 @@ class Inodes:
 
     def doubt(self, inode: Inode) -> None:
         """Treat all answers about it as outdated: its names are looked up anew."""
-        inode.learned_ns = inode.heard_ns = 0
+        inode.learned_ns = inode.listed_ns = 0
         for number, name in inode.names:
             if (above := self._by_number.get(number)) is not None:
                 above.children.change(name, time.monotonic_ns())

@@ -182,7 +182,7 @@ class PackedJournal:
         """Return once ended changes are durable. Raises: OSError."""
         for at, held in enumerate(self._held):
             if held & self._over:
-                self._say(at)
+                self._write_ended(at)
         if self._unsynced or self._syncs:
             await self._synced()
 
@@ -207,12 +207,12 @@ class PackedJournal:
             if guid in held:
                 self._over.add(guid)
                 with contextlib.suppress(OSError):
-                    self._say(at)
+                    self._write_ended(at)
 
     def __contains__(self, guid: str) -> bool:
         return any(guid in held for held in self._held) and guid not in self._over
 
-    def _say(self, at: int) -> None:
+    def _write_ended(self, at: int) -> None:
         held = self._held[at]
         over = held & self._over
         if over == held:

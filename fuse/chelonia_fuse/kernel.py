@@ -149,11 +149,11 @@ class Binding(pyfuse3.Operations):
         except (KeyError, TypeError, ValueError):
             return None
 
-    def _doubt(self, *told: object) -> None:
+    def _doubt(self, *entries: object) -> None:
         """Have entries, by number, or by number and name, looked up anew: no listing serves for them."""
         inodes = self._system.inodes
-        named = (inodes.named(at, name.decode()) for at, name in pairwise(told) if isinstance(name, bytes))  # type: ignore[arg-type]
-        for inode in (*map(self._at, told), *named):
+        named = (inodes.named(at, name.decode()) for at, name in pairwise(entries) if isinstance(name, bytes))  # type: ignore[arg-type]
+        for inode in (*map(self._at, entries), *named):
             if inode is not None:
                 inodes.doubt(inode)
 
@@ -161,9 +161,9 @@ class Binding(pyfuse3.Operations):
         return self._system.inodes.get(number)
 
     def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
-        told = shown(inode, self._options, uid=self._uid, gid=self._gid)
-        inode.told_size = told.size
-        return _filled(told)
+        view = shown(inode, self._options, uid=self._uid, gid=self._gid)
+        inode.kernel_size = view.size
+        return _filled(view)
 
     def _counted(self, inode: Inode) -> pyfuse3.EntryAttributes:
         inode.lookups += 1
@@ -181,9 +181,9 @@ class Binding(pyfuse3.Operations):
         self._pids[self._next] = self.requests.pid
         return self._next
 
-    def _pid(self, at: Any, told: object) -> int:
+    def _pid(self, at: Any, context: object) -> int:
         """The process that makes a request, or that has opened its file."""
-        return int(told.pid) if isinstance(told, pyfuse3.RequestContext) else self._pids.get(at, 0)
+        return int(context.pid) if isinstance(context, pyfuse3.RequestContext) else self._pids.get(at, 0)
 
     # --- names ---
 
@@ -289,14 +289,14 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        told = pyfuse3.StatvfsData()
+        data = pyfuse3.StatvfsData()
         total, free = await self._system.space()
-        told.f_bsize = told.f_frsize = _BLOCK_BYTES
-        told.f_blocks, told.f_bfree = total // _BLOCK_BYTES, free // _BLOCK_BYTES
-        told.f_bavail = told.f_bfree
-        told.f_files = told.f_ffree = told.f_favail = _FILES
-        told.f_namemax = 255
-        return told
+        data.f_bsize = data.f_frsize = _BLOCK_BYTES
+        data.f_blocks, data.f_bfree = total // _BLOCK_BYTES, free // _BLOCK_BYTES
+        data.f_bavail = data.f_bfree
+        data.f_files = data.f_ffree = data.f_favail = _FILES
+        data.f_namemax = 255
+        return data
 
     @_answering
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
@@ -326,8 +326,8 @@ class Binding(pyfuse3.Operations):
     @_answering
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         handle = await self._system.open(self._inode(inode), flags)
-        told = handle.inode.told_size
-        if told != self._entry(handle.inode).st_size:  # else the kernel would read up to its old size
+        kernel_size = handle.inode.kernel_size
+        if kernel_size != self._entry(handle.inode).st_size:  # else the kernel would read up to its old size
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(pyfuse3.invalidate_inode, pyfuse3.InodeT(inode), attr_only=True)
         return self._opened(handle)
@@ -387,14 +387,16 @@ class Binding(pyfuse3.Operations):
 
         def accept(entry: Named, inode: Inode | None, following: int) -> bool:
             if inode is None and UNLOOKED:
-                told = _numbered(number_of(entry.attributes.guid), mode_of(entry.attributes))
-                return bool(pyfuse3.readdir_reply(token, entry.name.encode(), told, DOTS + following))
+                attributes = _numbered(number_of(entry.attributes.guid), mode_of(entry.attributes))
+                return bool(pyfuse3.readdir_reply(token, entry.name.encode(), attributes, DOTS + following))
             inode = inode or self._system.inodes.listed(
                 entry.attributes, directory.inode.number, entry.name, directory.asked_ns
             )
-            told = self._entry(inode)
-            told.entry_timeout = told.attr_timeout = max(0.0, VALID_S - directory.age_s)  # a page may be old by now
-            taken = pyfuse3.readdir_reply(token, entry.name.encode(), told, DOTS + following)
+            attributes = self._entry(inode)
+            attributes.entry_timeout = attributes.attr_timeout = max(
+                0.0, VALID_S - directory.age_s
+            )  # a page may be old by now
+            taken = pyfuse3.readdir_reply(token, entry.name.encode(), attributes, DOTS + following)
             inode.lookups += taken
             return taken
 
@@ -416,17 +418,17 @@ def _time(ns: int) -> int:
     return min(max(0, ns), bounds.TIME_S_MAX * 10**9)
 
 
-def _filled(told: Shown) -> pyfuse3.EntryAttributes:
+def _filled(view: Shown) -> pyfuse3.EntryAttributes:
     entry = pyfuse3.EntryAttributes()
-    entry.st_ino = pyfuse3.InodeT(told.number)
+    entry.st_ino = pyfuse3.InodeT(view.number)
     entry.entry_timeout = entry.attr_timeout = VALID_S
-    entry.st_mode = pyfuse3.ModeT(told.mode)
-    entry.st_nlink = told.links
-    entry.st_uid, entry.st_gid, entry.st_rdev = told.uid, told.gid, told.device
-    entry.st_size = told.size
+    entry.st_mode = pyfuse3.ModeT(view.mode)
+    entry.st_nlink = view.links
+    entry.st_uid, entry.st_gid, entry.st_rdev = view.uid, view.gid, view.device
+    entry.st_size = view.size
     entry.st_blksize = PREFERRED_BYTES
-    entry.st_blocks = -(-told.size // BLOCK)
-    entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = told.accessed_ns, told.modified_ns, told.changed_ns
+    entry.st_blocks = -(-view.size // BLOCK)
+    entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = view.accessed_ns, view.modified_ns, view.changed_ns
     return entry
 
 
@@ -514,7 +516,7 @@ class SessionWatch:
         if self._woken:
             return  # the woken task reads it next
         events = self._session.poll(0)  # the loop's event may be of a request that was read since
-        has_ended = any(told & ~select.POLLIN for _, told in events)
+        has_ended = any(event & ~select.POLLIN for _, event in events)
         while self._waiters and events:
             waiter = self._waiters.pop()
             if waiter.done():

@@ -20,17 +20,17 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import entry_key
 from chelonia.core.ports.files import Attributes, Named
 
-HEARD_NS: Final = 30 * 10**9
+FRESH_NS: Final = 30 * 10**9
 """Age up to which a listed entry serves for a lookup."""
 SERVES: Final = 5
 """How long a listing serves, in multiples of the time it took: a lookup costs as much more than an entry. It serves
 before its end, too: `find` and `du` read 100 000 entries, look at them, and read on."""
 LISTED_MAX: Final = 1 << 19
-"""Entries of a kept listing: more than can be listed and looked at within `HEARD_NS`. They take 100 MB."""
+"""Entries of a kept listing: more than can be listed and looked at within `FRESH_NS`. They take 100 MB."""
 BLOCK: Final = 32
 """Entries read together."""
 _ENTRIES: Final = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
-_TOLD: Final = msgspec.msgpack.Decoder(tuple[object, ...])
+_ATTRIBUTES: Final = msgspec.msgpack.Decoder(tuple[object, ...])
 
 
 class LargeListing:
@@ -86,7 +86,7 @@ class LargeListing:
             if at is None or name in self._changed or self._gone[at[0] // 8] >> at[0] % 8 & 1:
                 continue
             asked_ns = self._asked[at[0] // BLOCK]
-            return (Attributes(*_TOLD.decode(at[1])), asked_ns) if now_ns - asked_ns < HEARD_NS else None  # type: ignore[arg-type]
+            return (Attributes(*_ATTRIBUTES.decode(at[1])), asked_ns) if now_ns - asked_ns < FRESH_NS else None  # type: ignore[arg-type]
         return None
 
     def close(self) -> None:
@@ -107,7 +107,9 @@ class LargeListing:
         except (OSError, msgspec.DecodeError):
             self.close()
             return None
-        return next(((block * BLOCK + n, told) for n, (each, told) in enumerate(entries) if each == key), None)
+        return next(
+            ((block * BLOCK + n, attributes) for n, (each, attributes) in enumerate(entries) if each == key), None
+        )
 
     def _write(self, block: bytes) -> None:
         try:

@@ -15,7 +15,7 @@ from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import Inode, Inodes
-from chelonia_fuse.names import VALID_NS, KnownNames, Told
+from chelonia_fuse.names import VALID_NS, KnownNames, ListedPart
 
 VALID_S: Final = VALID_NS / 1e9
 
@@ -38,11 +38,11 @@ class Lookups:
         if large is not None and not parent.gone and (found := large.find(name, time.monotonic_ns())) is not None:
             return self._inodes.listed(found[0], parent.number, name, found[1])
         known = self._inodes.named(parent.number, name)
-        if await self._told(parent, name):
+        if await self._is_listed(parent, name):
             return self._answered(parent, name)
         return await self._looked(parent, name, known)
 
-    async def _told(self, parent: Inode, name: str) -> bool:
+    async def _is_listed(self, parent: Inode, name: str) -> bool:
         """Whether a listing that is made for this lookup, or is on its way, covers the name."""
         began_ns, children = time.monotonic_ns(), parent.children
         if self._cluster.is_away:
@@ -51,7 +51,7 @@ class Lookups:
             self._listings[children] = asyncio.ensure_future(self._list(parent, *part))
         if (listing := self._listings.get(children)) is not None:
             await asyncio.wait([listing])
-        fresh = children.told.asked_ns >= began_ns and children.has(name, time.monotonic_ns())
+        fresh = children.part.asked_ns >= began_ns and children.has(name, time.monotonic_ns())
         return not parent.gone and (fresh or self._serves(parent, name) is not None)
 
     async def _looked(self, parent: Inode, name: str, known: Inode | None) -> Inode:
@@ -75,19 +75,19 @@ class Lookups:
         known, now_ns = parent.known_names, time.monotonic_ns()
         if known is None or parent.gone or not known.has(name, now_ns):
             return None
-        if name not in known.told.entries and (
+        if name not in known.part.entries and (
             not self._behind.is_busy() or self._inodes.named(parent.number, name) is not None
         ):
             return None  # another mount may have made it; only a program that makes many files finds out by making it
-        return known.told.asked_ns
+        return known.part.asked_ns
 
     def _answered(self, parent: Inode, name: str) -> Inode:
-        told = parent.children.told
+        part = parent.children.part
         parent.children.served += 1
-        if (attributes := told.entries.get(name)) is None:
+        if (attributes := part.entries.get(name)) is None:
             self._inodes.unname(parent.number, name)
             raise CheloniaError(Kind.NOT_FOUND, "lookup", name)
-        return self._inodes.listed(attributes, parent.number, name, told.asked_ns)
+        return self._inodes.listed(attributes, parent.number, name, part.asked_ns)
 
     async def _list(self, parent: Inode, after: str, limit: int) -> None:
         """List a part of a directory; after a failure lookups go on without it."""
@@ -101,4 +101,4 @@ class Lookups:
             children.listing = False
             del self._listings[children]
         entries = {each.name: each.attributes for each in page.entries}
-        self._inodes.told(parent, Told(after, page.after, asked_ns, entries))
+        self._inodes.keep_part(parent, ListedPart(after, page.after, asked_ns, entries))

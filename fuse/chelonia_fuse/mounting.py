@@ -66,9 +66,9 @@ class Mount:
         self._directory = cache_directory(options, place, mountpoint)
         self._began_s = time.time()
 
-    async def run(self, ready: Callable[[], None], tell: Callable[[str], None] | None = None) -> None:
-        """Mount, and return when it was unmounted. `ready` is called once it can be used; `tell` is called with a line
-        of activity each second.
+    async def run(self, ready: Callable[[], None], report: Callable[[str], None] | None = None) -> None:
+        """Mount, and return when it was unmounted. `ready` is called once it can be used; `report` is called with a
+        line of activity each second.
 
         Raises: NOT_FOUND, NOT_A_COLLECTION, BAD_CONFIG, and other failures of the cluster.
         """
@@ -79,7 +79,7 @@ class Mount:
             self._bind(Inodes(there, self._place, self._options.inodes))
             if waits := await self._committer.replay():
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
-            await self._serve(ready, tell)
+            await self._serve(ready, report)
 
     def _bind(self, inodes: Inodes) -> None:
         self._cache = Cache(self._directory / "data", self._options.cache_bytes)
@@ -92,15 +92,15 @@ class Mount:
         self._inodes = inodes
         self._binding = kernel.Binding(system, Xattrs(self._cluster, self.status), self._options)
 
-    async def _serve(self, ready: Callable[[], None], tell: Callable[[str], None] | None) -> None:
+    async def _serve(self, ready: Callable[[], None], report: Callable[[str], None] | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, kernel.stop)
         renewing = Job("certificates", every(RENEW_MS, self._renew), Wait(RENEW_MS), loud=True)
         jobs = Jobs(SystemClock(), [self._committer.job(), renewing])
         working = [asyncio.create_task(each) for each in (jobs.run(), self._binding.requests.watch())]
-        if tell is not None:
-            working.append(asyncio.create_task(self._tell(tell)))
+        if report is not None:
+            working.append(asyncio.create_task(self._report(report)))
         try:
             await kernel.serve(self._binding, str(self._mountpoint), self._options, ready)
         finally:
@@ -148,14 +148,14 @@ class Mount:
             "read_bytes": self._binding.read_bytes, "written_bytes": self._binding.written_bytes,
         }  # fmt: skip
 
-    async def _tell(self, tell: Callable[[str], None]) -> None:
+    async def _report(self, report: Callable[[str], None]) -> None:
         before = self.status()
         while True:
             await asyncio.sleep(1)
             now = self.status()
             rates = {name: _int(now[name]) - _int(before[name]) for name in ("requests", "read_bytes", "written_bytes")}
             before = now
-            tell(
+            report(
                 f"{rates['requests']}/s, {rates['read_bytes'] / 1e6:.1f} MB/s read, "
                 f"{rates['written_bytes'] / 1e6:.1f} MB/s written, {now['waiting']} waiting"
             )

@@ -32,7 +32,7 @@ _REFUSED_NS: Final = 30 * VALID_NS
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ListedPart:
     """A part of a directory listed whole: all keys in (after, until], requested at a monotonic time. A key is a name,
     and for a directory it ends in `/`. `until` "": to the end."""
 
@@ -49,7 +49,7 @@ class Told:
         return self.after.encode() < key and (not self.until or key + b"/" <= self.until.encode())
 
 
-NOTHING: Final = Told()
+NOTHING: Final = ListedPart()
 
 
 @dataclass(slots=True, eq=False)
@@ -57,13 +57,13 @@ class KnownNames:
     """Known names of one directory.
 
     Args:
-        told: the last listed part; listing: whether another one is on its way.
+        part: the last listed part; listing: whether another one is on its way.
         changed: names that this mount has changed, and when: earlier listings do not serve for them.
         served: lookups that were answered from it.
         large: the last listing of several pages.
     """
 
-    told: Told = NOTHING
+    part: ListedPart = NOTHING
     large: LargeListing | None = None
     listing: bool = False
     changed: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class KnownNames:
 
     def has(self, name: str, now_ns: int) -> bool:
         """Whether a lookup can be answered, with the entry or with its absence."""
-        return self.told.has(name, now_ns) and self.changed.get(name, -1) < self.told.asked_ns
+        return self.part.has(name, now_ns) and self.changed.get(name, -1) < self.part.asked_ns
 
     def asked(self, name: str, now_ns: int) -> tuple[str, int] | None:
         """Note a lookup that needs a request. Returns: the path after which to list, and how many entries, if that
@@ -118,18 +118,18 @@ class KnownNames:
         if len(self.changed) >= _CHANGED_MAX:
             self.changed = {each: at for each, at in self.changed.items() if now_ns - at < VALID_NS}
             if len(self.changed) >= _CHANGED_MAX:
-                self.changed, self.told, self._forgot_ns = {}, NOTHING, now_ns
+                self.changed, self.part, self._forgot_ns = {}, NOTHING, now_ns
         self.changed[name] = now_ns
 
-    def listed(self, told: Told) -> None:
+    def listed(self, part: ListedPart) -> None:
         """Take in a listed part, requested at most `VALID_NS` ago."""
-        self.told = told if told.asked_ns > self._forgot_ns else NOTHING
-        if not told.after:
-            self._whole = -1 if told.until else len(told.entries)
+        self.part = part if part.asked_ns > self._forgot_ns else NOTHING
+        if not part.after:
+            self._whole = -1 if part.until else len(part.entries)
 
     def made(self, asked_ns: int) -> None:
         """Note that the directory was made here, empty."""
-        self.listed(Told(asked_ns=asked_ns))
+        self.listed(ListedPart(asked_ns=asked_ns))
 
 
 def _before(name: str) -> str:

@@ -45,7 +45,7 @@ class Options:
 
 def parse(text: str) -> Options:
     """Read a comma-separated list. Raises: BAD_CONFIG."""
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     flags: set[str] = set()
     for word in filter(None, text.split(",")):
         name, given, value = word.partition("=")
@@ -56,18 +56,18 @@ def parse(text: str) -> Options:
         elif word == "exec":  # as for mount(8) the last one counts: `user` brings `noexec` along
             flags.discard("noexec")
         elif name in ("uid", "gid", "umask", "inodes", "cache", "cache_size"):
-            said[name] = value
+            values[name] = value
         else:
             known = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other noexec debug"
             raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {known}")
     return Options(
         read_only="ro" in flags,
-        uid=_number(said, "uid", 10),
-        gid=_number(said, "gid", 10),
-        umask=_number(said, "umask", 8),
-        inodes=max(_number(said, "inodes", 10), INODES_MIN) if "inodes" in said else INODES,
-        cache=said.get("cache", ""),
-        cache_bytes=_size(said["cache_size"]) if said.get("cache_size") else CACHE_BYTES,
+        uid=_number(values, "uid", 10),
+        gid=_number(values, "gid", 10),
+        umask=_number(values, "umask", 8),
+        inodes=max(_number(values, "inodes", 10), INODES_MIN) if "inodes" in values else INODES,
+        cache=values.get("cache", ""),
+        cache_bytes=_size(values["cache_size"]) if values.get("cache_size") else CACHE_BYTES,
         strict="strict" in flags,
         allow_other="allow_other" in flags,
         noexec="noexec" in flags,
@@ -75,11 +75,11 @@ def parse(text: str) -> Options:
     )
 
 
-def _number(said: dict[str, str], name: str, base: int) -> int:
+def _number(values: dict[str, str], name: str, base: int) -> int:
     try:
-        return int(said[name], base) if name in said else -1
+        return int(values[name], base) if name in values else -1
     except ValueError:
-        raise CheloniaError(Kind.BAD_CONFIG, "mount", f"{name}={said[name]}", "that is no number") from None
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", f"{name}={values[name]}", "that is no number") from None
 
 
 def _size(text: str) -> int:

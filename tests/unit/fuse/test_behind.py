@@ -20,7 +20,7 @@ from chelonia.core.values import replace
 from chelonia_fuse import behind, filesystem
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.journal import JournalRecord
-from chelonia_fuse.names import VALID_NS, KnownNames, Told
+from chelonia_fuse.names import VALID_NS, KnownNames, ListedPart
 from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import OWNER, Trial, mounted, without_haste
@@ -290,18 +290,18 @@ async def test_looks_at_many_files_at_a_time_share_calls(mount: Trial, other: Tr
 
 def test_a_listing_for_a_name_in_a_large_directory_begins_with_it() -> None:
     known, now = KnownNames(), 1000
-    known.listed(Told("", "m", now - VALID_NS))
+    known.listed(ListedPart("", "m", now - VALID_NS))
     assert known.asked("p1", now) is None
     part = known.asked("p2", now)
     assert part is not None
-    assert Told(part[0], "", now).has("p2", now)
+    assert ListedPart(part[0], "", now).has("p2", now)
     assert "p19" < part[0] < "p2"
 
 
 def looked_at(names: list[str], page: list[str]) -> tuple[int, int]:
     """How many lookups of a directory that lists as `page` asked for a listing, and for a look."""
     known, listings, looks = KnownNames(), 0, 0
-    known.listed(Told("", "m", 0))
+    known.listed(ListedPart("", "m", 0))
     for name in names:
         if known.has(name, now := VALID_NS + 1):
             known.served += 1
@@ -311,7 +311,7 @@ def looked_at(names: list[str], page: list[str]) -> tuple[int, int]:
             listings += 1
             known.listing = False
             told = [each for each in page if each > part[0]][: part[1]]
-            known.listed(Told(part[0], told[-1], now))
+            known.listed(ListedPart(part[0], told[-1], now))
             known.served += 1
     return listings, looks
 
@@ -329,7 +329,7 @@ def test_who_looks_in_order_has_the_next_names_listed_and_who_does_not_asks_for_
 
 def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
     known = KnownNames()
-    known.listed(Told("b", "dir/", 1000))
+    known.listed(ListedPart("b", "dir/", 1000))
     now = 1000 + VALID_NS - 1
     assert [known.has(name, now) for name in ("a", "b", "c", "dir", "dir.x", "e")] == [
         False, False, True, True, True, False,
@@ -337,7 +337,7 @@ def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
     assert not known.has("c", now + 1)
     known.change("c", 1500)
     assert not known.has("c", now)
-    known.listed(Told("b", "", 1600))
+    known.listed(ListedPart("b", "", 1600))
     assert known.has("zzz", now)
     assert known.has("c", now)
 

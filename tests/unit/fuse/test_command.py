@@ -32,11 +32,11 @@ def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
 def test_a_unit_is_told_once_the_directory_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = Path(__file__).parents[3] / "systemd" / "chelonia-mount@.service"
     assert "Type=notify" in unit.read_text().splitlines()
-    command.tell_systemd()  # nobody waits
+    command.notify_systemd()  # nobody waits
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        command.tell_systemd()
+        command.notify_systemd()
         assert systemd.recv(100) == b"READY=1"
 
 

@@ -61,7 +61,7 @@ async def test_a_long_listing_serves_for_the_lookups_after_it(
 ) -> None:
     monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 2)
     monkeypatch.setattr(listings, "SERVES", 10**9)
-    monkeypatch.setattr(listings, "HEARD_NS", HOUR_S * 1e9)
+    monkeypatch.setattr(listings, "FRESH_NS", HOUR_S * 1e9)
     for name in "abc":
         await mount.write(name, b"")
     await names(other)
@@ -75,9 +75,9 @@ async def test_a_long_listing_serves_for_the_lookups_after_it(
     await other.system.remove(other.root, "a", directory=False)
     with pytest.raises(CheloniaError):
         await other.find("a")
-    monkeypatch.setattr(listings, "HEARD_NS", 0)
+    monkeypatch.setattr(listings, "FRESH_NS", 0)
     other.network.asked.clear()
-    other.root.children.told = NOTHING
+    other.root.children.part = NOTHING
     await other.find("c")
     assert other.network.asked
 
@@ -87,12 +87,12 @@ async def test_a_long_listing_serves_for_what_is_known_no_more_unless_it_was_cha
 ) -> None:
     monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 40)
     monkeypatch.setattr(listings, "SERVES", 10**9)
-    monkeypatch.setattr(listings, "HEARD_NS", HOUR_S * 1e9)
+    monkeypatch.setattr(listings, "FRESH_NS", HOUR_S * 1e9)
     await other.system.make_directory(other.root, "n", 0o755, OWNER)
     for n in range(100):
         await mount.write(f"n{n:03d}", b"")
     await names(other)
-    other.root.children.told = NOTHING
+    other.root.children.part = NOTHING
     changed = await other.find("n050")
     await other.system.set(changed, Setting(mode=0o600))
     for n in range(100):
