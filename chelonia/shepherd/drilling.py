@@ -45,36 +45,36 @@ class ShepherdDrills:
         self._require_authority(call, order, authorities.refusal(node.state, Authority(order.position)))
         match order.action:
             case DrillAction.STOP:
-                self._speak(order)
+                self._end_silence(order)
             case _ if order.drill == self._drill:
                 pass  # a repeat: it is done
             case DrillAction.SILENCE:
-                self._hush(order)
+                self._begin_silence(order)
             case DrillAction.CORRUPT:
                 await self._corrupt(call, order)
         return node.silent_ms
 
-    def _cover(self) -> None:
-        self._uncover()  # methods are covered only while a silence lasts: no other call pays for an exercise
+    def _intercept(self) -> None:
+        self._restore()  # methods are covered only while a silence lasts: no other call pays for an exercise
         for method, operation in _ANSWERED.items():
-            setattr(self._port, method, partial(self._instead, operation, getattr(self._port, method)))
+            setattr(self._port, method, partial(self._refuse, operation, getattr(self._port, method)))
 
-    def _uncover(self) -> None:
+    def _restore(self) -> None:
         for method in _ANSWERED:
             vars(self._port).pop(method, None)
 
-    async def _instead(self, operation: str, method: Callable[..., Awaitable[Any]], call: Call, *args: Any) -> Any:
+    async def _refuse(self, operation: str, method: Callable[..., Awaitable[Any]], call: Call, *args: Any) -> Any:
         """Refuse every call while the silence lasts; the first one after it ends that. Raises: UNAVAILABLE."""
         left_ms = self._node.silent_ms
         if not left_ms:
-            self._uncover()
+            self._restore()
             return await method(call, *args)
         if operation not in _DATA.values():
             check_access(call, "shepherd", operation)  # who may not call learns nothing of drills
         cause = f"a drill ({self._drill}) keeps this Shepherd silent for {left_ms} ms more; others have the bytes"
         raise CheloniaError(Kind.UNAVAILABLE, operation, self._node.id, cause)
 
-    def _hush(self, order: ShepherdDrill) -> None:
+    def _begin_silence(self, order: ShepherdDrill) -> None:
         node = self._node
         if node.silent_ms:
             raise CheloniaError(Kind.CONFLICT, "drill", node.id, f"drill {self._drill} keeps it silent already")
@@ -84,13 +84,13 @@ class ShepherdDrills:
         duration_ms = min(max(order.duration_ms, 0), bounds.DRILL_MS_MAX)
         self._drill = order.drill
         node.silent_until_ms = node.ports.clock.monotonic_ms() + duration_ms
-        self._cover()
+        self._intercept()
         log.warning(
             "DRILL %s: this Shepherd is silent for %d ms by order of an administrator, then it is back by itself",
             order.drill, duration_ms,
         )  # fmt: skip
 
-    def _speak(self, order: ShepherdDrill) -> None:
+    def _end_silence(self, order: ShepherdDrill) -> None:
         if self._node.silent_ms and self._drill == order.drill:
             self._node.silent_until_ms = 0
             self._node.news.set()

@@ -191,8 +191,8 @@ class ShepherdNode:
             self.report(held.reference, delay_ms)
         self.journal.outdated(self.ports.clock.monotonic_ms(), self.settings.uncommitted_report_ms)
         for start in range(0, len(kept), LOGGED_TOGETHER):
-            some = kept[start : start + LOGGED_TOGETHER]
-            described = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in some])
+            batch = kept[start : start + LOGGED_TOGETHER]
+            described = ", ".join([f"reference={held.reference} blob={held.blob} size={held.size}" for held in batch])
             log.info("stored %s", described)
 
     def describe(self, reference: ReferenceId) -> ReportedReplica | None:

@@ -20,9 +20,9 @@ NONCE_CHARS_MAX: Final = 128
 
 def check_challenge(challenge: Challenge) -> None:
     """Refuse a challenge that costs more than any Librarian sends. Raises: BAD_REQUEST."""
-    asked = (sum(max(span.length, 0) for span in question.spans) for question in challenge.questions)
+    sizes = (sum(max(span.length, 0) for span in question.spans) for question in challenge.questions)
     many = len(challenge.questions) > bounds.PROOF_QUESTIONS_MAX or len(challenge.nonce) > NONCE_CHARS_MAX
-    if many or any(size > bounds.PROOF_BYTES_MAX for size in asked):
+    if many or any(size > bounds.PROOF_BYTES_MAX for size in sizes):
         limits = f"{bounds.PROOF_QUESTIONS_MAX} replicas and {bounds.PROOF_BYTES_MAX} bytes of each"
         raise CheloniaError(Kind.BAD_REQUEST, "prove", cause=f"one challenge asks for at most {limits}")
 

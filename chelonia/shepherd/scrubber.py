@@ -183,12 +183,12 @@ class Scrubber:
 
     async def _trimmed(self, reference: ReferenceId, size: int) -> str:
         """Have a replica whose bytes were verified end where its record says; its damage, "" for none."""
-        (there,) = await self._node.ports.blobs.sizes((reference,))
-        if there < size:
+        (actual,) = await self._node.ports.blobs.sizes((reference,))
+        if actual < size:
             return "its bytes are missing"
-        if there > size:
+        if actual > size:
             await self._node.ports.blobs.trim(reference, size)
             self.damaged += 1
             text = "bytes behind the end of a replica cut off: its own are right reference=%s size=%d cut=%d"
-            log.warning(text, reference, size, there - size)
+            log.warning(text, reference, size, actual - size)
         return ""

@@ -349,9 +349,9 @@ class ShepherdService:
         self._readmitted_to = ReferenceId("")
         return count
 
-    async def _around_aside(self, begun: ReferenceId) -> AsyncIterator[StoredReplica]:
+    async def _around_aside(self, start: ReferenceId) -> AsyncIterator[StoredReplica]:
         """Replicas in quarantine, page by page: those behind `begun`, then the rest."""
-        for after, upto in ((begun, ""), (ReferenceId(""), begun)) if begun else ((begun, ""),):
+        for after, upto in ((start, ""), (ReferenceId(""), start)) if start else ((start, ""),):
             while page := await self._node.ports.blobs.quarantined(after, ASIDE_PAGE):
                 after = page[-1].reference
                 for stored in page:
@@ -441,8 +441,8 @@ class ShepherdService:
     ) -> tuple[DeleteOutcome, ...]:
         outcomes = list[DeleteOutcome]()
         for start in range(0, len(references), ERASED_TOGETHER):
-            some = references[start : start + ERASED_TOGETHER]
-            outcomes += await asyncio.gather(*(self._delete_one(*each, position) for each in some))
+            batch = references[start : start + ERASED_TOGETHER]
+            outcomes += await asyncio.gather(*(self._delete_one(*each, position) for each in batch))
         return tuple(outcomes)
 
     async def _delete_one(self, request_id: str, reference: ReferenceId, position: Position) -> DeleteOutcome:

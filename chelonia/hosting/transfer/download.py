@@ -276,24 +276,24 @@ class _Search:
         want = Want.SOURCES | Want.CHECKSUMS | (Want.NOTHING if self._asked else Want.BYTES)
         self._asked = True
         brings = self._brings if Want.BYTES in want else 0
-        there = good(await client.looks.send(client.new_call(), Look(place, want), brings), "get")
-        known = there.attributes
+        looked = good(await client.looks.send(client.new_call(), Look(place, want), brings), "get")
+        known = looked.attributes
         if known.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")
-        several = there.data is None and not there.sources
-        kind = next((name for name in _CHECKSUMS if getattr(there.checksums, name)), "")
-        checksum = getattr(there.checksums, kind).lower() if kind else ""
+        several = looked.data is None and not looked.sources
+        kind = next((name for name in _CHECKSUMS if getattr(looked.checksums, name)), "")
+        checksum = getattr(looked.checksums, kind).lower() if kind else ""
         facts = _ExpectedBytes(known.size, kind, checksum, known.etag if several else "")
-        if (data := there.data) is not None:
+        if (data := looked.data) is not None:
             return facts, _OnceChoice(lambda fetched: _all(data[fetched.size :]), [self._ln])
-        if there.sources:
-            turls = [turl for turl in dict.fromkeys(there.sources) if target_of(turl) not in self._wrong]
+        if looked.sources:
+            turls = [turl for turl in dict.fromkeys(looked.sources) if target_of(turl) not in self._wrong]
             return facts, ReplicaChoice(turls, patience_ms)
         from chelonia.hosting.transfer.file_reader import FileReader  # not above: few files are of several blobs
         from chelonia.hosting.transfer.front import HttpBytes
 
         reader = FileReader(client.files, HttpBytes(client.http, client.clock), client.new_call(), place)
-        read = partial(_from_extents, reader, there, client.clock)
+        read = partial(_from_extents, reader, looked, client.clock)
         return facts, _OnceChoice(read, [self._ln])
 
 
@@ -304,9 +304,9 @@ def _from(client: Requester, choice: _Choice, fetched: _Fetched) -> AsyncGenerat
     return choice.read(fetched)
 
 
-def _from_extents(reader: FileReader, there: Looked, clock: Clock, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
-    span = ByteRange(fetched.size, there.attributes.size - fetched.size)
-    read = cast(Reads, partial(reader.get, there))
+def _from_extents(reader: FileReader, looked: Looked, clock: Clock, fetched: _Fetched) -> AsyncGenerator[bytes, None]:
+    span = ByteRange(fetched.size, looked.attributes.size - fetched.size)
+    read = cast(Reads, partial(reader.get, looked))
     return in_slices(read, span, clock) if fetched.sliced_to else read(span)
 
 

@@ -34,34 +34,34 @@ class FileReader:
     call: Call
     place: LogicalName
 
-    def get(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+    def get(self, looked: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         """Yield the bytes of `span` of a file looked at with SOURCES. Raises: as `Bytes.get`; INCOMPLETE when the file
         has changed meanwhile."""
-        return self._read(there, span) if there.data is None else _once(_part(there.data, span))
+        return self._read(looked, span) if looked.data is None else _once(_part(looked.data, span))
 
-    async def several(self, there: Looked, spans: tuple[ByteRange, ...]) -> AsyncIterator[bytes]:
+    async def several(self, looked: Looked, spans: tuple[ByteRange, ...]) -> AsyncIterator[bytes]:
         """Yield the bytes of `spans` one after another, of one blob by as few requests as can be. Raises: as `get`."""
-        at_once = SPANS_AT_ONCE if there.sources and there.data is None else 1
+        at_once = SPANS_AT_ONCE if looked.sources and looked.data is None else 1
         for first in range(0, len(spans), at_once):
-            some = spans[first : first + at_once]
-            got = self.transfers.get(there.sources, *some) if at_once > 1 else self.get(there, *some)
-            async for chunk in got:
+            batch = spans[first : first + at_once]
+            chunks = self.transfers.get(looked.sources, *batch) if at_once > 1 else self.get(looked, *batch)
+            async for chunk in chunks:
                 yield chunk
 
-    def body(self, there: Looked, span: ByteRange) -> bytes | AsyncIterator[bytes]:
+    def body(self, looked: Looked, span: ByteRange) -> bytes | AsyncIterator[bytes]:
         """Return the bytes of `span`: themselves where they came with the look, else as `get` yields them."""
-        if there.data is not None or not span.length:
-            return _part(there.data or b"", span)
-        return self.get(there, span)
+        if looked.data is not None or not span.length:
+            return _part(looked.data or b"", span)
+        return self.get(looked, span)
 
-    async def _read(self, there: Looked, span: ByteRange) -> AsyncIterator[bytes]:
+    async def _read(self, looked: Looked, span: ByteRange) -> AsyncIterator[bytes]:
         at, end, refused_at = span.offset, span.end, -1
         while at < end:
-            if at >= _known_until(there) or at == refused_at:
-                there = await self._again(there, ByteRange(at, end - at))
+            if at >= _known_until(looked) or at == refused_at:
+                looked = await self._again(looked, ByteRange(at, end - at))
             try:
                 async with aclosing(
-                    self._read_extents(there, ByteRange(at, min(end, _known_until(there)) - at))
+                    self._read_extents(looked, ByteRange(at, min(end, _known_until(looked)) - at))
                 ) as chunks:
                     async for chunk in chunks:
                         yield chunk
@@ -71,37 +71,37 @@ class FileReader:
                     raise
                 refused_at = at  # the reader is slower than tickets last
 
-    async def _read_extents(self, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of `span`, whose extents `there` has."""
+    async def _read_extents(self, looked: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of `span`, whose extents `looked` has."""
         at, whole = span.offset, (Extent(0, span.end, BlobId("")),)
-        for extent in whole if there.sources else there.extents:
+        for extent in whole if looked.sources else looked.extents:
             if extent.end > at and extent.at < span.end:
                 async for zeros in _zeros(extent.at - at):
                     yield zeros
                 part = extent.part(at, span.end)
-                async with aclosing(self._part(there, part)) as chunks:
+                async with aclosing(self._part(looked, part)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 at = part.end
         async for zeros in _zeros(span.end - at):
             yield zeros
 
-    def _part(self, there: Looked, part: Extent) -> AsyncGenerator[bytes, None]:
-        sources = there.sources or there.blobs.get(part.blob, ())
+    def _part(self, looked: Looked, part: Extent) -> AsyncGenerator[bytes, None]:
+        sources = looked.sources or looked.blobs.get(part.blob, ())
         return cast(AsyncGenerator[bytes, None], self.transfers.get(sources, ByteRange(part.skip, part.length)))
 
-    async def _again(self, there: Looked, span: ByteRange) -> Looked:
-        (looked,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
-        answer = good(looked, "get")
-        if answer.attributes.etag != there.attributes.etag or _known_until(answer) <= span.offset:
+    async def _again(self, looked: Looked, span: ByteRange) -> Looked:
+        (outcome,) = await self.files.look(self.call, (Look(self.place, Want.SOURCES, span),))
+        answer = good(outcome, "get")
+        if answer.attributes.etag != looked.attributes.etag or _known_until(answer) <= span.offset:
             cause = "the file has changed while it was read; read it again"
             raise CheloniaError(Kind.INCOMPLETE, "get", str(self.place), cause)
         return answer
 
 
-def _known_until(there: Looked) -> int:
+def _known_until(looked: Looked) -> int:
     """The byte up to which the look says where bytes are."""
-    return there.attributes.size if there.sources else there.told
+    return looked.attributes.size if looked.sources else looked.told
 
 
 def _part(data: bytes, span: ByteRange) -> bytes:

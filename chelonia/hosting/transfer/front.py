@@ -194,11 +194,11 @@ class _Reading:
         return not self.size and self._spans == (ByteRange(0, self._bytes),)
 
     def left(self) -> tuple[ByteRange, ...]:
-        left, there = list[ByteRange](), self.size
+        left, received = list[ByteRange](), self.size
         for span in self._spans:
-            if span.length > there:
-                left.append(ByteRange(span.offset + there, span.length - there))
-            there = max(0, there - span.length)
+            if span.length > received:
+                left.append(ByteRange(span.offset + received, span.length - received))
+            received = max(0, received - span.length)
         return tuple(left)
 
     def asked(self) -> dict[str, str]:

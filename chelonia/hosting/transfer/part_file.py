@@ -50,7 +50,7 @@ class PartFile:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._file is not None:
-            if not (self._is_kept and error is not None and _goes_on(error)):
+            if not (self._is_kept and error is not None and _is_resumable(error)):
                 self._path.unlink(missing_ok=True)  # while it is locked: the next download makes a file of its own
             self._file.close()
 
@@ -113,7 +113,7 @@ def _as_open_as(target: Path, file: BinaryIO) -> None:
         os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
 
 
-def _goes_on(error: BaseException) -> bool:
+def _is_resumable(error: BaseException) -> bool:
     """Whether the next download may begin with these bytes: not with wrong ones, nor on a disk that is full."""
     if isinstance(error, CheloniaError):
         return error.kind not in (Kind.CHECKSUM, Kind.CONFLICT)

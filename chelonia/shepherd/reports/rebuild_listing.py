@@ -26,8 +26,8 @@ async def records_page(node: ShepherdNode, after: str, limit: int) -> RecordPage
         sizes = await node.ports.blobs.sizes([each.reference for each in held])
         facts = [await node.ports.blobs.facts(each.reference) for each in held]
         items = [
-            ReplicaRecord(each.reference, _state(each, fact, there), each.committed, False, fact)
-            for each, fact, there in zip(held, facts, sizes, strict=True)
+            ReplicaRecord(each.reference, _state(each, fact, size), each.committed, False, fact)
+            for each, fact, size in zip(held, facts, sizes, strict=True)
         ]
         return RecordPage(tuple(items), f"{HERE} {held[-1].reference}" if len(held) == limit else f"{ASIDE} ")
     later = await node.ports.blobs.quarantined(reference, limit + 1)

@@ -133,7 +133,7 @@ class Reporting:
             answer = await self._heartbeats.send(node.own_call(), await self._beat())
             self._silence.answered(node.ports.clock.monotonic_ms())
             if answer.refused:
-                return self._turned_away(answer)
+                return self._take_refusal(answer)
             self.lease_ms = answer.lease_ms
             await self._learn(answer)
             if unready and not node.disk.unready:
@@ -143,7 +143,7 @@ class Reporting:
                 raise
             self._silence.failed(node.ports.clock.monotonic_ms(), error)
 
-    def _turned_away(self, answer: HeartbeatAnswer) -> None:
+    def _take_refusal(self, answer: HeartbeatAnswer) -> None:
         """Handle a refusal by the cluster. Raises: BAD_CONFIG when it knows this Shepherd with another store."""
         self._linked = False
         if answer.refused == REFUSED_STORE:
@@ -199,7 +199,7 @@ class Reporting:
             report = node.journal.take(node.ports.clock.monotonic_ms(), bounds.REPORT_ENTRIES_MAX, node.describe)
             await self._keep_mark()
             if report is None:
-                self._goes_on()
+                self._note_success()
                 return False
             spoken = replace(report, store=node.disk.identity.store)
             answer = await node.ports.librarians.report(node.own_call(), spoken)
@@ -208,11 +208,11 @@ class Reporting:
             log.log(logging.DEBUG if known else logging.INFO, "report failed, it will be repeated error=%s", error)
             await node.ports.clock.sleep(node.settings.report_retry_ms)
             return True
-        self._goes_on()
+        self._note_success()
         await self._take_answer(answer)
         return True
 
-    def _goes_on(self) -> None:
+    def _note_success(self) -> None:
         if self._failure:
             self._failure = ""
             log.info("reports are answered again")
@@ -346,7 +346,7 @@ class Reporting:
         if answer.next_report_ms < 0:
             self._how.ask("a Librarian has asked for it")
         if self._node.journal.rejected == REJECTED_MAX:
-            await self._not_taken(answer.before_boot)
+            await self._take_rejection(answer.before_boot)
         if settled.done is None:
             if not settled.diverged:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
@@ -363,7 +363,7 @@ class Reporting:
         else:
             self._ask_again(settled.done)
 
-    async def _not_taken(self, later: int) -> None:
+    async def _take_rejection(self, later: int) -> None:
         """Handle reports that are answered, again and again, and not accepted. `later`: a boot that has reported, 0
         when the answer names none. Raises: BAD_CONFIG when two processes run as this Shepherd."""
         boot = self._node.journal.boot

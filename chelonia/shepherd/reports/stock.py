@@ -119,13 +119,13 @@ class Stock:
         node = self._node
         recorded = node.index.sizes_after(self._measured_to, PAGE)
         found = await node.ports.blobs.sizes(tuple(recorded))
-        for (reference, size), there in zip(recorded.items(), found, strict=True):
-            held = node.index.get(reference) if there != size else None
+        for (reference, size), actual in zip(recorded.items(), found, strict=True):
+            held = node.index.get(reference) if actual != size else None
             if held is not None and held.alive and held.size == size:
                 await node.disk.require()
                 node.index.put(lifecycle.unproven(held))
                 text = "replica damaged reference=%s blob=%s bytes=%d; it will be checked"
-                log.warning(text, reference, held.blob, there)
+                log.warning(text, reference, held.blob, actual)
                 node.suspect(reference)
                 node.report(reference)
             self._measured_to = reference

@@ -366,8 +366,8 @@ class FileBlobs:
     def _begin_read(
         self, path: Path, fd: int, offset: int, end: int, check: Check
     ) -> asyncio.Future[tuple[int, bytes]]:
-        where = (offset, min(bounds.CHUNK_BYTES, end - offset))
-        return self.threads.run(lambda: _read_at(path, fd, where, check))
+        extent = (offset, min(bounds.CHUNK_BYTES, end - offset))
+        return self.threads.run(lambda: _read_at(path, fd, extent, check))
 
     async def _acquire(self, fn: Callable[[], tuple[int, T]]) -> tuple[int, T]:
         """Run a blocking call whose result begins with an open descriptor; a cancelled caller leaks none."""
@@ -488,20 +488,20 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
     """Write whole replicas, in the order of `FileWriter`: first bytes and records, then their names."""
     drafts = [
         draft
-        for where, each in zip(writing, replicas, strict=True)
-        for draft in ((where.bytes, each.data), (where.record, records.record_of(each.facts, each.data)))
+        for paths, each in zip(writing, replicas, strict=True)
+        for draft in ((paths.bytes, each.data), (paths.record, records.record_of(each.facts, each.data)))
     ]
     try:
         for start in range(0, len(drafts), DRAFTS_OPEN_MAX):
             _write_durably(*drafts[start : start + DRAFTS_OPEN_MAX])
-        for where in writing:
-            os.replace(where.record, _with(where.final, UNCOMMITTED))
-            os.replace(where.bytes, where.final)
-        for folder in dict.fromkeys(where.final.parent for where in writing):
+        for paths in writing:
+            os.replace(paths.record, _with(paths.final, UNCOMMITTED))
+            os.replace(paths.bytes, paths.final)
+        for folder in dict.fromkeys(paths.final.parent for paths in writing):
             _fsync_directory(folder)
     except OSError:
-        for where in writing:  # no report will name them
-            for undo in (where.bytes.unlink, where.record.unlink, partial(_erase_at, where.final)):
+        for paths in writing:  # no report will name them
+            for undo in (paths.bytes.unlink, paths.record.unlink, partial(_erase_at, paths.final)):
                 with contextlib.suppress(OSError, CheloniaError):
                     undo()
         raise
@@ -566,13 +566,13 @@ def _close_unwanted(work: asyncio.Future[tuple[int, T]]) -> None:
         os.close(work.result()[0])
 
 
-def _read_at(path: Path, fd: int, where: tuple[int, int], check: Check) -> tuple[int, bytes]:
+def _read_at(path: Path, fd: int, extent: tuple[int, int], check: Check) -> tuple[int, bytes]:
     if fd < 0:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        chunk = os.pread(fd, where[1], where[0])
-        if len(chunk) == where[1]:  # else the reader reports that bytes are missing
-            check(where[0], chunk)
+        chunk = os.pread(fd, extent[1], extent[0])
+        if len(chunk) == extent[1]:  # else the reader reports that bytes are missing
+            check(extent[0], chunk)
         return fd, chunk
     except BaseException:
         os.close(fd)

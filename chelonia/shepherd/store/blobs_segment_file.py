@@ -69,10 +69,10 @@ class SegmentFile:
         """As `read`, if all bytes are in the page cache; None when they are not, or the file system cannot say."""
         data = bytearray(length)
         try:
-            there = os.preadv(self.fd, [data], at, os.RWF_NOWAIT)
+            count = os.preadv(self.fd, [data], at, os.RWF_NOWAIT)
         except OSError:
             return None
-        return bytes(data) if there == length else None
+        return bytes(data) if count == length else None
 
     def look(self, length: int, at: int) -> bytes:
         """As `read`, but b"" where some bytes cannot be read."""

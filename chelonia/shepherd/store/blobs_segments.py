@@ -209,8 +209,8 @@ class BlobSegments:
                 lengths[place.segment] = (self._folder / name_of(place.segment)).stat().st_size
             except FileNotFoundError:
                 lengths[place.segment] = 0
-        there = lengths[place.segment] - place.data_at
-        return place.data_bytes if there >= place.data_bytes else there if there > 0 else -1
+        available = lengths[place.segment] - place.data_at
+        return place.data_bytes if available >= place.data_bytes else available if available > 0 else -1
 
     def raw(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
         """Read (record, data, committed) as they are, whole or not. Raises: as `place`, NOT_ALIVE."""

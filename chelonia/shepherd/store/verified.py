@@ -23,8 +23,8 @@ async def verified(
 
     Raises: NOT_ALIVE before a block that is missing bytes or has changed.
     """
-    asked = whole_blocks(span, size) if crcs and span.length else span
-    at, end = asked.offset, span.offset + span.length
+    aligned = whole_blocks(span, size) if crcs and span.length else span
+    at, end = aligned.offset, span.offset + span.length
 
     def check(start: int, data: bytes) -> None:
         wrong = wrong_block(data, start // bounds.CHECKED_BLOCK_BYTES, crcs)
@@ -32,7 +32,7 @@ async def verified(
             cause = f"the bytes from {wrong * bounds.CHECKED_BLOCK_BYTES} on are not those that were stored"
             raise CheloniaError(Kind.NOT_ALIVE, "read", reference, cause)
 
-    async for chunk in blobs.read(reference, asked, check if crcs else unchecked):
+    async for chunk in blobs.read(reference, aligned, check if crcs else unchecked):
         first, last = max(span.offset - at, 0), min(end - at, len(chunk))
         yield chunk if last - first == len(chunk) else chunk[first:last]
         at += len(chunk)

@@ -146,8 +146,8 @@ class ShepherdUploads:
     def arriving(self) -> tuple[Arriving, ...]:
         """Return the claimed copies whose bytes are coming in, the earliest first, as many as a heartbeat carries."""
         claimed = ((p, intake) for p, intake in self._taking.values() if p.request.reference)
-        some = islice(claimed, bounds.ARRIVING_MAX)
-        return tuple(Arriving(p.reference, p.request.facts.blob, intake.arrived) for p, intake in some)
+        receiving = islice(claimed, bounds.ARRIVING_MAX)
+        return tuple(Arriving(p.reference, p.request.facts.blob, intake.arrived) for p, intake in receiving)
 
     def withdraw(self, reference: ReferenceId) -> None:
         """Withdraw an upload. Its ticket ends, a body on its way is refused from its next bytes on, and later requests
