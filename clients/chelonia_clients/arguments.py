@@ -154,9 +154,9 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
         else:
             reader.option(rest)
     names = {flag.name for flag in own}
-    mine = {name: value for name, value in reader.flags.items() if name in names}
+    flags = {name: value for name, value in reader.flags.items() if name in names}
     others = {name: value for name, value in reader.flags.items() if name not in names}
-    return Arguments(tuple(operands), mine), Arguments((), others)
+    return Arguments(tuple(operands), flags), Arguments((), others)
 
 
 def merge(first: Arguments, second: Arguments) -> Arguments:

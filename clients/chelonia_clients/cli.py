@@ -183,7 +183,7 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
     ended: list[int] = []
 
     async def whole() -> None:
-        _mind_signals(ended)
+        _handle_signals(ended)
         try:
             known = await session.expand(arguments, verb.patterns)
             if known.operands or not arguments.operands:
@@ -206,7 +206,7 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
             raise Terminated(ended[0]) from None
 
 
-def _mind_signals(ended: list[int]) -> None:
+def _handle_signals(ended: list[int]) -> None:
     """Have SIGTERM and SIGHUP cancel the command's task, which leaves nothing half done. `ended`: gets the signal."""
     import asyncio
     import signal
@@ -251,9 +251,9 @@ def _usage(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
     """The forms of a verb, a line each: those that begin as `operands` do, or all."""
     ways = verb.synopsis.split(" | ")
     for count in range(len(operands), 0, -1):
-        begun = [way for way in ways if _begins(way.split(), operands[:count])]
-        if begun:
-            ways = begun
+        matching = [way for way in ways if _begins(way.split(), operands[:count])]
+        if matching:
+            ways = matching
             break
     first, *rest = (f"chelonia {verb.name} {way}".rstrip() for way in ways)
     return [f"Usage: {first}", *(f"       {way}" for way in rest)]

@@ -110,9 +110,9 @@ class Client:
         self.clock: Clock = SystemClock()
         self.files = files
         self._stats = CallBatches(bartender.stat, self.clock, again_ms=0)
-        some = bounds.REMOVED_TOGETHER_MAX
-        self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms, most=some)
-        self._unlinkings = CallBatches(bartender.unlink, self.clock, again_ms=retry_ms, most=some)
+        most = bounds.REMOVED_TOGETHER_MAX
+        self._deletions = CallBatches(bartender.del_file, self.clock, again_ms=retry_ms, most=most)
+        self._unlinkings = CallBatches(bartender.unlink, self.clock, again_ms=retry_ms, most=most)
         self._numbers = count()
         self._retry_ms = retry_ms
         self.trouble = trouble
@@ -300,8 +300,8 @@ class Client:
         stored = (await self.stat(ln)).get("policy", {})
         current = stored.get(identity, "")
         wanted = change(current)
-        how = f"setifvalue={current}" if identity in stored else "set"
-        await self.modify(ln, how, Triple("policy", identity, wanted))
+        action = f"setifvalue={current}" if identity in stored else "set"
+        await self.modify(ln, action, Triple("policy", identity, wanted))
         return wanted
 
     async def set_policy(self, ln: str, identity: str, actions: str) -> str:

@@ -118,11 +118,11 @@ async def _extra_files(
     client: Client, ln: str, target: Path, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
     """Removals of files that are in the directory and not in the collection. Raises: DENIED where it is not listed."""
-    there = set[str]()
+    listed = set[str]()
     async for entry in client.names(ln, recursive=True):
         if entry.closed and options.choice.takes_below(entry.name.split("/"), collection=True):
             raise unlisted("sync", to_ln(ln, entry.name.split("/")))
-        there.add(entry.name)
+        listed.add(entry.name)
     waiting: list[tuple[Path, tuple[str, ...]]] = [(target, ())]
     while waiting:
         directory, above = waiting.pop()
@@ -136,7 +136,7 @@ async def _extra_files(
                 continue
             if is_directory:
                 waiting.append((path, names))
-            if "/".join(names) in there:
+            if "/".join(names) in listed:
                 continue
             done = TransferResult("collection" if is_directory else "file", printable(str(path)), "")
             remove = Path.rmdir if is_directory else Path.unlink

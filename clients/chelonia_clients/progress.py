@@ -129,8 +129,8 @@ async def add_up(bar: Bar, sizes: Sizes) -> None:
     total = files = 0
     try:
         async with aclosing(sizes):
-            async for some, size in sizes:
-                total, files = total + max(0, size), files + some
+            async for count, size in sizes:
+                total, files = total + max(0, size), files + count
     except (CheloniaError, OSError):
         return
     bar.expect(total, files)

@@ -125,12 +125,12 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
     found = await asyncio.to_thread(os.stat, path)
     with noted(notes_directory(os.environ), f"{client.account} {ln} {found.st_dev} {found.st_ino}") as note:
         upload = _FileUpload(client, path, ln, found, wish)
-        there = await upload.resumed(note)
+        arrived = await upload.resumed(note)
         goes_on = note.upload != ""
-        missing = found.st_size - sum(size for size, _ in there.values())
+        missing = found.st_size - sum(size for size, _ in arrived.values())
         begun = await FileAim(client, ln, wish).start(missing)  # fails now rather than at the end
         try:
-            return await upload.run(note, there, begun.note)
+            return await upload.run(note, arrived, begun.note)
         except CheloniaError as error:
             if error.kind not in FRESH or not goes_on:
                 raise
@@ -155,26 +155,26 @@ class _FileUpload:
             return {}
         parted = self._parted
         try:
-            there = await parted.arrived(note.upload)
+            arrived = await parted.arrived(note.upload)
         except CheloniaError as error:
             if error.kind not in FRESH:
                 raise
             note.keep(UploadId(""))
             return {}
-        had, size = sum(length for length, _ in there.values()), self._found.st_size
-        if there:
+        received, size = sum(length for length, _ in arrived.values()), self._found.st_size
+        if arrived:
             parted.client.remark(
-                f"{parted.ln}: {human_size(had)} of {human_size(size)} had arrived; the upload goes on"
+                f"{parted.ln}: {human_size(received)} of {human_size(size)} had arrived; the upload goes on"
             )
-        return there
+        return arrived
 
-    async def run(self, note: UploadNote, there: ArrivedParts, remark: str) -> UploadResult:
+    async def run(self, note: UploadNote, arrived: ArrivedParts, remark: str) -> UploadResult:
         """Send the missing parts, and give the file its name."""
         size, parted = self._found.st_size, self._parted
         if not note.upload:
             note.keep(await parted.open(), self._facts)
-        sent = dict(await parted.send_each(note.upload, self._missing(there), self._count))
-        order = [(number, sent.get(number) or there[number][1]) for number, _, _ in self._parts()]
+        sent = dict(await parted.send_each(note.upload, self._missing(arrived), self._count))
+        order = [(number, sent.get(number) or arrived[number][1]) for number, _, _ in self._parts()]
         await self._require_unchanged(note)
         try:
             await parted.seal(note.upload, order)
@@ -191,10 +191,10 @@ class _FileUpload:
         for number, start in enumerate(range(0, size, step), 1):
             yield number, start, min(step, size - start)
 
-    async def _missing(self, there: ArrivedParts) -> AsyncGenerator[tuple[int, Source], None]:
+    async def _missing(self, arrived: ArrivedParts) -> AsyncGenerator[tuple[int, Source], None]:
         """The parts that have not arrived; the others count as sent."""
         for number, start, length in self._parts():
-            if number in there and there[number][0] == length:
+            if number in arrived and arrived[number][0] == length:
                 self._count(length)
             else:
                 yield number, span_source(self._path, start, length)

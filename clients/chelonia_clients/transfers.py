@@ -125,7 +125,7 @@ async def get_file(
     """Download one file; failures are in the result. `mtime_s`, `size`: if they are known."""
     progress = options.progress
     try:
-        got = await download(
+        downloaded = await download(
             client,
             ln,
             target,
@@ -135,8 +135,12 @@ async def get_file(
             landing=landing,
             size=size,
         )
-        had = f"{ln}: {human_size(got.had)} of {human_size(got.size)} had arrived before" if got.had else ""
-        return TransferResult("file", ln, printable(str(target)), got.size, remark=had)
+        remark = (
+            f"{ln}: {human_size(downloaded.had)} of {human_size(downloaded.size)} had arrived before"
+            if downloaded.had
+            else ""
+        )
+        return TransferResult("file", ln, printable(str(target)), downloaded.size, remark=remark)
     except (OSError, CheloniaError) as error:
         return TransferResult("file", ln, printable(str(target)), error=_failure_of(error, "get", target))
 
@@ -151,9 +155,9 @@ async def copy_file(
         if size is not None:
             _counted(size, options)
             return TransferResult("file", source, target, size)
-        there = await client.stat(source)
-        wanted = options.replicas or int(there.get("states", {}).get("neededReplicas", options.wanted))
-        wish = UploadOptions(wanted, options.replace, mtime_s, there.get("metadata", {}), progress=options.progress)
+        metadata = await client.stat(source)
+        wanted = options.replicas or int(metadata.get("states", {}).get("neededReplicas", options.wanted))
+        wish = UploadOptions(wanted, options.replace, mtime_s, metadata.get("metadata", {}), progress=options.progress)
         stored = await upload(client, Source(lambda: read(client, source), -1), target, wish)
         return TransferResult("file", source, target, stored.size, remark=stored.note)
     except CheloniaError as error:
@@ -222,14 +226,14 @@ async def listed_sizes(client: Client, ln: str) -> AsyncGenerator[tuple[int, int
 
 
 class _WalkedDirectory(msgspec.Struct, eq=False):
-    """A directory to be walked. `is_new`: its collection was not there; `there`: the listing of that one, requested at
+    """A directory to be walked. `is_new`: its collection was not there; `listing`: of that one, requested at
     `asked_ms`."""
 
     directory: Path
     collection: str
     names: tuple[str, ...] = ()
     is_new: bool = False
-    there: asyncio.Task[dict[str, DirectoryEntry] | None] | None = None
+    listing: asyncio.Task[dict[str, DirectoryEntry] | None] | None = None
     asked_ms: int = 0
 
 
@@ -240,10 +244,10 @@ async def _uploads(client: Client, source: Path, ln: str, options: TreeOptions) 
             async for job in jobs:
                 yield job
     finally:
-        asked = [branch.there for branch in waiting if branch.there is not None]
-        for task in asked:
+        listings = [branch.listing for branch in waiting if branch.listing is not None]
+        for task in listings:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*listings, return_exceptions=True)
 
 
 async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenerator[Job, None]:
@@ -256,17 +260,17 @@ async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenera
     while waiting:
         now_ms = client.clock.monotonic_ms()
         for branch in waiting[-(BRANCHES_AHEAD if listed < LISTED_MAX else 1) :]:
-            if branch.there is None:
-                branch.there, branch.asked_ms = asyncio.create_task(_entries(client, branch, options)), now_ms
-                branch.there.add_done_callback(came)
+            if branch.listing is None:
+                branch.listing, branch.asked_ms = asyncio.create_task(_entries(client, branch, options)), now_ms
+                branch.listing.add_done_callback(came)
         branch = waiting.pop()
         directory, collection = branch.directory, branch.collection
         try:
-            assert branch.there is not None, "it is the last, and so was asked for"
-            there = await branch.there
-            listed -= len(there or ())
+            assert branch.listing is not None, "it is the last, and so was asked for"
+            entries = await branch.listing
+            listed -= len(entries or ())
             if now_ms - branch.asked_ms >= LISTED_MS:
-                there = await _entries(client, branch, options)
+                entries = await _entries(client, branch, options)
             found = await asyncio.to_thread(scan, directory)
         except (CheloniaError, OSError) as error:
             if options.listed and isinstance(error, CheloniaError) and error.kind is Kind.DENIED:
@@ -288,9 +292,9 @@ async def _branches(tree: _Tree, waiting: list[_WalkedDirectory]) -> AsyncGenera
                 yield known(TransferResult(kind, printable(str(path)), collection, error=refused))
                 continue
             if each.sort is Sort.DIRECTORY:
-                below.append(_WalkedDirectory(path, target, inner, is_new=there is None))
+                below.append(_WalkedDirectory(path, target, inner, is_new=entries is None))
             elif each.sort is Sort.FILE:
-                yield partial(_upload_needed, tree, path, target, (there or {}).get(each.name))
+                yield partial(_upload_needed, tree, path, target, (entries or {}).get(each.name))
             else:
                 yield known(TransferResult("file", printable(str(path)), target, note=f"{each.sort.value}: skipped"))
         waiting.extend(reversed(below))
@@ -333,18 +337,20 @@ class _Tree(msgspec.Struct, frozen=True):
         return contextlib.nullcontext() if is_small else self.large
 
 
-async def _upload_needed(tree: _Tree, path: Path, ln: str, there: DirectoryEntry | None) -> TransferResult:
+async def _upload_needed(tree: _Tree, path: Path, ln: str, existing: DirectoryEntry | None) -> TransferResult:
     """Upload a file unless it is there already."""
     source, client, options = printable(str(path)), tree.client, tree.options
     try:
-        verdict = Verdict.OTHER if there is None else await compare(client, path, ln, there, checksum=options.checksum)
-        if verdict is Verdict.OTHER and there is not None and there.type == "file" and not options.replace:
+        verdict = (
+            Verdict.OTHER if existing is None else await compare(client, path, ln, existing, checksum=options.checksum)
+        )
+        if verdict is Verdict.OTHER and existing is not None and existing.type == "file" and not options.replace:
             return TransferResult("file", source, ln, error=_differs("put", ln, source))
         if verdict is Verdict.OTHER and not options.dry_run:
             return await put_file(client, path, ln, options, tree.place)
         found = await asyncio.to_thread(os.stat, path)
         if verdict is Verdict.OTHER:
-            return TransferResult("file", source, ln, found.st_size, over=there is not None)
+            return TransferResult("file", source, ln, found.st_size, over=existing is not None)
         if verdict is Verdict.RETIMED and options.replace and not options.dry_run:
             await client.modify(ln, "set", Triple("timestamps", "modified", f"{kept_time(found):.3f}"))
     except (OSError, CheloniaError) as error:
@@ -391,16 +397,16 @@ async def _download_job(tree: _Tree, entry: DirectoryEntry, source: str, path: P
 async def _download_needed(tree: _Tree, entry: DirectoryEntry, source: str, path: Path) -> TransferResult:
     """Download a file unless it is there already."""
     target, options = printable(str(path)), tree.options
-    verdict, there = Verdict.OTHER, False
+    verdict, exists = Verdict.OTHER, False
     if path.parent not in tree.made:
         try:
             verdict = await compare(tree.client, path, source, entry, checksum=options.checksum)
-            there = True
+            exists = True
         except CheloniaError as error:
             return TransferResult("file", source, target, error=error)
         except OSError:
             pass  # it is not there, or the download reports the error
-    if verdict is Verdict.OTHER and there and not options.replace:
+    if verdict is Verdict.OTHER and exists and not options.replace:
         return TransferResult("file", source, target, error=_differs("get", target, source))
     if verdict is Verdict.OTHER and options.dry_run:
         return TransferResult("file", source, target, entry.size)
@@ -446,11 +452,11 @@ async def _ensure_collection(client: Client, ln: str) -> None:
     try:
         await client.make_collection(ln)
     except CheloniaError as error:
-        there = await client.exists(ln) if error.kind in (Kind.EXISTS, Kind.INVALID_TARGET) else ""
-        if not there:
+        existing = await client.exists(ln) if error.kind in (Kind.EXISTS, Kind.INVALID_TARGET) else ""
+        if not existing:
             raise
-        if there != "collection":
-            raise CheloniaError(Kind.NOT_A_COLLECTION, error.op, ln, f"it is a {there}; {_CURE}") from error
+        if existing != "collection":
+            raise CheloniaError(Kind.NOT_A_COLLECTION, error.op, ln, f"it is a {existing}; {_CURE}") from error
 
 
 async def _copied_collection(client: Client, source: str, target: str) -> TransferResult:

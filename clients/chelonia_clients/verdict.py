@@ -196,25 +196,25 @@ def master_elsewhere(statuses: Iterable[AHashStatus]) -> ReplicaView | None:
 
 def _shepherds(seen: Seen) -> Iterator[HealthPoint]:
     for node in seen.nodes:
-        there = f"{node.shepherd} is offline" if node.state == NODE_OFFLINE else node.shepherd
+        shepherd = f"{node.shepherd} is offline" if node.state == NODE_OFFLINE else node.shepherd
         if node.trouble:
-            yield HealthPoint(Level.WARN, f"{there}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
+            yield HealthPoint(Level.WARN, f"{shepherd}: {node.trouble}", "docs/operate/when-a-disk-dies.md")
         elif node.state == NODE_OFFLINE:
-            yield HealthPoint(Level.WARN, there, "docs/operate/when-a-shepherd-dies.md")
+            yield HealthPoint(Level.WARN, shepherd, "docs/operate/when-a-shepherd-dies.md")
         elif node.state == NODE_MAINTENANCE:
             until = f"is away or in maintenance, waited for until {stamp(node.maintenance_until_ms)}"
             cure = "start it; if it runs, `chelonia admin node maintenance <id> --end`"
-            yield HealthPoint(Level.WARN, f"{there} {until}", cure)
+            yield HealthPoint(Level.WARN, f"{shepherd} {until}", cure)
         elif is_full(node):
             cure = "docs/operate/when-a-disk-dies.md#the-disk-is-full"
-            yield HealthPoint(Level.WARN, f"{there} is full: it takes nothing new", cure)
+            yield HealthPoint(Level.WARN, f"{shepherd} is full: it takes nothing new", cure)
     alive = [node for node in seen.nodes if node.state == NODE_ALIVE]
     yield from _domains(alive)
     if len(alive) < FEW:
-        there = "no Shepherd is alive: nothing can be stored"
+        problem = "no Shepherd is alive: nothing can be stored"
         if alive:
-            there = "one Shepherd is alive: uploads that want more copies are refused (`durable_copies`)"
-        yield HealthPoint(Level.WARN, there, "start a Shepherd, or `cheloniad join` on a further host")
+            problem = "one Shepherd is alive: uploads that want more copies are refused (`durable_copies`)"
+        yield HealthPoint(Level.WARN, problem, "start a Shepherd, or `cheloniad join` on a further host")
     if seen.waiting:
         cure = "`chelonia admin service list`, then `approve`"
         yield HealthPoint(Level.WARN, f"{counted(len(seen.waiting), 'service')} to be approved", cure)
@@ -225,9 +225,9 @@ def _domains(alive: Sequence[NodeView]) -> Iterator[HealthPoint]:
     parts = {node.domain.count("/") + bool(node.domain): node for node in alive}
     if len(parts) > 1:
         odd = parts[min(parts)]
-        there = f"{odd.shepherd} has the domain {odd.domain or '(none)'}, others longer ones: copies may share a site"
+        problem = f"{odd.shepherd} has the domain {odd.domain or '(none)'}, others longer ones: copies may share a site"
         cure = "`chelonia admin node list` shows all; `domain` below [shepherd.tuning], and a restart"
-        yield HealthPoint(Level.WARN, there, cure)
+        yield HealthPoint(Level.WARN, problem, cure)
 
 
 def _space(seen: Seen) -> Iterator[HealthPoint]:

@@ -77,8 +77,8 @@ async def _exercise(session: Session, arguments: Arguments, order: DrillOrder) -
         session.out.result(**record_facts(planned))
         return
     await _confirm(session, arguments)
-    begun = await administrator.drill(replace(order, shepherd=planned.shepherd))
-    drawn = await _watch(session, administrator, begun)
+    started = await administrator.drill(replace(order, shepherd=planned.shepherd))
+    drawn = await _watch(session, administrator, started)
     for name in names:
         text = curve.write(drawn[1], name)
         await asyncio.to_thread(Path(name).write_text, text, "utf-8")

@@ -50,8 +50,8 @@ def find_verb(word: str) -> Verb | None:
         return table.MAKE_MOUNT
     if lower[:3] in ORIGINAL:
         return ORIGINAL[lower[:3]]
-    begun = [verb for name, verb in names.items() if len(lower) >= 3 and name.startswith(lower)]
-    return begun[0] if len(begun) == 1 and begun[0].name not in REMOVING else None
+    matching = [verb for name, verb in names.items() if len(lower) >= 3 and name.startswith(lower)]
+    return matching[0] if len(matching) == 1 and matching[0].name not in REMOVING else None
 
 
 def suggest(word: str) -> str:

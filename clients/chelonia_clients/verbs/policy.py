@@ -15,14 +15,14 @@ WORDS = ("set", "change", "clear")
 
 async def modify(session: Session, arguments: Arguments) -> None:
     """Change metadata or states of entries (`modify`)."""
-    text, how, section, name, *rest = arguments.operands
+    text, change, section, name, *rest = arguments.operands
     value = rest[0] if rest else ""
-    _check_modify(how, Triple(section, name, value), given=bool(rest))
+    _check_modify(change, Triple(section, name, value), given=bool(rest))
     async for ln in _names(session, text, recursive=arguments.has("--recursive")):
-        head = f"Modifying '{ln}', {how} in section '{section}' property '{name}' value '{value}': "
-        facts = {"ln": ln, "change": how, "section": section, "property": name, "value": value}
+        head = f"Modifying '{ln}', {change} in section '{section}' property '{name}' value '{value}': "
+        facts = {"ln": ln, "change": change, "section": section, "property": name, "value": value}
         with session.out.trying(head, "modify", **facts):
-            word = await session.client().modify(ln, how, Triple(section, name, value))
+            word = await session.client().modify(ln, change, Triple(section, name, value))
             session.out.write(head + word + ".")
             session.out.result(**facts, status=word)
 
@@ -33,18 +33,18 @@ async def policy(session: Session, arguments: Arguments) -> None:
     if not words:
         await _show(session, text)
         return
-    how, identity, actions = _read_rule(words)
+    operation, identity, actions = _read_rule(words)
     async for ln in _names(session, text, recursive=arguments.has("--recursive")):
         head = f"Setting action list of '{ln}' for user {identity} to "
         with session.out.trying(f"{head}{actions}: ", "modify", ln=ln, identity=identity):
-            written = await _apply(session, ln, how, (identity, actions))
+            written = await _apply(session, ln, operation, (identity, actions))
             session.out.write(f"{head}{written}: set")
             session.out.result(ln=ln, identity=identity, actions=written)
 
 
-async def _apply(session: Session, ln: str, how: str, rule: tuple[str, str]) -> str:
+async def _apply(session: Session, ln: str, operation: str, rule: tuple[str, str]) -> str:
     client, (identity, actions) = session.client(), rule
-    match how:
+    match operation:
         case "set":
             return await client.set_policy(ln, identity, actions)
         case "change":
@@ -67,27 +67,27 @@ async def _show(session: Session, text: str) -> None:
 
 def _read_rule(words: Sequence[str]) -> tuple[str, str, str]:
     """The rule in `set|change|clear <identity, blanks and all> <actions>`. Raises: UsageError, BAD_REQUEST."""
-    how = words[0].lower()
-    if how not in WORDS:
+    operation = words[0].lower()
+    if operation not in WORDS:
         raise UsageError(f"policy takes {' | '.join(WORDS)}, not {words[0]!r}")
     first = next((i for i, word in enumerate(words[1:], 1) if word[:1] in ("+", "-")), len(words))
     identity, actions = " ".join(words[1:first]), " ".join(words[first:])
     if not identity:
         raise UsageError("policy needs an identity: a DN, VOMS:<vo>, ALL or ANONYMOUS")
-    if how != "clear" and not actions:
+    if operation != "clear" and not actions:
         raise UsageError("policy needs an action list, such as +read -delete")
-    if how == "clear":
+    if operation == "clear":
         actions = ""
     check_policy_rule(identity, actions)
-    return how, identity, actions
+    return operation, identity, actions
 
 
-def _check_modify(how: str, triple: Triple, *, given: bool) -> None:
+def _check_modify(change: str, triple: Triple, *, given: bool) -> None:
     """The original's checks of changes that make no sense anywhere. Raises: UsageError."""
-    if how not in ("set", "unset", "add") and not how.startswith("setifvalue="):
-        raise UsageError(f"modify takes set, unset or add, not {how!r}")
-    if how != "unset" and not given:
-        raise UsageError(f"modify {how} needs a value")
+    if change not in ("set", "unset", "add") and not change.startswith("setifvalue="):
+        raise UsageError(f"modify takes set, unset or add, not {change!r}")
+    if change != "unset" and not given:
+        raise UsageError(f"modify {change} needs a value")
     if triple.section != "states":
         return
     match triple.property:

@@ -32,7 +32,7 @@ async def delete(session: Session, arguments: Arguments) -> None:
     """Remove files under all their names (`delFile`)."""
     for text in arguments.operands:
         try:
-            if await _may(session, arguments, text, all_names=True):
+            if await _confirmed(session, arguments, text, all_names=True):
                 await _delete_one(session, arguments, text)
         except CheloniaError as error:
             session.out.failure(error, f"{text}: {original_status('delFile', error)}.", ln=text)
@@ -40,9 +40,9 @@ async def delete(session: Session, arguments: Arguments) -> None:
 
 async def _delete_one(session: Session, arguments: Arguments, text: str) -> None:
     ln, client, out = session.ln(text), session.client(), session.out
-    metadata = await _seen(client, ln)
+    metadata = await _metadata(client, ln)
     if arguments.has("--recursive") and metadata.get("entry", {}).get("type") == "collection":
-        await _whole(session, arguments, ln, all_names=True)
+        await _remove_tree(session, arguments, ln, all_names=True)
         return
     others = await other_names(client, ln, metadata.get("parents", {}))
     word = await client.del_file(ln)
@@ -54,7 +54,7 @@ async def remove(session: Session, arguments: Arguments) -> None:
     """Drop single names, with `-r` whole trees (`rm`)."""
     for text in arguments.operands:
         try:
-            if await _may(session, arguments, text, all_names=False):
+            if await _confirmed(session, arguments, text, all_names=False):
                 await _remove_one(session, arguments, text)
         except CheloniaError as error:
             if not (error.kind is Kind.NOT_FOUND and arguments.has("--force")):
@@ -64,17 +64,17 @@ async def remove(session: Session, arguments: Arguments) -> None:
 async def _remove_one(session: Session, arguments: Arguments, text: str) -> None:
     """Drop a name, or a collection with all below it. Raises: NOT_A_FILE for a collection without -r."""
     ln, client = session.ln(text), session.client()
-    if (await _seen(client, ln)).get("entry", {}).get("type") == "collection":
+    if (await _metadata(client, ln)).get("entry", {}).get("type") == "collection":
         if not arguments.has("--recursive"):
             raise CheloniaError(Kind.NOT_A_FILE, "rm", ln, "it is a collection; -r removes it with all below it")
-        await _whole(session, arguments, ln, all_names=False)
+        await _remove_tree(session, arguments, ln, all_names=False)
         return
     await client.unlink(ln)
     session.out.write(f"{text}: deleted.")
     session.out.result(ln=text, status="deleted")
 
 
-async def _seen(client: Client, ln: str) -> Metadata:
+async def _metadata(client: Client, ln: str) -> Metadata:
     """The metadata of an entry; empty for one that may be removed but not read. Raises: NOT_FOUND."""
     try:
         return await client.stat(ln)
@@ -84,7 +84,7 @@ async def _seen(client: Client, ln: str) -> Metadata:
         return {}
 
 
-async def _whole(session: Session, arguments: Arguments, ln: str, *, all_names: bool) -> None:
+async def _remove_tree(session: Session, arguments: Arguments, ln: str, *, all_names: bool) -> None:
     _refuse_root(ln)
     client, out, parallel = session.client(), session.out, parallel_of(arguments, REMOVALS)
     elsewhere = (await foresee(client, ln, all_names=True)).elsewhere if all_names else []
@@ -118,7 +118,7 @@ def _refuse_root(ln: str) -> None:
 # --- before ---
 
 
-async def _may(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
+async def _confirmed(session: Session, arguments: Arguments, text: str, *, all_names: bool) -> bool:
     """Whether a removal goes on: shows its plan, and asks for confirmation where needed; --dry-run only shows it."""
     recursive, dry = arguments.has("--recursive"), arguments.has("--dry-run")
     confirmed = arguments.has("--yes") or arguments.has("--force") or session.out.as_json or not at_a_terminal()

@@ -97,8 +97,8 @@ def _left_out(shepherd: ServiceId, cause: str) -> CheloniaError:
     return CheloniaError(Kind.UNAVAILABLE, "admin", shepherd, cause)
 
 
-def _broken_off(error: CheloniaError, shepherd: ServiceId, how: str) -> CheloniaError:
-    return CheloniaError(error.kind, "admin", shepherd, f"{how}: {error.cause or error.kind.value}")
+def _broken_off(error: CheloniaError, shepherd: ServiceId, outcome: str) -> CheloniaError:
+    return CheloniaError(error.kind, "admin", shepherd, f"{outcome}: {error.cause or error.kind.value}")
 
 
 async def _places(session: Session, ln: str, *, recursive: bool) -> tuple[dict[ServiceId, list[ReferenceId]], Away]:

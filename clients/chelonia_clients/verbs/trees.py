@@ -71,27 +71,27 @@ async def find(session: Session, arguments: Arguments) -> None:
 
 def _conditions(arguments: Arguments) -> Fits:
     """The conditions of the options on an entry. Raises: UsageError."""
-    asked: list[Fits] = []
+    conditions: list[Fits] = []
     if name := arguments.value("--name"):
-        asked.append(lambda entry: name_fits(entry.name.rpartition("/")[2], name))
+        conditions.append(lambda entry: name_fits(entry.name.rpartition("/")[2], name))
     if kind := arguments.value("--type"):
         whole = next((each for each in TYPES if each.startswith(kind)), "collection" if kind == "d" else "")
         if not whole:
             raise UsageError(f"--type takes {', '.join(TYPES)}, not {kind!r}")
-        asked.append(lambda entry: entry.type == whole)
+        conditions.append(lambda entry: entry.type == whole)
     if larger := arguments.value("--larger"):
         least = parse_size(larger, "--larger")
-        asked.append(lambda entry: entry.type == "file" and entry.size > least)
+        conditions.append(lambda entry: entry.type == "file" and entry.size > least)
     if smaller := arguments.value("--smaller"):
         most = parse_size(smaller, "--smaller")
-        asked.append(lambda entry: entry.type == "file" and 0 <= entry.size < most)
+        conditions.append(lambda entry: entry.type == "file" and 0 <= entry.size < most)
     if newer := arguments.value("--newer"):
         after = time.time() - parse_duration(newer, "--newer") / 1000
-        asked.append(lambda entry: entry.modified_s is not None and entry.modified_s > after)
+        conditions.append(lambda entry: entry.modified_s is not None and entry.modified_s > after)
     if older := arguments.value("--older"):
         before = time.time() - parse_duration(older, "--older") / 1000
-        asked.append(lambda entry: entry.modified_s is not None and entry.modified_s < before)
-    return lambda entry: all(fits(entry) for fits in asked)
+        conditions.append(lambda entry: entry.modified_s is not None and entry.modified_s < before)
+    return lambda entry: all(fits(entry) for fits in conditions)
 
 
 async def tree(session: Session, arguments: Arguments) -> None:
