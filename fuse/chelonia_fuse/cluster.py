@@ -135,9 +135,9 @@ class MountedCluster:
         done = await self.change(Splice(place, content, setting, when=When(absent=True)))
         return _attributes_of(done, place)
 
-    def read(self, place: LogicalName, there: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
+    def read(self, place: LogicalName, looked: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
-        return FileReader(self.files, self.transfers, new_call(), place).get(there, span)  # type: ignore[return-value]
+        return FileReader(self.files, self.transfers, new_call(), place).get(looked, span)  # type: ignore[return-value]
 
     async def save(self, saving: Saving, tried: list[BlobId]) -> Attributes:
         """Send bytes, and commit them to a file. `tried`: gets the blobs they are sent as.

@@ -228,8 +228,8 @@ class FileCommitter:
         copy = inode.copy
         assert copy is not None, "what waits has bytes here"
         if not copy.due_s:
-            place, how = self._place(inode, copy), "its bytes stay in %s, and are tried again each minute"
-            _LOG.error(f"%s was closed here and cannot be committed: %s: {how}", place, error, copy.path)
+            place, remark = self._place(inode, copy), "its bytes stay in %s, and are tried again each minute"
+            _LOG.error(f"%s was closed here and cannot be committed: %s: {remark}", place, error, copy.path)
         copy.due_s = time.monotonic() + REFUSED_S
         self.waiting[inode.guid] = inode
 
@@ -356,34 +356,36 @@ class FileCommitter:
 
     async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId]) -> bool:
         """Find out why a commit was refused, and resolve it. Returns: whether to try again by GUID."""
-        staged, there = copy.staged, await self._there(inode, plan)
-        if there is None:
+        staged, current = copy.staged, await self._look(inode, plan)
+        if current is None:
             if not inode.gone:  # else it was removed here
                 await self._beside(inode, copy, None)
             inode.gone = True
-        elif there.attributes.etag in tried or any(_names(there, extent.blob) & {*tried} for extent in there.extents):
-            self._done(inode, copy, plan, there.attributes)  # an earlier try has applied
-        elif there.attributes.size == plan.size == 0:
-            self._done(inode, copy, plan, there.attributes)  # the same, or another writer has emptied it
-        elif there.attributes.etag == staged.etag:
+        elif current.attributes.etag in tried or any(
+            _names(current, extent.blob) & {*tried} for extent in current.extents
+        ):
+            self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
+        elif current.attributes.size == plan.size == 0:
+            self._done(inode, copy, plan, current.attributes)  # the same, or another writer has emptied it
+        elif current.attributes.etag == staged.etag:
             return True  # it has another name
-        elif there.attributes.size == staged.base == 0:
-            staged.etag = there.attributes.etag
+        elif current.attributes.size == staged.base == 0:
+            staged.etag = current.attributes.etag
         elif staged.appended and staged.size > staged.base:
             at, end = staged.base, staged.size
-            copy.shift(at, end, staged.moved_on(there.attributes.etag, there.attributes.size))
+            copy.shift(at, end, staged.moved_on(current.attributes.etag, current.attributes.size))
             copy.source, inode.shown = None, ""
         else:
-            await self._beside(inode, copy, there)
-            inode.learn(there.attributes)
+            await self._beside(inode, copy, current)
+            inode.learn(current.attributes)
             inode.shown = ""
-            copy.restart(Staged.of(there.attributes.etag, there.attributes.size))
+            copy.restart(Staged.of(current.attributes.etag, current.attributes.size))
             if self._strict:
                 cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
                 raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
         return False
 
-    async def _there(self, inode: Inode, plan: Plan) -> Looked | None:
+    async def _look(self, inode: Inode, plan: Plan) -> Looked | None:
         start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (0, 0)
         try:
             return await self._cluster.look(
@@ -394,14 +396,14 @@ class FileCommitter:
                 raise
             return None
 
-    async def _beside(self, inode: Inode, copy: CachedCopy, there: Looked | None) -> None:
+    async def _beside(self, inode: Inode, copy: CachedCopy, current: Looked | None) -> None:
         """Keep the local version under another name beside the file, or at the top of the mount if no name is known.
 
         Old bytes that are not here are read from the present version, as far as it reaches; the rest is zeros."""
         staged, place = copy.staged, self._place(inode, copy)
         for start, end in staged.missing(0, staged.size):
-            if there is not None:
-                await self._fill(inode, copy, start, min(end, there.attributes.size))
+            if current is not None:
+                await self._fill(inode, copy, start, min(end, current.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
         within = place.parent if place.parts else self._inodes.place(self._inodes.root)
         target = within.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
@@ -411,7 +413,7 @@ class FileCommitter:
             setting = replace(setting, mode=inode.attributes.mode)
         await self._cluster.save(Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True)), [])
         self.conflicts += 1
-        reason = "was changed by somebody else" if there else "was removed by somebody else"
+        reason = "was changed by somebody else" if current else "was removed by somebody else"
         _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, target)
 
     async def _fill(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
@@ -430,9 +432,9 @@ class FileCommitter:
         return place if place.parts or copy.place is None else copy.place
 
 
-def _names(there: Looked, blob: BlobId) -> set[str]:
+def _names(current: Looked, blob: BlobId) -> set[str]:
     """Names of a piece: its blob, and the mark that it was sent with."""
-    return {blob, there.sums.get(blob, {}).get(MARK, "")}
+    return {blob, current.sums.get(blob, {}).get(MARK, "")}
 
 
 @contextlib.contextmanager

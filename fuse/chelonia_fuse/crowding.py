@@ -55,14 +55,14 @@ class CommitCrowd:
         loop = asyncio.get_running_loop()
         if self._begin is None:
             self._begin, self._waiting = loop.create_future(), 0
-            loop.call_later(self._wait_s, self._go, self._begin)
+            loop.call_later(self._wait_s, self._release, self._begin)
         begin = self._begin
         self._waiting += 1
         if self._waiting >= self._together:
-            loop.call_soon(self._go, begin)  # not at once: else this one would go before those that it wakes
+            loop.call_soon(self._release, begin)  # not at once: else this one would go before those that it wakes
         await asyncio.wait([begin])
 
-    def _go(self, begin: asyncio.Future[None]) -> None:
+    def _release(self, begin: asyncio.Future[None]) -> None:
         if self._begin is begin:
             self._begin = None
             begin.set_result(None)

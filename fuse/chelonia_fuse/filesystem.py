@@ -247,18 +247,18 @@ class FileSystem:
 
     async def _rename(self, source: tuple[Inode, str], target: tuple[Inode, str], over: Over) -> None:
         (old, old_name), (new, new_name) = source, target
-        inode, there = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
-        if inode is not None and inode is not there:
+        inode, existing = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
+        if inode is not None and inode is not existing:
             await self.committer.settle(inode)  # a file has its new name only once it is whole
-        if over is Over.REPLACE and there is not inode:
-            await self._before_replacing(there)
+        if over is Over.REPLACE and existing is not inode:
+            await self._before_replacing(existing)
         places = self._inside(old, old_name), self._inside(new, new_name)
-        async with self._settled(there):
+        async with self._settled(existing):
             done = await self._cluster.change(Move(*places, over, when=_still(inode)))
-            if inode is not None and inode is there:
+            if inode is not None and inode is existing:
                 return
             if over is Over.REPLACE:
-                await self._replaced(new, new_name, there)
+                await self._replaced(new, new_name, existing)
         _touch(old, old_name)
         _touch(new, new_name)
         self.inodes.unname(old.number, old_name)
@@ -268,9 +268,9 @@ class FileSystem:
             _learn(inode, done)
         else:
             self.inodes.unname(new.number, new_name)
-        if over is Over.EXCHANGE and there is not None:
-            there.learned_ns = there.listed_ns = 0
-            self.inodes.name(there, old.number, old_name)
+        if over is Over.EXCHANGE and existing is not None:
+            existing.learned_ns = existing.listed_ns = 0
+            self.inodes.name(existing, old.number, old_name)
 
     @contextlib.asynccontextmanager
     async def _settled(self, inode: Inode | None) -> AsyncIterator[None]:
@@ -385,30 +385,30 @@ class FileSystem:
         copy = inode.copy
         here = copy is not None and not copy.staged.missing(0, copy.staged.size)
         try:
-            there = await self._looked_written(inode, _wanted(flags, here=here), spare=here)
+            looked = await self._looked_written(inode, _wanted(flags, here=here), spare=here)
         except CheloniaError as error:
             if error.kind not in AGAIN or not here:
                 raise
             return  # the cluster is away; what is here can be read
-        inode.learn(there.attributes)
-        if there.attributes.version < inode.attributes.version:
+        inode.learn(looked.attributes)
+        if looked.attributes.version < inode.attributes.version:
             return  # a commit from here came after the request
-        if copy is not None and copy.staged.etag != there.attributes.etag and not copy.staged.changed:
-            self._reader.changed(inode, copy, there)
-        if there.data is not None or there.sources or (there.blobs and there.told >= there.attributes.size):
+        if copy is not None and copy.staged.etag != looked.attributes.etag and not copy.staged.changed:
+            self._reader.changed(inode, copy, looked)
+        if looked.data is not None or looked.sources or (looked.blobs and looked.told >= looked.attributes.size):
             copy = self.cache.of(inode)
-            if copy.staged.etag == there.attributes.etag:  # local changes may be of another version
-                copy.source, copy.source_ms = there, time.monotonic_ns() // 1_000_000
+            if copy.staged.etag == looked.attributes.etag:  # local changes may be of another version
+                copy.source, copy.source_ms = looked, time.monotonic_ns() // 1_000_000
 
     async def _looked_written(self, inode: Inode, want: Want, *, spare: bool) -> Looked:
         """Look a file up, once its bytes are there."""
-        there = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
+        looked = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
         for _ in range(_LOOKS_MAX):
-            if not _is_awaited(inode, there.attributes):
+            if not _is_awaited(inode, looked.attributes):
                 break
             await asyncio.sleep(_PAUSE_S)
-            there = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
-        return there
+            looked = await self._looked(LogicalName(inode.guid, ()), want, spare=spare)
+        return looked
 
     async def _looked(self, place: LogicalName, want: Want, *, spare: bool) -> Looked:
         try:

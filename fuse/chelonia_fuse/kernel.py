@@ -167,10 +167,10 @@ class Binding(pyfuse3.Operations):
 
     def _counted(self, inode: Inode) -> pyfuse3.EntryAttributes:
         inode.lookups += 1
-        self._let_go()
+        self._trim_inodes()
         return self._entry(inode)
 
-    def _let_go(self) -> None:
+    def _trim_inodes(self) -> None:
         """Have the kernel forget old entries, by a thread of pyfuse3, so that memory stays flat."""
         for parent, name in self._system.inodes.too_many():
             pyfuse3.invalidate_entry_async(pyfuse3.InodeT(parent), name.encode(), ignore_enoent=True)
@@ -401,7 +401,7 @@ class Binding(pyfuse3.Operations):
             return taken
 
         await self._system.entries(directory, max(0, start_id - DOTS), accept)
-        self._let_go()
+        self._trim_inodes()
 
     @_answering
     async def releasedir(self, fh: int) -> None:

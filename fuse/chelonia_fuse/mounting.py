@@ -72,11 +72,11 @@ class Mount:
 
         Raises: NOT_FOUND, NOT_A_COLLECTION, BAD_CONFIG, and other failures of the cluster.
         """
-        there = (await self._cluster.look(self._place)).attributes
-        if there.type != TYPE_COLLECTION:
-            raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {there.type}")
+        attributes = (await self._cluster.look(self._place)).attributes
+        if attributes.type != TYPE_COLLECTION:
+            raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {attributes.type}")
         with _locked(self._directory):
-            self._bind(Inodes(there, self._place, self._options.inodes))
+            self._bind(Inodes(attributes, self._place, self._options.inodes))
             if waits := await self._committer.replay():
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
             await self._serve(ready, report)

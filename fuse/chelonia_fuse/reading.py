@@ -133,10 +133,10 @@ class CopyReader:
 
     async def _part(self, inode: Inode, copy: CachedCopy, fetch: Fetch, at: int) -> None:
         staged, place, end = copy.staged, LogicalName(inode.guid, ()), fetch.end
-        there = await self._source(inode, copy, at, end)
+        looked = await self._source(inode, copy, at, end)
         if copy.staged is not staged:
             return
-        async with contextlib.aclosing(self._cluster.read(place, there, ByteRange(at, end - at))) as chunks:
+        async with contextlib.aclosing(self._cluster.read(place, looked, ByteRange(at, end - at))) as chunks:
             async for chunk in chunks:
                 if copy.staged is not staged:
                     return
@@ -156,32 +156,32 @@ class CopyReader:
             return known
         again = False
         while True:
-            there = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
-            if there.attributes.etag == copy.staged.etag:
+            looked = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))
+            if looked.attributes.etag == copy.staged.etag:
                 break
             if copy.saving is not None:
                 await asyncio.wait([copy.saving])  # it may be the version that is being committed here
-            elif there.attributes.version >= inode.attributes.version:
+            elif looked.attributes.version >= inode.attributes.version:
                 break
             elif again:
                 cause = "the cluster tells of an older version than this mount has seen; if that stays, mount anew"
                 raise CheloniaError(Kind.UNAVAILABLE, "read", inode.guid, cause)
             else:
                 again = True  # a commit from here may have come after the request
-        if there.attributes.etag != copy.staged.etag:
-            self.changed(inode, copy, there)
-        if there.sources or there.data is not None:
-            copy.source, copy.source_ms = there, now_ms
-        return there
+        if looked.attributes.etag != copy.staged.etag:
+            self.changed(inode, copy, looked)
+        if looked.sources or looked.data is not None:
+            copy.source, copy.source_ms = looked, now_ms
+        return looked
 
-    def changed(self, inode: Inode, copy: CachedCopy, there: Looked) -> None:
+    def changed(self, inode: Inode, copy: CachedCopy, looked: Looked) -> None:
         """Switch to another version. Raises: PRECONDITION when the old one has local changes."""
         if copy.staged.changed:
             cause = "somebody else has changed the file while it was changed here; both are kept when it is closed"
             raise CheloniaError(Kind.PRECONDITION, "read", inode.guid, cause)
-        inode.learn(there.attributes)
+        inode.learn(looked.attributes)
         inode.shown = ""
-        copy.restart(Staged.of(there.attributes.etag, there.attributes.size))
+        copy.restart(Staged.of(looked.attributes.etag, looked.attributes.size))
 
     def follow(self, inode: Inode, copy: CachedCopy) -> None:
         """Switch to the version known by now, as the reader of a file that grows elsewhere expects."""
