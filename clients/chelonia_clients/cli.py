@@ -185,9 +185,9 @@ def _loop(act: Act, verb: Verb, session: Session, arguments: Arguments) -> None:
     async def whole() -> None:
         _handle_signals(ended)
         try:
-            known = await session.expand(arguments, verb.patterns)
-            if known.operands or not arguments.operands:
-                await act(session, known)
+            expanded = await session.expand(arguments, verb.patterns)
+            if expanded.operands or not arguments.operands:
+                await act(session, expanded)
         finally:
             await session.close()
 

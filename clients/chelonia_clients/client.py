@@ -374,11 +374,11 @@ async def _pages(ask: Callable[[str], Awaitable[_AnyPage]]) -> AsyncGenerator[_A
 
 
 def _named(entry: Named) -> DirectoryEntry:
-    known = entry.attributes
-    size = known.size if known.type == TYPE_FILE else -1
-    modified = known.modified_ns / 1_000_000_000 if known.modified_ns else None
-    closed = known.type == TYPE_COLLECTION and not known.etag
-    return DirectoryEntry(entry.name, known.guid, known.type, size, modified, closed)
+    attributes = entry.attributes
+    size = attributes.size if attributes.type == TYPE_FILE else -1
+    modified = attributes.modified_ns / 1_000_000_000 if attributes.modified_ns else None
+    closed = attributes.type == TYPE_COLLECTION and not attributes.etag
+    return DirectoryEntry(entry.name, attributes.guid, attributes.type, size, modified, closed)
 
 
 def _listed(entry: ListedEntry) -> DirectoryEntry:

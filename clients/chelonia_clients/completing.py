@@ -57,8 +57,8 @@ def _walk(words: Sequence[str]) -> tuple[Verb | None, list[str], Flag | None]:
         if owner is not None:
             owner = None
         elif word.startswith("-") and word != "-":
-            known = (*verb.flags, *GLOBAL) if verb else GLOBAL
-            owner = next((flag for flag in known if flag.value and word in (flag.name, flag.short)), None)
+            flags = (*verb.flags, *GLOBAL) if verb else GLOBAL
+            owner = next((flag for flag in flags if flag.value and word in (flag.name, flag.short)), None)
         elif not seen:
             verb, seen = find_verb(word), True
             operands += [] if verb else [word]

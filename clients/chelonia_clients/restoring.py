@@ -55,8 +55,8 @@ async def _below(client: Client, ln: str, sources: Sequence[str]) -> AsyncGenera
     newest: dict[str, DeletedEntry] = {}
     for source in sources:
         async for entry in client.list_deleted(source):
-            known = newest.get(entry.name)
-            if known is None or entry.deleted_ms >= known.deleted_ms:
+            latest = newest.get(entry.name)
+            if latest is None or entry.deleted_ms >= latest.deleted_ms:
                 newest[entry.name] = entry
     named = [(f"{ln}/{name}", entry) for name, entry in sorted(newest.items())]
     async with aclosing(in_order(_restorings(client, named), RESTORED_AT_ONCE)) as results:

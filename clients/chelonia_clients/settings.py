@@ -254,8 +254,8 @@ def _client_toml(path: Path, cluster: str) -> _Layer:
     name = cluster or str(document.pop("default", ""))
     document.pop("default", "")
     if name and name not in tables:
-        known = f"known: {', '.join(sorted(tables))}" if tables else "`chelonia setup` makes one"
-        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), f"there is no cluster {name!r}; {known}")
+        hint = f"known: {', '.join(sorted(tables))}" if tables else "`chelonia setup` makes one"
+        raise CheloniaError(Kind.BAD_CONFIG, "settings", str(path), f"there is no cluster {name!r}; {hint}")
     chosen = {**document, **tables.get(name, {})}
     if unknown := sorted(set(chosen) - TOML_KEYS):
         cause = f"{unknown[0]!r} is not known here; known: {', '.join(sorted(TOML_KEYS))}"
@@ -325,13 +325,13 @@ def checked_url(url: str, origin: str) -> str:
     """Check a service's URL, and return it. Raises: BAD_CONFIG."""
     try:
         parts = urlsplit(url)
-        known = parts.hostname and parts.port != 0
+        valid = parts.hostname and parts.port != 0
     except ValueError:
         cause = (
             f"{url!r} ({origin}) is no URL: one is like https://host:60000/Bartender, https://[2001:db8::1]:60000/..."
         )
         raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause) from None
-    if parts.scheme != "https" or not known:
+    if parts.scheme != "https" or not valid:
         cause = f"{url!r} ({origin}) is no https:// URL; every connection is encrypted and checked"
         raise CheloniaError(Kind.BAD_CONFIG, "settings", cause=cause)
     return url

@@ -101,9 +101,9 @@ def arrived(metrics: str, now_ms: int) -> Arrival | None:
 def full_in_ms(seen: Seen) -> int:
     """Return how many ms until space is full, if bytes go on to come and none go; -1 when too little is known."""
     free, total = space(seen.nodes)
-    known = [each for each in seen.arrived if each.ms >= KNOWN_MS]
-    rate = sum(each.size / each.ms for each in known)
-    complete = len(known) == len(seen.arrived) and not seen.mute
+    timed = [each for each in seen.arrived if each.ms >= KNOWN_MS]
+    rate = sum(each.size / each.ms for each in timed)
+    complete = len(timed) == len(seen.arrived) and not seen.mute
     return int(free / rate) if total and rate and complete else -1
 
 

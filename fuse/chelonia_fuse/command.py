@@ -146,8 +146,8 @@ def mounts() -> list[str]:
 def _is_mounted(directory: str) -> bool:
     """Whether Chelonia is mounted there. Looks at the directory itself last: its process may hang."""
     above, name = os.path.split(os.path.abspath(directory))
-    known = mounts()
-    return os.path.join(os.path.realpath(above), name) in known or os.path.realpath(directory) in known
+    mounted = mounts()
+    return os.path.join(os.path.realpath(above), name) in mounted or os.path.realpath(directory) in mounted
 
 
 def _expect_mounted(mountpoint: str, op: str) -> None:

@@ -131,10 +131,10 @@ class FileCommitter:
 
     async def _unmark(self, inode: Inode) -> None:
         """Remove the mark of a file that stays empty. If that fails, other mounts wait `AWAITED_S` for its bytes."""
-        known = inode.attributes
+        attributes = inode.attributes
         if self.is_marked(inode):
-            place, setting = LogicalName(inode.guid, ()), Setting(accessed_ns=known.modified_ns)
-            change = Set(place, setting, when=When(etags=(known.etag,)))
+            place, setting = LogicalName(inode.guid, ()), Setting(accessed_ns=attributes.modified_ns)
+            change = Set(place, setting, when=When(etags=(attributes.etag,)))
             with contextlib.suppress(CheloniaError):
                 if (after := (await self._cluster.change(change)).attributes) is not None:
                     inode.learn(after)
@@ -142,8 +142,8 @@ class FileCommitter:
     def is_marked(self, inode: Inode) -> bool:
         """Whether other mounts wait for bytes that will not come: it was made here, and nothing was written."""
         written = inode.copy is not None and (inode.copy.staged.changed or inode.copy.queued)
-        known = inode.attributes
-        return inode.made_ns > 0 and not inode.gone and not written and is_unwritten(known, known.created_ns)
+        attributes = inode.attributes
+        return inode.made_ns > 0 and not inode.gone and not written and is_unwritten(attributes, attributes.created_ns)
 
     def makes_many(self) -> bool:
         """Note that a file is made. Returns: whether its `close` will not wait for the commit."""
@@ -247,12 +247,12 @@ class FileCommitter:
         for record in records.values():
             guid = Guid(record.guid)
             try:
-                known = (await self._cluster.look(LogicalName(guid, ()))).attributes
+                attributes = (await self._cluster.look(LogicalName(guid, ()))).attributes
             except CheloniaError as error:
                 if error.kind in AGAIN:
                     raise
-                known = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
-            inode = self._inodes.seen(known)
+                attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
+            inode = self._inodes.seen(attributes)
             inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.kept = record.commit, True

@@ -277,8 +277,10 @@ class Cache:
     def of(self, inode: Inode) -> CachedCopy:
         """Return the copy of a file, begun when there is none."""
         if inode.copy is None:
-            known = inode.attributes
-            inode.copy = CachedCopy(self.path(inode.guid), Staged.of(known.etag, known.size), held=bytearray())
+            attributes = inode.attributes
+            inode.copy = CachedCopy(
+                self.path(inode.guid), Staged.of(attributes.etag, attributes.size), held=bytearray()
+            )
         for order in (self._inodes, self._open):
             order.pop(inode.guid, None)
             order[inode.guid] = inode

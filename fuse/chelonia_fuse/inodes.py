@@ -96,11 +96,11 @@ class Inode:
 
     def learn_listed(self, attributes: Attributes, asked_ns: int) -> None:
         """Take attributes of a listing requested at a monotonic time: without a version, times decide."""
-        known, since_ns = self.attributes, asked_ns - self.learned_ns
+        old, since_ns = self.attributes, asked_ns - self.learned_ns
         if attributes.version:
             self.learn(attributes)
-        elif since_ns > LAGS_NS or (since_ns > 0 and attributes.changed_ns >= known.changed_ns):
-            self.attributes = _sharing(attributes, known.version)
+        elif since_ns > LAGS_NS or (since_ns > 0 and attributes.changed_ns >= old.changed_ns):
+            self.attributes = _sharing(attributes, old.version)
 
 
 class Inodes:

@@ -206,10 +206,10 @@ class Binding(pyfuse3.Operations):
 
     @_answering
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        known = self._inode(inode).attributes
-        if known.type not in (TYPE_SYMLINK, TYPE_MOUNTPOINT):
+        attributes = self._inode(inode).attributes
+        if attributes.type not in (TYPE_SYMLINK, TYPE_MOUNTPOINT):
             raise OSError(errno.EINVAL, "no link")
-        return known.target.encode()
+        return attributes.target.encode()
 
     @_answering
     async def mknod(

@@ -72,14 +72,14 @@ class Lookups:
 
     def _serves(self, parent: Inode, name: str) -> int | None:
         """The monotonic time of the request whose answer serves for a name; None: there is none."""
-        known, now_ns = parent.known_names, time.monotonic_ns()
-        if known is None or parent.gone or not known.has(name, now_ns):
+        names, now_ns = parent.known_names, time.monotonic_ns()
+        if names is None or parent.gone or not names.has(name, now_ns):
             return None
-        if name not in known.part.entries and (
+        if name not in names.part.entries and (
             not self._behind.is_busy() or self._inodes.named(parent.number, name) is not None
         ):
             return None  # another mount may have made it; only a program that makes many files finds out by making it
-        return known.part.asked_ns
+        return names.part.asked_ns
 
     def _answered(self, parent: Inode, name: str) -> Inode:
         part = parent.children.part

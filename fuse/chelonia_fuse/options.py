@@ -58,8 +58,8 @@ def parse(text: str) -> Options:
         elif name in ("uid", "gid", "umask", "inodes", "cache", "cache_size"):
             values[name] = value
         else:
-            known = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other noexec debug"
-            raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {known}")
+            options = "ro uid= gid= umask= inodes= cache= cache_size= strict allow_other noexec debug"
+            raise CheloniaError(Kind.BAD_CONFIG, "mount", word, f"no option of a mount; there are: {options}")
     return Options(
         read_only="ro" in flags,
         uid=_number(values, "uid", 10),

@@ -151,9 +151,9 @@ class CopyReader:
     async def _source(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> Looked:
         """The look with sources to read from; that of a file of several blobs is for one span only."""
         now_ms = time.monotonic_ns() // 1_000_000
-        known = copy.source
-        if known is not None and now_ms - copy.source_ms < SOURCE_MS:
-            return known
+        source = copy.source
+        if source is not None and now_ms - copy.source_ms < SOURCE_MS:
+            return source
         again = False
         while True:
             looked = await self._cluster.look(LogicalName(inode.guid, ()), READABLE, ByteRange(start, end - start))

@@ -39,25 +39,27 @@ class Shown(NamedTuple):
 
 def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
     """Return the fields of `stat` for an inode. `uid`, `gid`: for an entry without owner or group."""
-    known, copy = inode.attributes, inode.copy
-    size, modified, changed = size_of(known), known.modified_ns, known.changed_ns
+    attributes, copy = inode.attributes, inode.copy
+    size, modified, changed = size_of(attributes), attributes.modified_ns, attributes.changed_ns
     if copy is not None and (copy.staged.changed or inode.gone):
         own = copy.setting
         kept = {name: getattr(own, name) for name in ("mode", "uid", "gid", "accessed_ns")}
-        known = msgspec.structs.replace(known, **{name: value for name, value in kept.items() if value is not None})
+        attributes = msgspec.structs.replace(
+            attributes, **{name: value for name, value in kept.items() if value is not None}
+        )
         size = copy.staged.size
         modified = modified if copy.modified_ns is None else copy.modified_ns
         changed = max(changed, copy.written_ns)
     return Shown(
         inode.number,
-        mode_of(known, options.umask),
-        0 if inode.gone else 1 if known.type == TYPE_COLLECTION else known.links,
-        options.uid if options.uid >= 0 else uid if known.uid == UNSET else known.uid,
-        options.gid if options.gid >= 0 else gid if known.gid == UNSET else known.gid,
-        known.device,
+        mode_of(attributes, options.umask),
+        0 if inode.gone else 1 if attributes.type == TYPE_COLLECTION else attributes.links,
+        options.uid if options.uid >= 0 else uid if attributes.uid == UNSET else attributes.uid,
+        options.gid if options.gid >= 0 else gid if attributes.gid == UNSET else attributes.gid,
+        attributes.device,
         size,
-        known.accessed_ns if known.accessed_ns > UNWRITTEN_NS else modified,
-        max(modified, inode.touched_ns) if known.type == TYPE_COLLECTION else modified,
+        attributes.accessed_ns if attributes.accessed_ns > UNWRITTEN_NS else modified,
+        max(modified, inode.touched_ns) if attributes.type == TYPE_COLLECTION else modified,
         max(changed, inode.touched_ns),
     )
 

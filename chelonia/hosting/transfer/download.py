@@ -277,13 +277,13 @@ class _Search:
         self._asked = True
         brings = self._brings if Want.BYTES in want else 0
         looked = good(await client.looks.send(client.new_call(), Look(place, want), brings), "get")
-        known = looked.attributes
-        if known.type != TYPE_FILE:
-            raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {known.type}")
+        attributes = looked.attributes
+        if attributes.type != TYPE_FILE:
+            raise CheloniaError(Kind.NOT_A_FILE, "get", self._ln, f"it is a {attributes.type}")
         several = looked.data is None and not looked.sources
         kind = next((name for name in _CHECKSUMS if getattr(looked.checksums, name)), "")
         checksum = getattr(looked.checksums, kind).lower() if kind else ""
-        facts = _ExpectedBytes(known.size, kind, checksum, known.etag if several else "")
+        facts = _ExpectedBytes(attributes.size, kind, checksum, attributes.etag if several else "")
         if (data := looked.data) is not None:
             return facts, _OnceChoice(lambda fetched: _all(data[fetched.size :]), [self._ln])
         if looked.sources:

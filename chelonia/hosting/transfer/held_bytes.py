@@ -48,9 +48,9 @@ class HeldBytes:
     def take(self, chunk: bytes) -> Iterator[bytes]:
         """Take the next bytes; yields those that may be handed over. Raises: CHECKSUM where others were before."""
         if self._skip:
-            known, chunk = chunk[: self._skip], chunk[self._skip :]
-            self._again.update(known)
-            self._skip -= len(known)
+            repeated, chunk = chunk[: self._skip], chunk[self._skip :]
+            self._again.update(repeated)
+            self._skip -= len(repeated)
             if not self._skip and self._again.digest() != self._given.digest():
                 cause = f"the {self._given_bytes} bytes handed over are not how this replica begins; read it anew"
                 raise CheloniaError(Kind.CHECKSUM, "get", self._subject, cause)

@@ -204,8 +204,8 @@ class Reporting:
             spoken = replace(report, store=node.disk.identity.store)
             answer = await node.ports.librarians.report(node.own_call(), spoken)
         except CheloniaError as error:
-            known, self._failure = self._silence.lasting or str(error) == self._failure, str(error)
-            log.log(logging.DEBUG if known else logging.INFO, "report failed, it will be repeated error=%s", error)
+            repeated, self._failure = self._silence.lasting or str(error) == self._failure, str(error)
+            log.log(logging.DEBUG if repeated else logging.INFO, "report failed, it will be repeated error=%s", error)
             await node.ports.clock.sleep(node.settings.report_retry_ms)
             return True
         self._note_success()

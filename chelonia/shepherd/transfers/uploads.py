@@ -548,8 +548,8 @@ def _expected(pending: ShepherdUpload, upload: Upload) -> int:
 def _owes_md5(request: PutRequest, announced: Checksums) -> bool:
     """Whether the MD5 is to be measured: the request or the body announces one, or the purpose is `PENDING`. Not for
     the request of a copy that is claimed by its SHA-256: it costs more than all others."""
-    known = request.facts.checksums
-    requested = known.md5 and not (request.reference and known.sha256)
+    checksums = request.facts.checksums
+    requested = checksums.md5 and not (request.reference and checksums.sha256)
     return bool(requested or announced.md5) or request.purpose is Purpose.PENDING
 
 

@@ -289,8 +289,8 @@ def _write_identity(write: Callable[[str], None], facts: dict[str, object]) -> N
         write(f"  {kind}: {facts['credential']} ({facts['origin']}), {facts['days_left']} days left")
     write(f"  CAs: {facts['cas']}")
     bartenders = facts["bartenders"]
-    known = " ".join(bartenders) if isinstance(bartenders, list) and bartenders else "none"
-    write(f"  Bartenders: {known} ({facts['bartenders_origin'] or 'none is named'})")
+    urls = " ".join(bartenders) if isinstance(bartenders, list) and bartenders else "none"
+    write(f"  Bartenders: {urls} ({facts['bartenders_origin'] or 'none is named'})")
     write(f"  replicas: {facts['replicas']}")
     passed = facts["passed_over"]
     for place in passed if isinstance(passed, list) else ():

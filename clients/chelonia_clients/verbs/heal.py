@@ -171,10 +171,10 @@ def held_drain(drain: HeldDrain) -> str:
 
 
 def _exposed(status: HealStatus) -> str:
-    known = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
+    text = ", ".join(f"{found.blobs} with {found.live} left" for found in status.exposed)
     if doubt(status):
-        return f"{known}, that is known of" if known else "not known"
-    return known or "none"
+        return f"{text}, that is known of" if text else "not known"
+    return text or "none"
 
 
 def facts(status: HealStatus) -> dict[str, Any]:

@@ -143,8 +143,8 @@ def _formatter(form: str, arguments: Arguments, top: str) -> Callable[[Directory
     try:
         line(DirectoryEntry(""))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        known = " ".join(f"{{{name}}}" for name in _columns(DirectoryEntry(""), top, human=human))
-        raise UsageError(f"--format takes text with {known}, not {form!r}") from error
+        fields = " ".join(f"{{{name}}}" for name in _columns(DirectoryEntry(""), top, human=human))
+        raise UsageError(f"--format takes text with {fields}, not {form!r}") from error
     return line
 
 

@@ -74,10 +74,10 @@ async def maintenance(session: Session, arguments: Arguments, shepherd: str) -> 
 
 async def _known(session: Session, op: str, shepherd: str) -> NodeView:
     """The Shepherd as it is now. Raises: NOT_FOUND, naming the known ones."""
-    known = {node.shepherd: node for node in await session.administrator().nodes()}
-    if (node := known.get(ServiceId(shepherd))) is not None:
+    views = {node.shepherd: node for node in await session.administrator().nodes()}
+    if (node := views.get(ServiceId(shepherd))) is not None:
         return node
-    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, f"no such Shepherd; known: {', '.join(sorted(known)) or 'none'}")
+    raise CheloniaError(Kind.NOT_FOUND, op, shepherd, f"no such Shepherd; known: {', '.join(sorted(views)) or 'none'}")
 
 
 # --- draining ---------------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
             if not (arguments.has("--bytes") or arguments.has("--files")):
                 raise UsageError("admin quota set takes --bytes SIZE, --files N, or both")
             wanted = await _named(session, name)
-            known = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
-            use = await administrator.set_quota(_bounded(known, arguments))
+            current = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
+            use = await administrator.set_quota(_bounded(current, arguments))
             session.out.write(f"{_name(use)}: {_format_quota(use.quota)}")
             if not use.counted:
                 session.out.notify("what is there already is being counted; until then nothing is refused")
@@ -88,14 +88,14 @@ async def _named(session: Session, name: str) -> Quota:
     return Quota(tree=Guid(await guid_of(session, name, "quota")))
 
 
-def _bounded(known: Quota, arguments: Arguments) -> Quota:
+def _bounded(quota: Quota, arguments: Arguments) -> Quota:
     if arguments.has("--bytes"):
         text = arguments.value("--bytes")
-        known = replace(known, bytes=UNBOUNDED if text == "none" else parse_size(text, "--bytes"))
+        quota = replace(quota, bytes=UNBOUNDED if text == "none" else parse_size(text, "--bytes"))
     if arguments.has("--files"):
         text = arguments.value("--files")
-        known = replace(known, files=UNBOUNDED if text == "none" else parse_count(text, "--files"))
-    return known
+        quota = replace(quota, files=UNBOUNDED if text == "none" else parse_count(text, "--files"))
+    return quota
 
 
 def _format_quota(quota: Quota) -> str:
