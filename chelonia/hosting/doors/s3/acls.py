@@ -17,8 +17,8 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     check_bucket,
     found,
+    read_xml,
     readable_bucket,
-    said,
     xml_answer,
 )
 from chelonia.hosting.net.http_messages import HttpResponse
@@ -29,75 +29,77 @@ from chelonia.wire.s3.facts import Facts
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of the list of a bucket or an object."""
-    there = await _there(parts, ask)
-    owner = there.attributes.owner
-    return xml_answer(answers.acl(owner, acls.grants_of(there.policy, owner)))
+    entry = await _entry(parts, ask)
+    owner = entry.attributes.owner
+    return xml_answer(answers.acl(owner, acls.grants_of(entry.policy, owner)))
 
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of the list of a bucket or an object: canned, or grant by grant."""
-    grants, given = await said(ask, lambda body: requests.acl(body) if body.strip() else None), asked(ask)
-    if (given is None) is (grants is None):
+    grants, fields = await read_xml(ask, lambda body: requests.acl(body) if body.strip() else None), header_grants(ask)
+    if (fields is None) is (grants is None):
         raise S3Error("InvalidRequest", "a list is canned (x-amz-acl), in x-amz-grant- fields, or stands in the body")
-    await made(parts, ask, grants or given or ())
+    await apply_grants(parts, ask, grants or fields or ())
     return HttpResponse(200, (), b"", 0)
 
 
-def asked(ask: Ask) -> tuple[acls.Grant, ...] | None:
+def header_grants(ask: Ask) -> tuple[acls.Grant, ...] | None:
     """Return the list in a request's header fields, canned or by grantee; None: there is none. Raises: S3Error."""
     return acls.granted(ask.header)
 
 
 def kept(ask: Ask, given: Facts) -> Facts:
     """Return the facts of an open upload, with the list that its object gets. Raises: S3Error."""
-    grants, name = asked(ask), ask.header(acls.ACL)
+    grants, name = header_grants(ask), ask.header(acls.ACL)
     return structs.replace(given, acl=name, grants=() if name else grants or ())
 
 
-def of_upload(known: Facts) -> tuple[acls.Grant, ...] | None:
+def of_upload(upload: Facts) -> tuple[acls.Grant, ...] | None:
     """Return the list that the object of an upload gets, None: none. Raises: S3Error."""
-    return acls.canned(known.acl) if known.acl else known.grants or None
+    return acls.canned(upload.acl) if upload.acl else upload.grants or None
 
 
 async def rules(
-    parts: S3Parts, ask: Ask, there: Looked | None, grants: tuple[acls.Grant, ...] | None
+    parts: S3Parts, ask: Ask, entry: Looked | None, grants: tuple[acls.Grant, ...] | None
 ) -> dict[str, str] | None:
-    """Return the rules that new bytes get by these grants, None: those that they would have. `there`: the entry that
+    """Return the rules that new bytes get by these grants, None: those that they would have. `entry`: the entry that
     they overwrite, unless it is kept. Raises: S3Error."""
     if grants is None:
         return None
-    owner = ask.exchange.call.dn if there is None or ask.final else there.attributes.owner
+    owner = ask.exchange.call.dn if entry is None or ask.final else entry.attributes.owner
     changes = acls.policy_of(await _to_persons(parts, ask, grants), owner, {})
-    return {who: actions for who, actions in changes.items() if actions is not None}
+    return {grantee: actions for grantee, actions in changes.items() if actions is not None}
 
 
-def instead(rules: Mapping[str, str] | None, there: Looked) -> dict[str, str | None]:
+def instead(rules: Mapping[str, str] | None, entry: Looked) -> dict[str, str | None]:
     """Return the changes that give a policy these rules; None: no changes."""
     if rules is None:
         return {}
-    after = with_rules(there.policy, rules)
-    return {**dict.fromkeys(there.policy.keys() - after.keys()), **rules}
+    after = with_rules(entry.policy, rules)
+    return {**dict.fromkeys(entry.policy.keys() - after.keys()), **rules}
 
 
 async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> tuple[acls.Grant, ...]:
     """Return grants with the name of the bucket's owner in them. Raises: AccessDenied."""
-    if all(who != acls.BUCKET_OWNER for who, _ in grants):
+    if all(grantee != acls.BUCKET_OWNER for grantee, _ in grants):
         return grants
     bucket = await check_bucket(parts, ask)
     if bucket is None:
         raise S3Error("AccessDenied", "Access Denied: you may not read the bucket, so not see its owner")
-    return tuple((bucket.attributes.owner if who == acls.BUCKET_OWNER else who, name) for who, name in grants)
+    return tuple(
+        (bucket.attributes.owner if grantee == acls.BUCKET_OWNER else grantee, name) for grantee, name in grants
+    )
 
 
-async def made(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
+async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
     """Change the policy of an object or a bucket to what grants say; try again while others change it."""
     call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
-        there = await _there(parts, ask)
-        change = acls.policy_of(await _to_persons(parts, ask, grants), there.attributes.owner, there.policy)
+        entry = await _entry(parts, ask)
+        change = acls.policy_of(await _to_persons(parts, ask, grants), entry.attributes.owner, entry.policy)
         try:
             if change:
-                await apply(parts.plain, call, Set(LogicalName(there.attributes.guid, ()), policy=change))
+                await apply(parts.plain, call, Set(LogicalName(entry.attributes.guid, ()), policy=change))
                 call = keyed(call)  # further changes have a key of their own
                 if not ask.target.key:
                     await _as_the_bucket(parts, ask, change)
@@ -118,7 +120,7 @@ async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | No
             raise answer.error(ask.operation)
 
 
-async def _there(parts: S3Parts, ask: Ask) -> Looked:
+async def _entry(parts: S3Parts, ask: Ask) -> Looked:
     if ask.target.key:
         return (await found(parts, ask, Want.POLICY))[1]
     return await readable_bucket(parts, ask)

@@ -21,7 +21,7 @@ from chelonia.hosting.doors.s3.parts import (
     no_bucket,
     note_facts,
     number_of,
-    said,
+    read_xml,
     xml_answer,
 )
 from chelonia.hosting.net.http_messages import HttpResponse
@@ -41,22 +41,22 @@ async def list_all(parts: S3Parts, ask: Ask) -> HttpResponse:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
     query, limit = ask.query, number_of(ask.query.get("max-buckets", "") or str(BUCKETS_MAX), "max-buckets", 1)
     out: list[tuple[str, int]] = []
-    asked = Listing(parts.root, query.get("continuation-token", ""), prefix=query.get("prefix", ""))
-    async for name, known in _readable(parts, call, asked):
-        if known.type == TYPE_COLLECTION and keys.is_bucket_name(name):
+    listing = Listing(parts.root, query.get("continuation-token", ""), prefix=query.get("prefix", ""))
+    async for name, attributes in _readable(parts, call, listing):
+        if attributes.type == TYPE_COLLECTION and keys.is_bucket_name(name):
             if len(out) == min(limit, BUCKETS_MAX):
                 return xml_answer(answers.buckets(call.dn, out, f"{out[-1][0]}/"))
-            out.append((name, known.created_ns))
+            out.append((name, attributes.created_ns))
     return xml_answer(answers.buckets(call.dn, out))
 
 
-async def _readable(parts: S3Parts, call: Call, asked: Listing) -> AsyncIterator[tuple[str, Attributes]]:
+async def _readable(parts: S3Parts, call: Call, listing: Listing) -> AsyncIterator[tuple[str, Attributes]]:
     """Yield the entries in the collection of buckets that the caller may read, or may read parts of."""
     if narrowed.tops(call, parts.root):
-        for name, known in (await narrowed.buckets(parts, call, asked)).items():
-            yield name, known
+        for name, attributes in (await narrowed.buckets(parts, call, listing)).items():
+            yield name, attributes
         return
-    async for page in list_pages(parts.plain, call, asked):
+    async for page in list_pages(parts.plain, call, listing):
         for entry in page.entries:
             if entry.attributes.owner:  # the listing shows none of entries that the caller may not read
                 yield entry.name, entry.attributes
@@ -65,49 +65,49 @@ async def _readable(parts: S3Parts, call: Call, asked: Listing) -> AsyncIterator
 async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket; the caller's own bucket of that name stays unchanged, its rights too."""
     # rclone sends this, with `private`, before it uploads a single file.
-    where, tags = await said(ask, requests.new_bucket)
+    where, tags = await read_xml(ask, requests.new_bucket)
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
-    known, grants = facts.Facts(location=where, tags=tags), acls.asked(ask)
+    new, grants = facts.Facts(location=where, tags=tags), acls.header_grants(ask)
     try:
         await apply(
             parts.plain,
             call,
-            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(known) if known != facts.Facts() else {}),
+            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(new) if new != facts.Facts() else {}),
         )
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS and not (error.kind is Kind.DENIED and narrowed.tops(call, ask.bucket)):
             raise
-        there = await check_bucket(parts, narrowed.above(ask))
-        if there is None or there.attributes.owner != call.dn:
+        bucket = await check_bucket(parts, narrowed.above(ask))
+        if bucket is None or bucket.attributes.owner != call.dn:
             cause = "The requested bucket name is not available: all users of the cluster share the names of buckets"
             raise S3Error("BucketAlreadyExists", cause) from error
     else:
         if grants is not None:
-            await acls.made(parts, ask, grants)
+            await acls.apply_grants(parts, ask, grants)
     return HttpResponse(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
 
 
 async def head(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer HEAD of a bucket."""
-    there = await narrowed.open_bucket(parts, ask)
-    return HttpResponse(200, (("x-amz-bucket-region", facts.facts_of(there.user).location or REGION),), b"", 0)
+    bucket = await narrowed.open_bucket(parts, ask)
+    return HttpResponse(200, (("x-amz-bucket-region", facts.facts_of(bucket.user).location or REGION),), b"", 0)
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of a bucket."""
     # The collection of versions may be there, empty.
     await apply_all(parts.plain, ask.exchange.call, (Remove(ask.bucket.child(COLLECTION), Removing.MARK),))
-    gone = Remove(ask.bucket, Removing.COLLECTION)
+    removal = Remove(ask.bucket, Removing.COLLECTION)
     try:
-        await apply(parts.plain, ask.exchange.call, gone)
+        await apply(parts.plain, ask.exchange.call, removal)
     except CheloniaError as error:
         if error.kind is Kind.NOT_FOUND:
             raise no_bucket(ask) from error
         if error.kind is not Kind.NOT_EMPTY or not await _swept(parts, ask):
             raise
-        await apply(parts.plain, ask.exchange.call, gone)
+        await apply(parts.plain, ask.exchange.call, removal)
     return HttpResponse(204)
 
 
@@ -152,7 +152,7 @@ async def versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def set_versioning(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of whether a bucket keeps versions."""
-    await note_facts(parts, ask, versioning=await said(ask, requests.versioning))
+    await note_facts(parts, ask, versioning=await read_xml(ask, requests.versioning))
     parts.states.clear()  # reads by this front end see it at once
     return HttpResponse(200, (), b"", 0)
 
@@ -165,8 +165,8 @@ async def payment(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of a bucket's tags."""
-    there = await check_bucket(parts, ask)
-    tags = facts.facts_of(there.user).tags if there is not None else {}
+    bucket = await check_bucket(parts, ask)
+    tags = facts.facts_of(bucket.user).tags if bucket is not None else {}
     if not tags:
         raise S3Error("NoSuchTagSet", "The TagSet does not exist")
     return xml_answer(answers.tags(tags))
@@ -174,7 +174,7 @@ async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's tags."""
-    await note_facts(parts, ask, tags=await said(ask, requests.tagging))
+    await note_facts(parts, ask, tags=await read_xml(ask, requests.tagging))
     return HttpResponse(204, (), b"", 0)
 
 

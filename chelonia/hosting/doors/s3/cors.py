@@ -13,7 +13,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.core.values import replace
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, own_call, readable_bucket, said, xml_answer
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, own_call, read_xml, readable_bucket, xml_answer
 from chelonia.hosting.doors.s3.signing import call_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import answers, facts, requests
@@ -31,7 +31,7 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of a bucket's rules."""
-    await note_facts(parts, ask, cors=tuple(await said(ask, requests.cors)))
+    await note_facts(parts, ask, cors=tuple(await read_xml(ask, requests.cors)))
     return HttpResponse(200, (), b"", 0)
 
 
@@ -70,7 +70,7 @@ async def _rules(parts: S3Parts, request: HttpRequest, bucket: LogicalName) -> S
     """Return a bucket's rules; () also when they cannot be read now, of which a page learns nothing."""
     call = own_call(parts, call_of(request, ANONYMOUS))
     try:
-        (there,) = await parts.plain.files.look(call, (Look(bucket, Want.USER),))
+        (answer,) = await parts.plain.files.look(call, (Look(bucket, Want.USER),))
     except CheloniaError:
         return ()
-    return facts.facts_of(there.user).cors if isinstance(there, Looked) else ()
+    return facts.facts_of(answer.user).cors if isinstance(answer, Looked) else ()

@@ -86,7 +86,7 @@ class S3Door:
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
         """Answer a request; a refusal is an answer too."""
-        started, kind, operation, bucket, who, code = time.perf_counter(), "", OTHER, "", ANONYMOUS, ""
+        started, kind, operation, bucket, dn, code = time.perf_counter(), "", OTHER, "", ANONYMOUS, ""
         ids = (("x-amz-request-id", request.request_id), ("x-amz-id-2", request.request_id))
         try:
             signable = signable_of(request)
@@ -103,7 +103,7 @@ class S3Door:
             if "versionId" in query and not is_id(query["versionId"]):
                 raise S3Error("InvalidArgument", "Invalid version id specified")
             ask = await self._ask(request, signable, target, query, (name, subresource))
-            who = ask.exchange.call.dn
+            dn = ask.exchange.call.dn
             if handler is None:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             check_promises(request.headers)
@@ -116,7 +116,7 @@ class S3Door:
             answer = self._refusal(request, error, ids)
         finally:
             self._metrics.operation("s3", operation, kind, time.perf_counter() - started)
-        answer = replace(answer, accessed=answer.accessed or AccessNote(who, operation, code))
+        answer = replace(answer, accessed=answer.accessed or AccessNote(dn, operation, code))
         return await cors.across(self._parts, request, bucket, answer) if "Origin" in request.headers else answer
 
     async def _ask(

@@ -51,18 +51,18 @@ async def post(parts: S3Parts, ask: Ask) -> HttpResponse:
             cause = "The AWS Access Key Id you provided does not exist in our records."
             raise S3Error("InvalidAccessKeyId", cause, claim.access_key)
         claim.verify(issued.secret)
-        meant = {**fields, "key": key, "bucket": ask.target.bucket}
-        bounds = _Bounds(*forms.check_policy(claim.policy, meant, parts.clock.now_ms()))
+        signed = {**fields, "key": key, "bucket": ask.target.bucket}
+        bounds = _Bounds(*forms.check_policy(claim.policy, signed, parts.clock.now_ms()))
         call = signed_by(call, issued.key)
     checksum, value = next(iter(checksums.named(fields).items()), ("", ""))
     measured = Measured(checksum=checksum, value=value)
     body = held_back(_file(sent, measured, bounds))
-    told = replace(request, headers={**fields, "x-amz-acl": fields.get("acl", "")}, body=body, length=-1)
+    posted = replace(request, headers={**fields, "x-amz-acl": fields.get("acl", "")}, body=body, length=-1)
     made = replace(
         ask,
         target=Target(ask.target.bucket, key),
         measured=measured,
-        exchange=replace(ask.exchange, request=told, call=call),
+        exchange=replace(ask.exchange, request=posted, call=call),
     )
     tags = requests.tagging(fields["tagging"].encode()) if fields.get("tagging") else {}
     done = await objects.stored(parts, made, facts.facts_from(fields.items(), tags))
@@ -83,8 +83,8 @@ async def _file(sent: AsyncIterator[bytes], measured: Measured, bounds: _Bounds)
 
 
 def _answer(parts: S3Parts, ask: Ask, stored: Headers, fields: dict[str, str]) -> HttpResponse:
-    bucket, key, where = ask.target.bucket, ask.target.key, url_of(parts, ask)
-    etag, told = dict(stored)["ETag"], (*stored, ("Location", where))
+    bucket, key, url = ask.target.bucket, ask.target.key, url_of(parts, ask)
+    etag, headers = dict(stored)["ETag"], (*stored, ("Location", url))
     onward = fields.get("success_action_redirect", "") or fields.get("redirect", "")
     if onward.lower().startswith(("http://", "https://")) and onward.isascii() and onward.isprintable():
         query = urlencode({"bucket": bucket, "key": key, "etag": etag})
@@ -93,8 +93,8 @@ def _answer(parts: S3Parts, ask: Ask, stored: Headers, fields: dict[str, str]) -
         return HttpResponse(303, (*stored, ("Location", onward)), b"", 0)
     match fields.get("success_action_status", ""):
         case "201":
-            return xml_answer(answers.posted(where, bucket, key, etag), *told, status=201)
+            return xml_answer(answers.posted(url, bucket, key, etag), *headers, status=201)
         case "200":
-            return HttpResponse(200, told, b"", 0)
+            return HttpResponse(200, headers, b"", 0)
         case _:
-            return HttpResponse(204, told)
+            return HttpResponse(204, headers)

@@ -32,7 +32,7 @@ from chelonia.hosting.doors.s3.parts import (
     is_kept,
     no_bucket,
     number_of,
-    said,
+    read_xml,
     seen,
     version_in,
     version_of,
@@ -78,8 +78,8 @@ async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
     if mark and not asked.after:
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
     items = await _versions(parts, ask, asked) if asked.limit else []
-    shown = items[: asked.limit]
-    return xml_answer(answers.versions(asked, shown, more=len(items) > asked.limit))
+    page = items[: asked.limit]
+    return xml_answer(answers.versions(asked, page, more=len(items) > asked.limit))
 
 
 async def _versions(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
@@ -92,19 +92,19 @@ async def _versions(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
         now = await _newest(parts, ask, asked, gone)  # a version that moves to or from its key is in one of the three
         if now == before:
             break
-    went = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
-    whole = {(item.key, item.version): item for item in (*went, *reversed(kept), *now)}
+    earlier = [structs.replace(item, order="" if item.common else " ") for item in before]  # behind what came after it
+    whole = {(item.key, item.version): item for item in (*earlier, *reversed(kept), *now)}
     return sorted(whole.values(), key=lambda item: (item.key.encode(), item.order))[: asked.limit + 1]
 
 
 async def _order_of(parts: S3Parts, ask: Ask, key: str, version: str) -> str | None:
     """Return the order of what comes behind a version of a key, "" behind the current one; None: that is gone."""
-    asked = _about(ask, key)
-    for each in await kept_of(parts, asked):
+    about = _about(ask, key)
+    for each in await kept_of(parts, about):
         if each.version == version:
             return each.place.name.rpartition(" ")[2]
     try:
-        now, _ = await seen(parts, asked, Want.USER)
+        now, _ = await seen(parts, about, Want.USER)
     except CheloniaError as error:
         if error.kind is not Kind.DENIED:
             raise
@@ -123,15 +123,15 @@ async def _newest(parts: S3Parts, ask: Ask, asked: Asked, gone: str) -> list[Ite
     if not versions.instant_of(gone):
         return items
     try:
-        now, there = await seen(parts, _about(ask, asked.after), Want.USER)
+        now, entry = await seen(parts, _about(ask, asked.after), Want.USER)
     except CheloniaError as error:
         if error.kind is not Kind.DENIED:
             raise
         return items  # the caller may know neither its owner nor its time
-    if there is not None and not now.marks:
-        made = versions.instant_of(now.current) or versioning.written_ns(parts, there.attributes)
+    if entry is not None and not now.marks:
+        made = versions.instant_of(now.current) or versioning.written_ns(parts, entry.attributes)
         if made < versions.instant_of(gone):
-            items.insert(0, _object(asked.after, there.attributes, now.current))
+            items.insert(0, _object(asked.after, entry.attributes, now.current))
     return items
 
 
@@ -156,9 +156,9 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, order: str | No
             item = _version_item(entry)
             if mark and (item.key, item.version) == (after, mark):
                 continue
-            shown = pages.summed_up([item], asked, "")
-            if shown and not (shown[0].common and (shown[0].key <= after or shown[0] in items[-1:])):
-                items += shown
+            summary = pages.summed_up([item], asked, "")
+            if summary and not (summary[0].common and (summary[0].key <= after or summary[0] in items[-1:])):
+                items += summary
         behind, more = page.after, bool(page.after)
         if more and items and items[-1].common:
             behind = max(behind, versions.begins(items[-1].key + apart.AFTER), key=str.encode)
@@ -166,8 +166,8 @@ async def _kept_versions(parts: S3Parts, ask: Ask, asked: Asked, order: str | No
 
 
 def _version_item(entry: Named) -> Item:
-    known, (key, order) = entry.attributes, versions.named(entry.name) or ("", "")
-    removed = known.type != TYPE_FILE
+    attributes, (key, order) = entry.attributes, versions.named(entry.name) or ("", "")
+    removed = attributes.type != TYPE_FILE
     return structs.replace(_file_item(key, entry), version=version_in(entry), order=order, removed=removed)
 
 
@@ -232,14 +232,14 @@ async def _top(parts: S3Parts, ask: Ask, asked: Asked, where: tuple[str, str], w
     after, top = where
     if not (asked.prefix.startswith(top) or top.startswith(asked.prefix)):
         return []
-    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(narrowed.at(ask.bucket, top), want),))
-    if isinstance(there, Failure):
-        if there.kind is Kind.NOT_FOUND:
+    (answer,) = await parts.plain.files.look(ask.exchange.call, (Look(narrowed.at(ask.bucket, top), want),))
+    if isinstance(answer, Failure):
+        if answer.kind is Kind.NOT_FOUND:
             return []
-        raise there.error(ask.operation)
-    itself = _item(Named(top[:-1], there.attributes, there.user))
+        raise answer.error(ask.operation)
+    itself = _item(Named(top[:-1], answer.attributes, answer.user))
     items = [] if itself is None else [itself]
-    if there.attributes.type == TYPE_COLLECTION:
+    if answer.attributes.type == TYPE_COLLECTION:
         one = bool(common_prefix(top, asked.prefix, asked.delimiter))  # all below is summed up as one
         inner = replace(asked, prefix=max(asked.prefix, top, key=len), limit=0 if one else asked.limit)
         items += await _names(parts, ask, inner, after, want, top)
@@ -287,8 +287,8 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
             if error.kind in _NO_BUCKET:  # or the bucket has nothing apart: `_names` finds out
                 return []
             raise
-        known = [(apart.key_of(entry.name), entry) for entry in page.entries if entry.attributes.type == TYPE_FILE]
-        found = [_file_item(key, each) for key, each in known if key is not None]
+        pairs = [(apart.key_of(entry.name), entry) for entry in page.entries if entry.attributes.type == TYPE_FILE]
+        found = [_file_item(key, each) for key, each in pairs if key is not None]
         items += pages.summed_up(found, asked, items[-1].key if items else after)
         behind, more = page.after, bool(page.after)
         if more and items and items[-1].common:
@@ -298,13 +298,13 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
 
 def _item(entry: Named) -> Item | None:
     """Return the item for an entry; None: it shows as nothing."""
-    known = entry.attributes
+    attributes = entry.attributes
     if entry.name.startswith(apart.RESERVED):
         return None
-    if known.type == TYPE_FILE:
+    if attributes.type == TYPE_FILE:
         return _file_item(entry.name, entry)
-    if known.type == TYPE_COLLECTION and not known.implied:
-        return Item(f"{entry.name}/", False, 0, _EMPTY_ETAG, known.modified_ns, known.owner)
+    if attributes.type == TYPE_COLLECTION and not attributes.implied:
+        return Item(f"{entry.name}/", False, 0, _EMPTY_ETAG, attributes.modified_ns, attributes.owner)
     return None
 
 
@@ -312,59 +312,59 @@ def _file_item(key: str, entry: Named) -> Item:
     return _object(key, entry.attributes, version_of(entry.user) if entry.user else versions.NULL)
 
 
-def _object(key: str, known: Attributes, version: str) -> Item:
-    return Item(key, False, known.size, known.etag, known.modified_ns, known.owner, version)
+def _object(key: str, attributes: Attributes, version: str) -> Item:
+    return Item(key, False, attributes.size, attributes.etag, attributes.modified_ns, attributes.owner, version)
 
 
 async def delete_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST of a bulk deletion."""
-    doomed, quiet = await said(ask, requests.deletion)
+    deletions, quiet = await read_xml(ask, requests.deletion)
     await check_bucket(parts, ask)
     state = await versioning.state_of(parts, ask)
-    if state or any(each.version not in ("", versions.NULL) or each.etag for each in doomed):
-        return xml_answer(answers.deleted(await _each_deleted(parts, ask, state, doomed), quiet=quiet))
-    names, some = list(dict.fromkeys(each.key for each in doomed)), DELETED_AT_ONCE
+    if state or any(each.version not in ("", versions.NULL) or each.etag for each in deletions):
+        return xml_answer(answers.deleted(await _each_deleted(parts, ask, state, deletions), quiet=quiet))
+    names, some = list(dict.fromkeys(each.key for each in deletions)), DELETED_AT_ONCE
     calls = [_deleted(parts, ask, names[start : start + some]) for start in range(0, len(names), some)]
-    errors = {key: error for told in await asyncio.gather(*calls) for key, error in told.items()}
+    errors = {key: error for batch in await asyncio.gather(*calls) for key, error in batch.items()}
     return xml_answer(
-        answers.deleted([KeyRemoved(each.key, each.version, errors[each.key]) for each in doomed], quiet=quiet)
+        answers.deleted([KeyRemoved(each.key, each.version, errors[each.key]) for each in deletions], quiet=quiet)
     )
 
 
 async def _each_deleted(
-    parts: S3Parts, ask: Ask, state: str, doomed: Sequence[requests.BulkDeletion]
+    parts: S3Parts, ask: Ask, state: str, deletions: Sequence[requests.BulkDeletion]
 ) -> list[KeyRemoved]:
     """Return the outcome of each deletion: those of one key in turn, some keys side by side."""
-    told: dict[int, KeyRemoved] = {}
+    outcomes: dict[int, KeyRemoved] = {}
     places, of_key = asyncio.Semaphore(KEYS_AT_ONCE), dict[str, list[int]]()
-    for number, each in enumerate(doomed):
+    for number, each in enumerate(deletions):
         of_key.setdefault(each.key, []).append(number)
 
     async def removed_in_turn(numbers: list[int]) -> None:
         async with places:
             for number in numbers:
-                told[number] = await _one_deleted(parts, ask, state, doomed[number])
+                outcomes[number] = await _one_deleted(parts, ask, state, deletions[number])
 
     await asyncio.gather(*map(removed_in_turn, of_key.values()))
-    return [told[number] for number in range(len(doomed))]
+    return [outcomes[number] for number in range(len(deletions))]
 
 
-async def _one_deleted(parts: S3Parts, ask: Ask, state: str, doomed: requests.BulkDeletion) -> KeyRemoved:
+async def _one_deleted(parts: S3Parts, ask: Ask, state: str, deletion: requests.BulkDeletion) -> KeyRemoved:
     """Return the outcome of one deletion, where the bucket keeps versions or it names a version or an etag."""
-    match = doomed.etag and (doomed.etag if doomed.etag == "*" else quoted(doomed.etag))
-    asked = replace(ask, target=replace(ask.target, key=doomed.key))
+    match = deletion.etag and (deletion.etag if deletion.etag == "*" else quoted(deletion.etag))
+    about = replace(ask, target=replace(ask.target, key=deletion.key))
     try:
-        keys.check_key(doomed.key)
-        done = await removed(parts, asked, state, doomed.version, match)
-        return replace(done, version=done.version or doomed.version)
+        keys.check_key(deletion.key)
+        done = await removed(parts, about, state, deletion.version, match)
+        return replace(done, version=done.version or deletion.version)
     except CheloniaError as error:
-        return KeyRemoved(doomed.key, doomed.version, error)
+        return KeyRemoved(deletion.key, deletion.version, error)
 
 
 async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, CheloniaError | None]:
     """Remove keys; return the error of each, None: it is gone."""
-    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
-    none_apart = isinstance(there, Failure) and there.kind is Kind.NOT_FOUND
+    (collection,) = await parts.plain.files.look(ask.exchange.call, (Look(ask.bucket.child(apart.COLLECTION)),))
+    none_apart = isinstance(collection, Failure) and collection.kind is Kind.NOT_FOUND
     outcomes: dict[str, CheloniaError | None] = dict.fromkeys(names)
     changes: list[tuple[str, Remove]] = []
     for key in outcomes:

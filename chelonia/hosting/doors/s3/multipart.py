@@ -49,7 +49,7 @@ from chelonia.hosting.doors.s3.parts import (
     apply_again,
     found,
     number_of,
-    said,
+    read_xml,
     seen,
     seen_to_change,
     url_of,
@@ -79,13 +79,13 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     given = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
     scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
     given = acls.kept(ask, structs.replace(given, checksum=scheme.kept))
-    known = await ready(parts, ask)
-    ask = known.ask.at(known.ask.apart) if known.ask.marks else known.ask
-    opened = Open(ask.place, ask.bucket, known.copies, user=facts.stored(given), parents=True)
+    prepared = await ready(parts, ask)
+    ask = prepared.ask.at(prepared.ask.apart) if prepared.ask.marks else prepared.ask
+    opened = Open(ask.place, ask.bucket, prepared.copies, user=facts.stored(given), parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
-    told = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
+    upload_id = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
     named = (("x-amz-checksum-algorithm", scheme.name.upper()), ("x-amz-checksum-type", scheme.kind))
-    created = answers.upload_created(ask.target.bucket, ask.target.key, told)
+    created = answers.upload_created(ask.target.bucket, ask.target.key, upload_id)
     return xml_answer(created, *(named if scheme.asked else ()))
 
 
@@ -105,9 +105,9 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
     etag = (await _applied(parts, ask, change)).etag or measured.etag  # "": a try before applied, its answer was lost
-    told = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
-    told |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
-    return HttpResponse(200, (("ETag", quoted(etag)), *told.items()), b"", 0)
+    fields = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
+    fields |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
+    return HttpResponse(200, (("ETag", quoted(etag)), *fields.items()), b"", 0)
 
 
 async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -116,9 +116,9 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     scheme, measured = _scheme(await _page(parts, ask, limit=1)), Measured()
     measured.want(scheme.name)
     await narrowed.check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
-    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
-    check_source(ask, there)
-    size, text = there.attributes.size, ask.header("x-amz-copy-source-range")
+    source, entry = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
+    check_source(ask, entry)
+    size, text = entry.attributes.size, ask.header("x-amz-copy-source-range")
     span = ByteRange(0, size)
     if text:
         named = _RANGE.match(text)
@@ -129,34 +129,34 @@ async def copy_part(parts: S3Parts, ask: Ask) -> HttpResponse:
         span = ByteRange(first, last - first + 1)
     place = PartPlace(_upload(ask), number)
     placing = Placing(ask.place, span.length, wanted=parts.plain.copies, parents=True, piece=True, part=place)
-    arrived = await carried(parts, source, there, span, placing, measured)
+    arrived = await carried(parts, source, entry, span, placing, measured)
     checksum = measured.hex(scheme.name)
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
     etag = (await _applied(parts, ask, change)).etag or measured.etag
-    told = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
-    copied = answers.copied(etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", told)
-    return xml_answer(copied, *versions.copied_fields(source, there))
+    encoded = (scheme.name, checksums.to_base64(checksum)) if scheme.asked else ("", "")
+    copied = answers.copied(etag, parts.clock.now_ms() * 1_000_000, "CopyPartResult", encoded)
+    return xml_answer(copied, *versions.copied_fields(source, entry))
 
 
 async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer POST with `uploadId`: the parts become the object, or nothing changes."""
-    listed = await said(ask, requests.completion)
+    listed = await read_xml(ask, requests.completion)
     order = tuple((part.number, part.etag) for part in listed)
     etag = etag_of(etag for _, etag in order)
-    now, there = await seen_to_change(parts, ask, writes=True)
+    now, entry = await seen_to_change(parts, ask, writes=True)
     now = now.at(now.apart) if now.marks else now
-    when, ask = await conditions(parts, now, there), _of_upload(ask)
-    final = await versions.staged(parts, now, there, _tag(ask))
+    when, ask = await conditions(parts, now, entry), _of_upload(ask)
+    final = await versions.staged(parts, now, entry, _tag(ask))
     first, version = ANY if final.final else when, versions.Headers()
     try:
         arrived = await _all_parts(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
         done = completion.completed(fields, listed, etag, arrived)
-        rules = await acls.rules(parts, final, there, acls.of_upload(done))
+        rules = await acls.rules(parts, final, entry, acls.of_upload(done))
         kept = structs.replace(done, version=final.version, acl="", grants=())
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept), rules)
         stored = _guid(await _applied(parts, final, seal), etag)
-        version = await _settled(parts, replace(final, guid=stored), when, there)
+        version = await _settled(parts, replace(final, guid=stored), when, entry)
     except CheloniaError as error:
         # A client that has lost the answer sends the request again.
         lost = error.kind is Kind.NOT_FOUND and when == ANY
@@ -166,8 +166,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise error
         kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0], shared=True)
     checksum = kept.checksum if kept.etag == etag else ("", "")
-    told = answers.completed(url_of(parts, ask), ask.target.bucket, ask.target.key, etag, checksum)
-    return xml_answer(told, *version)
+    body = answers.completed(url_of(parts, ask), ask.target.bucket, ask.target.key, etag, checksum)
+    return xml_answer(body, *version)
 
 
 def _guid(done: Done, etag: str) -> Guid:
@@ -176,10 +176,10 @@ def _guid(done: Done, etag: str) -> Guid:
     return done.attributes.guid if done.attributes is not None and done.attributes.etag == etag else ROOT
 
 
-async def _settled(parts: S3Parts, final: Ask, when: When, there: Looked | None) -> versions.Headers:
+async def _settled(parts: S3Parts, final: Ask, when: When, entry: Looked | None) -> versions.Headers:
     """Give the sealed file its key. Raises: ConditionalRequestConflict: then the upload is gone, as at Amazon."""
     try:
-        return await versions.settled(parts, final, when, there, shared=True)
+        return await versions.settled(parts, final, when, entry, shared=True)
     except CheloniaError as error:
         if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND):
             raise
@@ -191,21 +191,21 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
     """Return place and metadata of what an upload became before: it has its key, has had it, or waits for it."""
     before = None
     for _ in range(MOVES_MAX):
-        now, there = await seen(parts, ask, Want.USER)
+        now, entry = await seen(parts, ask, Want.USER)
         kept, moved = await kept_versions(parts, now) if now.versioning else [], False
         found = [(now.current, None), *((each.version, each) for each in kept)]
         # A null version of these bytes may be a copy of what the upload became, which counts first.
         for _, each in sorted(filter(lambda pair: _is_of(pair[0], tag), found), key=lambda pair: pair[0] == NULL):
             if each is None:
-                if there is not None and there.attributes.etag == etag:
-                    return replace(now, version=facts.facts_of(there.user).version), there.user
+                if entry is not None and entry.attributes.etag == etag:
+                    return replace(now, version=facts.facts_of(entry.user).version), entry.user
                 continue
-            (known,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
-            if isinstance(known, Looked) and known.attributes.etag == etag:
+            (answer,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
+            if isinstance(answer, Looked) and answer.attributes.etag == etag:
                 final = ask.place if each.place.name.endswith(tag) else None  # it waits for its key
-                now = replace(now.at(each.place), guid=known.attributes.guid)
-                return replace(now, final=final, version=facts.facts_of(known.user).version), known.user
-            moved = moved or isinstance(known, Failure)
+                now = replace(now.at(each.place), guid=answer.attributes.guid)
+                return replace(now, final=final, version=facts.facts_of(answer.user).version), answer.user
+            moved = moved or isinstance(answer, Failure)
         # It may have had its key only while the others were listed.
         if not moved and before == (now.current, kept):
             return None
@@ -229,10 +229,10 @@ async def list_parts(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET with `uploadId`."""
     limit, after, ask = _count(ask, "max-parts"), _count(ask, "part-number-marker", 0), _of_upload(ask)
     page = await _page(parts, ask, after, max(limit, 1))
-    told = page if limit else PartPage((), 0, page.place, page.owner, page.within)
-    told_id = ask.query.get("uploadId", "")
+    listed = page if limit else PartPage((), 0, page.place, page.owner, page.within)
+    upload_id = ask.query.get("uploadId", "")
     target = ask.target.bucket, ask.target.key
-    return xml_answer(answers.parts(target, told_id, told, (limit, after), _scheme(page)))
+    return xml_answer(answers.parts(target, upload_id, listed, (limit, after), _scheme(page)))
 
 
 async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -249,14 +249,14 @@ async def list_uploads(parts: S3Parts, ask: Ask) -> HttpResponse:
         mark=query.get("upload-id-marker", ""),
         encoded=query.get("encoding-type") == "url",
     )
-    shown: list[Item] = []
+    items: list[Item] = []
     if limit:
         some = (_named_uploads,) if tops else (_named_uploads, _uploads_apart)
         streams = [await opened(parts, ask, asked) for opened in some]
         for item in heapq.merge(*streams, key=_in_order):
-            if not item.common or not (shown and shown[-1] == item):
-                shown.append(item)
-    return xml_answer(answers.uploads(asked, shown[:limit], more=len(shown) > limit))
+            if not item.common or not (items and items[-1] == item):
+                items.append(item)
+    return xml_answer(answers.uploads(asked, items[:limit], more=len(items) > limit))
 
 
 async def _named_uploads(parts: S3Parts, ask: Ask, asked: Asked) -> list[Item]:
@@ -299,20 +299,20 @@ async def _opened(
     ask: Ask,
     asked: Asked,
     where: tuple[str, str],
-    known: Callable[[PartsUpload], PartsUpload | None],
+    accept: Callable[[PartsUpload], PartsUpload | None],
 ) -> list[Item]:
     """Return items of open uploads, one more than requested, where there are more; `where`: prefix and mark."""
-    shown: list[Item] = []
+    items: list[Item] = []
     (prefix, after), more = where, True
-    while more and len(shown) <= asked.limit:
+    while more and len(items) <= asked.limit:
         page = await parts.plain.files.uploads(ask.exchange.call, Uploads(ask.bucket, prefix, after, 0))
-        for each in filter(None, map(known, page.uploads)):
+        for each in filter(None, map(accept, page.uploads)):
             own = Item(each.key, owner=each.owner, modified_ns=each.opened_ms * 1_000_000, version=each.upload)
             for item in pages.summed_up([own], asked, ""):
-                if not (item.common and (item.key.encode() <= asked.after.encode() or shown[-1:] == [item])):
-                    shown.append(item)
+                if not (item.common and (item.key.encode() <= asked.after.encode() or items[-1:] == [item])):
+                    items.append(item)
         after, more = page.after, bool(page.after)
-    return shown
+    return items
 
 
 def _upload(ask: Ask) -> UploadId:
@@ -356,8 +356,8 @@ async def _all_parts(parts: S3Parts, ask: Ask) -> PartPage:
 async def _page(parts: S3Parts, ask: Ask, after: int = 0, limit: int = 0) -> PartPage:
     """Return parts of the request's upload. Raises: NoSuchUpload."""
     try:
-        asked = UploadParts(ask.place, _upload(ask), after, min(limit, PAGE))
-        return await parts.plain.files.parts(ask.exchange.call, asked)
+        wanted = UploadParts(ask.place, _upload(ask), after, min(limit, PAGE))
+        return await parts.plain.files.parts(ask.exchange.call, wanted)
     except CheloniaError as error:
         error = _refusal(error, ())
         raise error

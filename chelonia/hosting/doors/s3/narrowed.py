@@ -31,11 +31,11 @@ def tops(call: Call, place: LogicalName) -> tuple[str, ...]:
 
 def upload_prefixes(call: Call, bucket: LogicalName) -> list[str]:
     """Return the prefixes (`listing_mark`) of the bucket's open uploads that the caller may see."""
-    shown = list[str]()
+    prefixes = list[str]()
     for top in tops(call, bucket) or ("",):
-        if not (shown and top.startswith(shown[-1])):
-            shown += [listing_mark(top[:-1], ""), top] if top else [""]
-    return shown
+        if not (prefixes and top.startswith(prefixes[-1])):
+            prefixes += [listing_mark(top[:-1], ""), top] if top else [""]
+    return prefixes
 
 
 def at(bucket: LogicalName, top: str) -> LogicalName:
@@ -60,31 +60,31 @@ async def check_owner(parts: S3Parts, ask: Ask, field: str = "x-amz-expected-buc
     """Refuse a request whose client expects another owner of the bucket. Raises: AccessDenied."""
     expected = ask.header(field)
     if expected and ask.target.bucket and ask.operation != "CreateBucket":
-        there = await check_bucket(parts, above(ask))
-        if there is None or there.attributes.owner != expected:
+        bucket = await check_bucket(parts, above(ask))
+        if bucket is None or bucket.attributes.owner != expected:
             raise S3Error("AccessDenied", "Access Denied: the bucket is not the expected owner's")
 
 
-async def buckets(parts: S3Parts, call: Call, asked: Listing) -> dict[str, Attributes]:
+async def buckets(parts: S3Parts, call: Call, listing: Listing) -> dict[str, Attributes]:
     """Return the collections in which the caller may read parts, behind a name and with a prefix."""
     names = sorted({top.partition("/")[0] for top in tops(call, parts.root)})
-    named = [name for name in names if name.startswith(asked.prefix) and f"{name}/" > asked.after]
+    named = [name for name in names if name.startswith(listing.prefix) and f"{name}/" > listing.after]
     looks = tuple([Look(parts.root.child(name)) for name in named])
-    there = await parts.plain.files.look(structs.replace(call, scopes=()), looks)
-    return {name: each.attributes for name, each in zip(named, there, strict=True) if isinstance(each, Looked)}
+    answers = await parts.plain.files.look(structs.replace(call, scopes=()), looks)
+    return {name: each.attributes for name, each in zip(named, answers, strict=True) if isinstance(each, Looked)}
 
 
-async def page(parts: S3Parts, call: Call, asked: Listing, top: str) -> Listed:
-    """Return a page of a bucket's listing below a path of `tops` ("": all), with which `asked.prefix` begins."""
+async def page(parts: S3Parts, call: Call, listing: Listing, top: str) -> Listed:
+    """Return a page of a bucket's listing below a path of `tops` ("": all), with which `listing.prefix` begins."""
     if not top:
-        return await parts.plain.files.list(call, asked)
-    if not asked.after.startswith(top) and asked.after.encode() > top.encode():
+        return await parts.plain.files.list(call, listing)
+    if not listing.after.startswith(top) and listing.after.encode() > top.encode():
         return Listed(())
-    after = asked.after[len(top) :] if asked.after.startswith(top) else ""
-    inner = structs.replace(asked, place=at(asked.place, top), after=after, prefix=asked.prefix[len(top) :])
-    told = await parts.plain.files.list(call, inner)
+    after = listing.after[len(top) :] if listing.after.startswith(top) else ""
+    inner = structs.replace(listing, place=at(listing.place, top), after=after, prefix=listing.prefix[len(top) :])
+    listed = await parts.plain.files.list(call, inner)
     return Listed(
-        tuple([structs.replace(entry, name=top + entry.name) for entry in told.entries]),
-        told.after and top + told.after,
-        tuple([top + prefix for prefix in told.prefixes]),
+        tuple([structs.replace(entry, name=top + entry.name) for entry in listed.entries]),
+        listed.after and top + listed.after,
+        tuple([top + prefix for prefix in listed.prefixes]),
     )

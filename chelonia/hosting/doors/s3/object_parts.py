@@ -22,37 +22,37 @@ _IN_PARTS: Final = re.compile(r"[0-9a-f]{32}-([0-9]{1,5})\Z")
 PAGE: Final = 1000
 
 
-async def made_of(parts: S3Parts, ask: Ask, there: Looked) -> tuple[tuple[int, Mapping[str, str]], ...]:
+async def made_of(parts: S3Parts, ask: Ask, entry: Looked) -> tuple[tuple[int, Mapping[str, str]], ...]:
     """Return bytes and checksums of each part; none of an object that was not made of parts."""
-    known, out = there.attributes, list[tuple[int, Mapping[str, str]]]()
-    made = _IN_PARTS.match(known.etag)
+    file, out = entry.attributes, list[tuple[int, Mapping[str, str]]]()
+    made = _IN_PARTS.match(file.etag)
     at = 0
-    while made and at < known.size:
-        look = Look(ask.place, Want.EXTENTS | Want.CHECKSUMS, ByteRange(at, known.size - at))
+    while made and at < file.size:
+        look = Look(ask.place, Want.EXTENTS | Want.CHECKSUMS, ByteRange(at, file.size - at))
         (answer,) = await parts.plain.files.look(ask.exchange.call, (look,))
         page = good(answer, ask.operation)
-        if page.attributes.etag != known.etag or page.told <= at:
+        if page.attributes.etag != file.etag or page.told <= at:
             return ()
         out += [(extent.length, page.sums.get(extent.blob, {})) for extent in page.extents]
         at = page.told
     return tuple(out) if made and len(out) == int(made[1]) else ()
 
 
-async def one_part(parts: S3Parts, ask: Ask, there: Looked, headers: Headers) -> tuple[str, Headers]:
+async def one_part(parts: S3Parts, ask: Ask, entry: Looked, headers: Headers) -> tuple[str, Headers]:
     """Return the range of `partNumber`, and the object's header fields with that part's values. Raises: S3Error."""
     number = number_of(ask.query["partNumber"], "partNumber", most=bounds.PARTS_MAX)
-    pieces = await made_of(parts, ask, there)
+    pieces = await made_of(parts, ask, entry)
     if not 1 <= number <= max(len(pieces), 1):
         raise S3Error("InvalidPart", f"the object has {max(len(pieces), 1)} parts")
     start = sum(length for length, _ in pieces[: number - 1])
-    length, sums = pieces[number - 1] if pieces else (there.attributes.size, {})
+    length, sums = pieces[number - 1] if pieces else (entry.attributes.size, {})
     span = f"bytes={start}-{start + length - 1}" if length else ""
     if not pieces:
         return span, headers
-    name, value = _checksum_of(facts.facts_of(there.user).checksum[0], sums)
+    name, value = _checksum_of(facts.facts_of(entry.user).checksum[0], sums)
     own = {f"{PREFIX}{name}": value} if value else {}
-    told = [(field, own.get(field, text)) for field, text in headers if value or not field.startswith(PREFIX)]
-    return span, (*told, ("x-amz-mp-parts-count", str(len(pieces))))
+    fields = [(field, own.get(field, text)) for field, text in headers if value or not field.startswith(PREFIX)]
+    return span, (*fields, ("x-amz-mp-parts-count", str(len(pieces))))
 
 
 def _checksum_of(name: str, sums: Mapping[str, str]) -> tuple[str, str]:
@@ -65,13 +65,13 @@ async def attributes(parts: S3Parts, ask: Ask) -> HttpResponse:
     wanted = {word.strip() for word in ask.header("x-amz-object-attributes").split(",")}
     if not wanted & {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}:
         raise S3Error("InvalidArgument", "x-amz-object-attributes names what is wanted: ETag, ObjectSize and others")
-    ask, there = await found(parts, ask, Want.USER)
-    known, kept = there.attributes, facts.facts_of(there.user)
-    pieces = await made_of(parts, ask, there) if "ObjectParts" in wanted else ()
+    ask, entry = await found(parts, ask, Want.USER)
+    file, kept = entry.attributes, facts.facts_of(entry.user)
+    pieces = await made_of(parts, ask, entry) if "ObjectParts" in wanted else ()
     after = number_of(ask.header("x-amz-part-number-marker") or "0", "x-amz-part-number-marker")
     limit = min(number_of(ask.header("x-amz-max-parts") or str(PAGE), "x-amz-max-parts"), PAGE)
-    checksum = kept.checksum if kept.etag == known.etag else ("", "")
-    shown = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
-    told = answers.PartSizes(len(pieces), after, limit, shown) if pieces else None
-    body = answers.attributes(wanted, known.size, known.etag, checksum, told)
-    return xml_answer(body, ("Last-Modified", http_date(known.modified_ns)), *version_fields(ask, there))
+    checksum = kept.checksum if kept.etag == file.etag else ("", "")
+    listed = tuple((length, _checksum_of(checksum[0], sums)) for length, sums in pieces[after : after + limit])
+    sizes = answers.PartSizes(len(pieces), after, limit, listed) if pieces else None
+    body = answers.attributes(wanted, file.size, file.etag, checksum, sizes)
+    return xml_answer(body, ("Last-Modified", http_date(file.modified_ns)), *version_fields(ask, entry))

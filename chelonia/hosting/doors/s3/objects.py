@@ -51,7 +51,7 @@ from chelonia.hosting.doors.s3.parts import (
     homes,
     in_own_name,
     no_key,
-    said,
+    read_xml,
     seen,
     seen_to_change,
     xml_answer,
@@ -87,37 +87,37 @@ GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET or HEAD of an object."""
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
-    ask, there = await found(parts, ask, Want.USER if is_head else _ALL)
-    known = there.attributes
+    ask, entry = await found(parts, ask, Want.USER if is_head else _ALL)
+    attributes = entry.attributes
     when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
-        ask.place, known
+        ask.place, attributes
     )
-    headers = described(ask, there)
-    if is_fresh(request.headers, known.etag, known.modified_ns):
+    headers = described(ask, entry)
+    if is_fresh(request.headers, attributes.etag, attributes.modified_ns):
         # Without a body a client has nothing to compare a checksum with.
         return HttpResponse(304, tuple(field for field in headers if not field[0].startswith("x-amz-checksum")))
     if ask.marks:
         return HttpResponse(200, headers, b"", 0)
-    wanted = range_asked(request.headers, known.etag, known.modified_ns)
+    wanted = range_asked(request.headers, attributes.etag, attributes.modified_ns)
     if "partNumber" in ask.query:
         if wanted:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
-        wanted, headers = await object_parts.one_part(parts, ask, there, headers)
+        wanted, headers = await object_parts.one_part(parts, ask, entry, headers)
     try:
-        answer = ranged_file(_reader(parts, ask, there), there, headers, wanted)
+        answer = ranged_file(_reader(parts, ask, entry), entry, headers, wanted)
     except CheloniaError as error:
-        error = _unsatisfied(error, known.size)
+        error = _unsatisfied(error, attributes.size)
         raise error
     return replace(answer, body=b"") if is_head else answer
 
 
-def _reader(parts: S3Parts, ask: Ask, there: Looked) -> FileReader:
-    return reader(parts.plain, ask.exchange.call, ask.itself(there))
+def _reader(parts: S3Parts, ask: Ask, entry: Looked) -> FileReader:
+    return reader(parts.plain, ask.exchange.call, ask.itself(entry))
 
 
-def described(ask: Ask, there: Looked) -> Headers:
+def described(ask: Ask, entry: Looked) -> Headers:
     """Return the header fields of an object, with those that a signed request overrides by `response-*`."""
-    known, kept = there.attributes, facts.facts_of(there.user)
+    file, kept = entry.attributes, facts.facts_of(entry.user)
     fields = dict(facts.header_fields(kept))
     overrides = {name.removeprefix("response-"): value for name, value in ask.query.items()
                  if name.startswith("response-")}  # fmt: skip
@@ -130,15 +130,15 @@ def described(ask: Ask, there: Looked) -> Headers:
     if (
         ask.header("x-amz-checksum-mode").upper() == "ENABLED"
         and kept.checksum[0]
-        and kept.etag == known.etag
+        and kept.etag == file.etag
         and not ask.header("Range")
     ):
         fields[f"x-amz-checksum-{kept.checksum[0]}"] = kept.checksum[1]
         fields["x-amz-checksum-type"] = kind_of(kept.checksum[1])
     if kept.tags:
         fields["x-amz-tagging-count"] = str(len(kept.tags))
-    own = (("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"))
-    return (*own, *versions.version_fields(ask, there), *SANDBOX, *fields.items())
+    own = (("ETag", quoted(file.etag)), ("Last-Modified", http_date(file.modified_ns)), ("Accept-Ranges", "bytes"))
+    return (*own, *versions.version_fields(ask, entry), *SANDBOX, *fields.items())
 
 
 def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
@@ -159,8 +159,8 @@ async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
 async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     """Store the body of a request as its object, with the facts that are kept beside it."""
     request = ask.exchange.request
-    known = await ready(parts, ask)
-    ask, when = known.ask, known.when
+    prepared = await ready(parts, ask)
+    ask, when = prepared.ask, prepared.when
     if ask.marks:
         first = await anext(aiter(request.body), b"") if request.length else b""
         if not first:
@@ -169,9 +169,9 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
             return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
         request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
-    ask = await versions.staged(parts, ask, known.there)
-    rules = await acls.rules(parts, ask, known.there, acls.asked(ask))
-    placing = Placing(ask.place, request.length, wanted=known.copies, parents=True)
+    ask = await versions.staged(parts, ask, prepared.entry)
+    rules = await acls.rules(parts, ask, prepared.entry, acls.header_grants(ask))
+    placing = Placing(ask.place, request.length, wanted=prepared.copies, parents=True)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
@@ -183,18 +183,18 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
     done = await applied(parts, ask, replace(write, when=NEW if ask.final else when, policy=rules))
-    version = await versions.settled(parts, versions.stored_as(ask, done), when, known.there)
-    told = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
-    kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if told else ()
-    return HttpResponse(200, (("ETag", quoted(measured.etag)), *told, *kind, *version), b"", 0)
+    version = await versions.settled(parts, versions.stored_as(ask, done), when, prepared.entry)
+    sums = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
+    kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if sums else ()
+    return HttpResponse(200, (("ETag", quoted(measured.etag)), *sums, *kind, *version), b"", 0)
 
 
 async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
     """Make a collection for its own sake: the object that some clients show as a directory."""
-    grants = acls.asked(ask)
+    grants = acls.header_grants(ask)
     done = await _marked(parts, ask, facts.stored(kept), when)
     if grants is not None:
-        await acls.made(parts, ask, grants)
+        await acls.apply_grants(parts, ask, grants)
     return done
 
 
@@ -234,23 +234,23 @@ class WriteReady:
     ask: Ask
     copies: int
     when: When = ANY
-    there: Looked | None = None
+    entry: Looked | None = None
 
 
 async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
     """Prepare the write of an object."""
     await check_unsigned(parts, ask)
-    ask, there = await seen_to_change(parts, ask, writes=True)
-    copies = there.attributes.wanted if there and there.attributes.wanted else parts.plain.copies
-    return WriteReady(ask, copies, await conditions(parts, ask, there), there)
+    ask, entry = await seen_to_change(parts, ask, writes=True)
+    copies = entry.attributes.wanted if entry and entry.attributes.wanted else parts.plain.copies
+    return WriteReady(ask, copies, await conditions(parts, ask, entry), entry)
 
 
-async def conditions(parts: S3Parts, ask: Ask, there: Looked | None) -> When:
+async def conditions(parts: S3Parts, ask: Ask, entry: Looked | None) -> When:
     """Return the conditions on the present entry, which hold now. Raises: NoSuchKey, PRECONDITION."""
     when = when_of({name: ask.header(name) for name in ("If-Match", "If-None-Match")})
-    if there is None and (when.etags or when.present):
+    if entry is None and (when.etags or when.present):
         raise no_key(ask.target.key)
-    when.require(ask.exchange.place, there.attributes if there else None)
+    when.require(ask.exchange.place, entry.attributes if entry else None)
     return when
 
 
@@ -284,7 +284,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; a missing one is gone already."""
     state = await versions.state_of(parts, ask)
     done = await removed(parts, ask, state, ask.query.get("versionId", ""), ask.header("If-Match"))
-    return HttpResponse(204, versions.told(done))
+    return HttpResponse(204, versions.removal_fields(done))
 
 
 async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match: str) -> KeyRemoved:
@@ -297,10 +297,10 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
         return await versions.removed(parts, ask, when)
     changes = removals(ask, ask.target.key)
     if match:
-        ask, there = await seen(parts, ask)
-        if there is None:
+        ask, entry = await seen(parts, ask)
+        if entry is None:
             raise no_key(ask.target.key)
-        when.require(ask.exchange.place, there.attributes)
+        when.require(ask.exchange.place, entry.attributes)
         changes = tuple(replace(change, when=when) for change in changes if change.place == ask.place)
     answers = await apply_all(parts.plain, ask.exchange.call, changes)
     for answer in answers:
@@ -321,70 +321,70 @@ def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT with `x-amz-copy-source`. Bytes and facts are of one state of the source, even while it changes."""
     await narrowed.check_owner(parts, source_of(parts, ask), SOURCE_OWNER)
-    source, there = await found(parts, source_of(parts, ask), _COPIED)
+    source, entry = await found(parts, source_of(parts, ask), _COPIED)
     for left in range(AGAIN_MAX, -1, -1):
-        check_source(ask, there)
+        check_source(ask, entry)
         try:
-            return await _copied(parts, ask, source, there)
+            return await _copied(parts, ask, source, entry)
         except CheloniaError as error:
             if error.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION) or not left:
                 raise
-            before = there.attributes
-            source, there = await found(parts, source_of(parts, ask), _COPIED)
-            if (there.attributes.guid, there.attributes.etag) == (before.guid, before.etag):
+            before = entry.attributes
+            source, entry = await found(parts, source_of(parts, ask), _COPIED)
+            if (entry.attributes.guid, entry.attributes.etag) == (before.guid, before.etag):
                 raise  # it is the object's own condition that does not hold
     raise AssertionError("the last try returns or raises")
 
 
-async def _copied(parts: S3Parts, ask: Ask, source: Ask, there: Looked) -> HttpResponse:
+async def _copied(parts: S3Parts, ask: Ask, source: Ask, entry: Looked) -> HttpResponse:
     """Copy the state that was seen. Raises: PRECONDITION, also when the source has changed since."""
     anew = _anew(ask)
-    kept = await _summed(parts, ask, there, replace_facts(ask, there, anew=anew))
+    kept = await _summed(parts, ask, entry, replace_facts(ask, entry, anew=anew))
     ready_to = await ready(parts, ask)
     ask, when = ready_to.ask, ready_to.when
     if ask.marks and ask.place != source.place:
-        if not there.attributes.size:
-            return xml_answer(answers.copied(*_stamp(await _mark(parts, ask, kept, when), there)))
+        if not entry.attributes.size:
+            return xml_answer(answers.copied(*_stamp(await _mark(parts, ask, kept, when), entry)))
         ask = ask.at(ask.apart)
     itself = ask.place == source.place
-    ask = await versions.staged(parts, ask, ready_to.there)
-    rules = await acls.rules(parts, ask, ready_to.there, acls.asked(ask))
+    ask = await versions.staged(parts, ask, ready_to.entry)
+    rules = await acls.rules(parts, ask, ready_to.entry, acls.header_grants(ask))
     place, version = ask.place, versions.Headers()
     changes = anew or ask.header("x-amz-storage-class") or ask.header("x-amz-checksum-algorithm")
     if itself and not source.query and not changes:
         cause = "This copy request is illegal because it is trying to copy an object to itself without changing "
         raise S3Error("InvalidRequest", cause + "the object's metadata")
     if itself and not ask.final:
-        still = replace(when, etags=(there.attributes.etag,), guid=there.attributes.guid)
-        change = Set(place, user=facts.stored(kept), policy=acls.instead(rules, there), when=still)
+        still = replace(when, etags=(entry.attributes.etag,), guid=entry.attributes.guid)
+        change = Set(place, user=facts.stored(kept), policy=acls.instead(rules, entry), when=still)
         done = await apply(parts.plain, ask.exchange.call, change)
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
         clone = Clone(
-            place, source.itself(there), user=user, parents=True, when=NEW if ask.final else when, policy=rules
+            place, source.itself(entry), user=user, parents=True, when=NEW if ask.final else when, policy=rules
         )
-        done = await _cloned(parts, ask, replace(clone, of=When(etags=(there.attributes.etag,))), ready_to.copies)
-        version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.there)
-    checksum = kept.checksum if kept.etag == there.attributes.etag else ("", "")
-    copied = answers.copied(*_stamp(done, there), checksum=checksum)
-    return xml_answer(copied, *version, *versions.copied_fields(source, there))
+        done = await _cloned(parts, ask, replace(clone, of=When(etags=(entry.attributes.etag,))), ready_to.copies)
+        version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.entry)
+    checksum = kept.checksum if kept.etag == entry.attributes.etag else ("", "")
+    copied = answers.copied(*_stamp(done, entry), checksum=checksum)
+    return xml_answer(copied, *version, *versions.copied_fields(source, entry))
 
 
-async def _summed(parts: S3Parts, ask: Ask, there: Looked, kept: Facts) -> Facts:
+async def _summed(parts: S3Parts, ask: Ask, entry: Looked, kept: Facts) -> Facts:
     """Return the facts of a copy with the requested checksum; read the source if that one is not known of it.
     Raises: S3Error; PRECONDITION when the source has changed since it was seen."""
-    field, etag = "x-amz-checksum-algorithm", there.attributes.etag
+    field, etag = "x-amz-checksum-algorithm", entry.attributes.etag
     name, whole = checksums.asked_for(field, ask.header(field)), kind_of(kept.checksum[1]) == "FULL_OBJECT"
     if not name or (kept.etag == etag and kept.checksum[0] == name and whole):
         return kept
     measured = Measured(checksum=name)
-    source, there = await found(parts, source_of(parts, ask), _ALL)
-    When(etags=(etag,)).require(source.place, there.attributes)
-    if there.attributes.size > COPIED_BYTES_MAX:
+    source, entry = await found(parts, source_of(parts, ask), _ALL)
+    When(etags=(etag,)).require(source.place, entry.attributes)
+    if entry.attributes.size > COPIED_BYTES_MAX:
         cause = f"a copy of more than {COPIED_BYTES_MAX} bytes gets no checksum that its source has not; copy it in "
         raise S3Error("InvalidRequest", cause + "parts, or without one")
-    if there.attributes.size:
-        async for data in _reader(parts, source, there).get(there, ByteRange(0, there.attributes.size)):
+    if entry.attributes.size:
+        async for data in _reader(parts, source, entry).get(entry, ByteRange(0, entry.attributes.size)):
             measured.update(data)
     return structs.replace(kept, checksum=(name, measured.told), etag=etag)
 
@@ -396,11 +396,11 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     except CheloniaError as error:
         if error.kind not in UNSHARED:
             raise
-    source, there = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
-    clone.of.require(source.place, there.attributes)
-    size, etag = there.attributes.size, there.attributes.etag
+    source, entry = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
+    clone.of.require(source.place, entry.attributes)
+    size, etag = entry.attributes.size, entry.attributes.etag
     placing = Placing(clone.place, size, wanted=copies, parents=True)
-    arrived = await carried(parts, source, there, ByteRange(0, size), placing)
+    arrived = await carried(parts, source, entry, ByteRange(0, size), placing)
     return await applied(
         parts,
         ask,
@@ -408,9 +408,9 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     )
 
 
-def _stamp(done: Done, there: Looked) -> tuple[str, int]:
+def _stamp(done: Done, entry: Looked) -> tuple[str, int]:
     """Return etag and time (ns) of a copy."""
-    return there.attributes.etag, (done.attributes or there.attributes).modified_ns
+    return entry.attributes.etag, (done.attributes or entry.attributes).modified_ns
 
 
 def source_of(parts: S3Parts, ask: Ask) -> Ask:
@@ -427,36 +427,36 @@ def _anew(ask: Ask) -> bool:
     return directive == "REPLACE"
 
 
-def replace_facts(ask: Ask, there: Looked, *, anew: bool) -> Facts:
+def replace_facts(ask: Ask, entry: Looked, *, anew: bool) -> Facts:
     """Return the facts that a copy keeps beside its bytes."""
-    known = facts.facts_of(there.user)
-    tags = known.tags
+    before = facts.facts_of(entry.user)
+    tags = before.tags
     if ask.header("x-amz-tagging-directive").upper() == "REPLACE":
         tags = requests.tags_of(ask.header("x-amz-tagging"))
     if not anew:
-        return structs.replace(known, tags=tags)
+        return structs.replace(before, tags=tags)
     given = facts.facts_from(ask.exchange.request.headers.items(), tags)
-    return structs.replace(known, headers=given.headers, user=given.user, tags=tags)
+    return structs.replace(before, headers=given.headers, user=given.user, tags=tags)
 
 
-def check_source(ask: Ask, there: Looked) -> None:
+def check_source(ask: Ask, entry: Looked) -> None:
     """Check the conditions on the source. Raises: PRECONDITION."""
     prefix = "x-amz-copy-source-"
     names = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
     fields = {"-".join(word.capitalize() for word in name.split("-")): ask.header(prefix + name) for name in names}
-    known = {name: value for name, value in fields.items() if value}
-    when_of({name: value for name, value in known.items() if name != "If-None-Match"}).require(
-        ask.exchange.place, there.attributes
+    given = {name: value for name, value in fields.items() if value}
+    when_of({name: value for name, value in given.items() if name != "If-None-Match"}).require(
+        ask.exchange.place, entry.attributes
     )
-    if is_fresh(known, there.attributes.etag, there.attributes.modified_ns):
+    if is_fresh(given, entry.attributes.etag, entry.attributes.modified_ns):
         raise S3Error("PreconditionFailed", "the source is what it was")
 
 
 async def carried(
-    parts: S3Parts, source: Ask, there: Looked, span: ByteRange, placing: Placing, measured: Measured | None = None
+    parts: S3Parts, source: Ask, entry: Looked, span: ByteRange, placing: Placing, measured: Measured | None = None
 ) -> Arrived:
     """Store bytes of an object in a new place, `measured`. This node keeps a small body, to try other Shepherds."""
-    body = _reader(parts, source, there).get(there, span) if span.length else nothing()
+    body = _reader(parts, source, entry).get(entry, span) if span.length else nothing()
     body = _measuring(body, measured) if measured is not None else body
     if span.length <= KEPT_BYTES_MAX:
         kept = b"".join([chunk async for chunk in body])
@@ -473,13 +473,13 @@ async def _measuring(body: AsyncIterator[bytes], measured: Measured) -> AsyncIte
 
 async def get_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of an object's tags."""
-    ask, there = await found(parts, ask, Want.USER)
-    return xml_answer(answers.tags(facts.facts_of(there.user).tags), *versions.version_fields(ask, there))
+    ask, entry = await found(parts, ask, Want.USER)
+    return xml_answer(answers.tags(facts.facts_of(entry.user).tags), *versions.version_fields(ask, entry))
 
 
 async def put_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of an object's tags."""
-    tags = await said(ask, requests.tagging)
+    tags = await read_xml(ask, requests.tagging)
     return await _tagged(parts, ask, tags, 200)
 
 
@@ -490,13 +490,13 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
     for left in range(AGAIN_MAX, -1, -1):
-        now, there = await found(parts, ask, Want.USER)
-        kept = facts.stored(structs.replace(facts.facts_of(there.user), tags=tags))
-        known = there.attributes
-        pinned = When(version=known.version, guid=known.guid)  # the counter of another entry may be the same
+        now, entry = await found(parts, ask, Want.USER)
+        kept = facts.stored(structs.replace(facts.facts_of(entry.user), tags=tags))
+        attributes = entry.attributes
+        pinned = When(version=attributes.version, guid=attributes.guid)  # the counter of another entry may be the same
         try:
-            await apply(parts.plain, ask.exchange.call, Set(now.itself(there), user=kept, when=pinned))
-            return HttpResponse(status, versions.version_fields(now, there), b"", 0)
+            await apply(parts.plain, ask.exchange.call, Set(now.itself(entry), user=kept, when=pinned))
+            return HttpResponse(status, versions.version_fields(now, entry), b"", 0)
         except CheloniaError as error:
             if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:
                 raise

@@ -96,12 +96,12 @@ class S3Parts:
 
     def signing_key(self, issued: IssuedKey, scope: str) -> bytes:
         """Return the signing key of an access key for a day, region and service."""
-        known = self.derived.setdefault(issued, {})
-        if scope not in known:
-            if len(known) >= SCOPES_KNOWN:
-                known.clear()
-            known[scope] = sigv4.signing_key(issued.secret, scope)
-        return known[scope]
+        cached = self.derived.setdefault(issued, {})
+        if scope not in cached:
+            if len(cached) >= SCOPES_KNOWN:
+                cached.clear()
+            cached[scope] = sigv4.signing_key(issued.secret, scope)
+        return cached[scope]
 
 
 class Ask(Struct, frozen=True):
@@ -145,10 +145,10 @@ class Ask(Struct, frozen=True):
         """Whether the object is a collection itself: the key ends in a slash, and is not kept apart."""
         return self.target.key.endswith("/") and self.place == keys.home_of(self.bucket, self.target.key)
 
-    def itself(self, there: Looked) -> LogicalName:
+    def itself(self, entry: Looked) -> LogicalName:
         """Return a name of the entry seen at `place`: its GUID, as another version may take `place`. For a narrowed
         caller it is `place`, as no scope covers a GUID."""
-        return self.place if self.exchange.call.scopes else LogicalName(there.attributes.guid, ())
+        return self.place if self.exchange.call.scopes else LogicalName(entry.attributes.guid, ())
 
     def at(self, place: LogicalName) -> Ask:
         """Return the same request, about an object at `place`."""
@@ -157,7 +157,7 @@ class Ask(Struct, frozen=True):
         return replace(self, exchange=replace(self.exchange, place=place))
 
 
-async def said(ask: Ask, read: Callable[[bytes], T]) -> T:
+async def read_xml(ask: Ask, read: Callable[[bytes], T]) -> T:
     """Read the XML in a body by one of `wire.s3.requests`. A thread reads a large one, which an unsigned request must
     not send. Raises: S3Error, TOO_LARGE."""
     limit = requests.BODY_BYTES_MAX if ask.exchange.call.dn != ANONYMOUS else bounds.SOAP_SMALL_BYTES
@@ -223,16 +223,16 @@ async def seen(
     key, order = ask.target.key, homes(ask.exchange.call, ask.bucket, ask.target.key)
     home, order = keys.home_of(ask.bucket, key), order[::-1] if key.endswith("/") else order
     call = carrying(parts.plain, ask.exchange.call) if Want.SOURCES in want else ask.exchange.call
-    taken, asked, state = home is None, False, parts.state(call, ask.bucket) if lately else None
+    taken, looked, state = home is None, False, parts.state(call, ask.bucket) if lately else None
     for place in order:
         looks = (Look(place, want), *(() if state is not None else (Look(ask.bucket, Want.USER),)))
-        there, *bucket = await parts.plain.files.look(call, looks)
+        outcome, *bucket = await parts.plain.files.look(call, looks)
         if bucket:
-            asked, state = True, await bucket_state(parts, ask, bucket[0], lately=lately)
-        if isinstance(there, Failure) and there.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
-            state = state if asked else None
+            looked, state = True, await bucket_state(parts, ask, bucket[0], lately=lately)
+        if isinstance(outcome, Failure) and outcome.kind in (Kind.NOT_FOUND, Kind.IN_MOUNTPOINT):
+            state = state if looked else None
             continue
-        here, found = replace(ask.at(place), versioning=state or ""), good(there, ask.operation)
+        here, found = replace(ask.at(place), versioning=state or ""), good(outcome, ask.operation)
         fits = found.attributes.type == (TYPE_COLLECTION if here.marks else TYPE_FILE)
         if fits and not found.attributes.implied:
             return replace(here, current=version_of(found.user)), found
@@ -258,8 +258,8 @@ async def seen_to_change(parts: S3Parts, ask: Ask, *, writes: bool = False) -> t
 
 
 async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -> tuple[Ask, Looked | None]:
-    here, there = await seen(parts, in_own_name(parts, ask), Want.USER, writes=writes)
-    return replace(here, exchange=replace(here.exchange, call=ask.exchange.call)), there
+    here, entry = await seen(parts, in_own_name(parts, ask), Want.USER, writes=writes)
+    return replace(here, exchange=replace(here.exchange, call=ask.exchange.call)), entry
 
 
 def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
@@ -292,8 +292,8 @@ async def _blocked(parts: S3Parts, ask: Ask, home: LogicalName) -> bool:
     """Return whether a file has the place of a collection above a name, even one that the caller may not see."""
     call = in_own_name(parts, ask).exchange.call
     above = [LogicalName(home.start, home.parts[:n]) for n in range(len(home.parts) - 1, len(ask.bucket.parts), -1)]
-    for asked in (above[:1], above[1:]):  # mostly the nearest one is there
-        looks = tuple(Look(place) for place in asked)
+    for batch in (above[:1], above[1:]):  # mostly the nearest one is there
+        looks = tuple(Look(place) for place in batch)
         for answer in await parts.plain.files.look(call, looks) if looks else ():
             if isinstance(answer, Looked):
                 return answer.attributes.type == TYPE_FILE
@@ -312,26 +312,26 @@ async def found(parts: S3Parts, ask: Ask, want: Want = Want.NOTHING) -> tuple[As
     before: tuple[str, list[KeptVersion]] | None = None
     for _ in range(MOVES_MAX):
         try:
-            now, there = await seen(parts, ask, want | Want.USER if version else want, lately=True)
+            now, entry = await seen(parts, ask, want | Want.USER if version else want, lately=True)
         except CheloniaError as error:
             if not version or error.kind is not Kind.DENIED:
                 raise
-            now, there = (await _seen_in_own_name(parts, ask))[0], None  # the caller may read older versions
+            now, entry = (await _seen_in_own_name(parts, ask))[0], None  # the caller may read older versions
             if version == now.current:
                 raise
             denied = error
-        if there is not None and version in ("", now.current):
-            return now, there
+        if entry is not None and version in ("", now.current):
+            return now, entry
         if not version:
             newest = await kept(parts, now, 1) if now.versioning else []
             raise no_key(ask.target.key, newest[0].version if newest and newest[0].removed else "")
-        known = await kept(parts, now)
-        each = next((each for each in known if each.version == version), None)
+        older = await kept(parts, now)
+        each = next((each for each in older if each.version == version), None)
         if each is None:
             # It may have had its key only while the others were listed.
-            if before == (now.current, known):
+            if before == (now.current, older):
                 raise denied or S3Error("NoSuchVersion", "The specified version does not exist.", version[:80])
-            before = now.current, known
+            before = now.current, older
             continue
         if each.removed:
             raise S3Error("MethodNotAllowed", "The specified method is not allowed against a delete marker.")
@@ -358,14 +358,14 @@ class KeptVersion:
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
     """Return what a bucket keeps of a key beside its current version, newest first; `limit`: how many (0: all)."""
     place, prefix = ask.bucket.child(versions.COLLECTION), f"{versions.begins(ask.target.key)} "
-    asked, out = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion]()
+    listing, out = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion]()
     try:
-        async for page in list_pages(parts.plain, ask.exchange.call, asked):
+        async for page in list_pages(parts.plain, ask.exchange.call, listing):
             for each in filter(is_kept, page.entries):
-                there = LogicalName(place.start, (*place.parts, *each.name.split("/")))
-                known, (_, order) = each.attributes, versions.named(each.name) or ("", "")
-                is_marker, order = known.type == TYPE_SYMLINK, order[: versions.ORDER]
-                out.append(KeptVersion(there, version_in(each), is_marker, known.guid, order))
+                name = LogicalName(place.start, (*place.parts, *each.name.split("/")))
+                attributes, (_, order) = each.attributes, versions.named(each.name) or ("", "")
+                is_marker, order = attributes.type == TYPE_SYMLINK, order[: versions.ORDER]
+                out.append(KeptVersion(name, version_in(each), is_marker, attributes.guid, order))
             if limit:
                 break
     except CheloniaError as error:
@@ -376,8 +376,12 @@ async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
 
 def is_kept(entry: Named) -> bool:
     """Return whether an entry below `※versions` is a version or a marker that the caller may read."""
-    known = entry.attributes
-    return known.type in (TYPE_FILE, TYPE_SYMLINK) and known.owner != "" and versions.named(entry.name) is not None
+    attributes = entry.attributes
+    return (
+        attributes.type in (TYPE_FILE, TYPE_SYMLINK)
+        and attributes.owner != ""
+        and versions.named(entry.name) is not None
+    )
 
 
 def version_in(entry: Named) -> str:
@@ -392,17 +396,17 @@ def version_of(user: UserValues) -> str:
 
 async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
     """Return the bucket of a request. Raises: NoSuchBucket; AccessDenied when the caller may not read it."""
-    there = await check_bucket(parts, ask)
-    if there is None:
+    bucket = await check_bucket(parts, ask)
+    if bucket is None:
         raise S3Error("AccessDenied", "Access Denied")
-    return there
+    return bucket
 
 
 async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
     """Change fields of the `Facts` kept beside a bucket. Raises: PRECONDITION when it has changed meanwhile."""
-    there = await readable_bucket(parts, ask)
-    user = facts.stored(structs.replace(facts.facts_of(there.user), **changed))
-    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=there.attributes.version)))
+    entry = await readable_bucket(parts, ask)
+    user = facts.stored(structs.replace(facts.facts_of(entry.user), **changed))
+    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=entry.attributes.version)))
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:

@@ -119,7 +119,7 @@ def _measured(
 async def _checked(
     body: AsyncIterator[bytes], decoder: ChunkDecoder | None, measured: Measured, length: int
 ) -> AsyncIterator[bytes]:
-    async for piece in _theirs(body):
+    async for piece in _client_body(body):
         data = decoder.feed(piece) if decoder is not None else piece
         if data:
             measured.update(data)
@@ -131,7 +131,7 @@ async def _checked(
     measured.check(decoder.trailers if decoder is not None else {})
 
 
-async def _theirs(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _client_body(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the body as it comes; one that does not come is the client's fault, by the code of the error."""
     try:
         async for piece in body:

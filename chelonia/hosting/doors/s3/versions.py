@@ -73,12 +73,12 @@ async def state_of(parts: S3Parts, ask: Ask) -> str:
     return await bucket_state(parts, ask, bucket)
 
 
-async def staged(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> Ask:
+async def staged(parts: S3Parts, ask: Ask, entry: Looked | None, tag: str = "") -> Ask:
     """Return the same request, about the first place of its new version, if the bucket keeps versions; `tag`: the end
     of its order."""
     if not ask.versioning:
         return ask
-    order = await _order(parts, ask, there, tag)
+    order = await _order(parts, ask, entry, tag)
     version = order if ask.versioning == ENABLED else ""
     return replace(ask.at(place_of(ask, order)), final=ask.place, version=version)
 
@@ -89,35 +89,35 @@ def stored_as(ask: Ask, done: Done) -> Ask:
 
 
 async def settled(
-    parts: S3Parts, ask: Ask, when: When = ANY, there: Looked | None = None, *, shared: bool = False
+    parts: S3Parts, ask: Ask, when: When = ANY, entry: Looked | None = None, *, shared: bool = False
 ) -> Headers:
     """Give a stored version its key, if it waits for it; return the header fields that name the version.
 
-    `there`: the entry that had the key when it was stored. `shared`: others may do the same, and remove it when their
+    `entry`: the entry that had the key when it was stored. `shared`: others may do the same, and remove it when their
     condition does not hold. Raises: PRECONDITION, NoSuchKey: then the version is gone; ConditionalRequestConflict.
     """
     if ask.final is not None:
-        ask = await _exchanged(parts, ask, when, there, shared=shared)
+        ask = await _exchanged(parts, ask, when, entry, shared=shared)
         if ask.versioning == SUSPENDED:
             await _without_null(parts, ask, ask.place.name)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
-async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None, *, shared: bool) -> Ask:
+async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None, *, shared: bool) -> Ask:
     """Exchange names with the entry that had the key when the new version got its order. A newer entry would get a
     place behind older versions. Returns: the request, about the place it has in the end."""
     final, is_newest = ask.final, True
     assert final is not None, "it waits for a key"
     for left in range(TRIES, -1, -1):
         try:
-            ask = ask if is_newest else await _restaged(parts, ask, there)
-            await _named(parts, ask, final, there)
+            ask = ask if is_newest else await _restaged(parts, ask, entry)
+            await _named(parts, ask, final, entry)
             return ask
         except CheloniaError as error:
             if error.kind not in (*_RACES, Kind.NO_PARENT, Kind.NOT_A_COLLECTION) or not left:
                 await _dropped(parts, ask, error)
                 raise
-        there, is_newest = await _there(parts, ask, final), await _is_first(parts, ask, ask.place)
+        entry, is_newest = await _entry_at(parts, ask, final), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
             ask, waits, is_there = await _elsewhere(parts, ask)
             may_be_gone = when == ANY and not (shared and ask.version)  # it had its key, or one newer took its place
@@ -126,9 +126,9 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, there: Looked | None,
             if not waits:
                 return ask
         try:
-            if there is None and (when.present or when.etags):
+            if entry is None and (when.present or when.etags):
                 raise no_key(ask.target.key)
-            when.require(final, there.attributes if there else None)
+            when.require(final, entry.attributes if entry else None)
         except CheloniaError as error:
             await _dropped(parts, ask, error)
             raise
@@ -140,8 +140,8 @@ async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
     not there: a removal of the newest version has given it its key."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
-        (gone,) = await apply_all(parts.plain, _makers(ask), (change,))
-        if isinstance(gone, Failure) and gone.kind in _RACES:
+        (answer,) = await apply_all(parts.plain, _makers(ask), (change,))
+        if isinstance(answer, Failure) and answer.kind in _RACES:
             raise _crossed()
 
 
@@ -161,10 +161,10 @@ async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
     return ask, False, ask.version != "" and current == ask.version
 
 
-async def _named(parts: S3Parts, ask: Ask, final: LogicalName, there: Looked | None) -> None:
+async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | None) -> None:
     call = ask.exchange.call
-    if there is not None:
-        await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(there.attributes)))
+    if entry is not None:
+        await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(entry.attributes)))
         return
     await apply(parts.plain, _makers(ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
@@ -179,27 +179,27 @@ def _makers(ask: Ask) -> Call:
     return structs.replace(call, scopes=()) if adds else call
 
 
-async def _there(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
+async def _entry_at(parts: S3Parts, ask: Ask, place: LogicalName) -> Looked | None:
     """Return the present entry, whoever may see it."""
-    (there,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(place, Want.USER),))
-    if isinstance(there, Failure) and there.kind is not Kind.NOT_FOUND:
-        raise there.error(ask.operation)
-    return there if isinstance(there, Looked) else None
+    (entry,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(place, Want.USER),))
+    if isinstance(entry, Failure) and entry.kind is not Kind.NOT_FOUND:
+        raise entry.error(ask.operation)
+    return entry if isinstance(entry, Looked) else None
 
 
 async def _waiting(parts: S3Parts, ask: Ask) -> Looked | None:
     """Return the stored version if it still waits, else None. Then an erasure has left it as the newest, so it has had
     its key. Or a null version of the same time has replaced it. Or another completion of the upload has put the entry
     there that had the key."""
-    there = await _there(parts, ask, ask.place)
-    if there is None or ask.guid not in ("", there.attributes.guid):
+    entry = await _entry_at(parts, ask, ask.place)
+    if entry is None or ask.guid not in ("", entry.attributes.guid):
         return None
-    return there if version_of(there.user) == (ask.version or NULL) else None
+    return entry if version_of(entry.user) == (ask.version or NULL) else None
 
 
-async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
+async def _restaged(parts: S3Parts, ask: Ask, entry: Looked | None) -> Ask:
     """Give a version that still waits for its key a newer order; its id stays as listings have shown it."""
-    order, waits = await _order(parts, ask, there, ask.place.name[-TAG:]), await _waiting(parts, ask)
+    order, waits = await _order(parts, ask, entry, ask.place.name[-TAG:]), await _waiting(parts, ask)
     if waits is None:
         return ask
     place = place_of(ask, order)
@@ -209,18 +209,18 @@ async def _restaged(parts: S3Parts, ask: Ask, there: Looked | None) -> Ask:
 
 async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     """Take the key away from its version; a delete marker has it from then on."""
-    told = ""
+    marker_id = ""
     for left in range(TRIES, -1, -1):
-        here, there = await seen_to_change(parts, ask)
-        when.require(here.place, there.attributes if there else None)
-        order = await _order(parts, here, there)
-        told = told or order  # listings may have shown it though it was taken back
-        marker = told if here.versioning == ENABLED else NULL
+        here, entry = await seen_to_change(parts, ask)
+        when.require(here.place, entry.attributes if entry else None)
+        order = await _order(parts, here, entry)
+        marker_id = marker_id or order  # listings may have shown it though it was taken back
+        marker = marker_id if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
         await apply(parts.plain, ask.exchange.call, mark)
         try:
-            if there is not None:
-                await _put_aside(parts, here, there, order)
+            if entry is not None:
+                await _put_aside(parts, here, entry, order)
             else:
                 await _kept_back(parts, here)
                 if (await seen_to_change(parts, ask))[1] is not None:
@@ -246,14 +246,14 @@ async def _kept_back(parts: S3Parts, ask: Ask) -> None:
     if each is not None:
         seen_now = Setting(accessed_ns=parts.clock.now_ms() * MS_NS)
         change = Set(each.place, seen_now, when=When(guid=each.guid))
-        (told,) = await apply_all(parts.plain, own.exchange.call, (change,))
-        if isinstance(told, Failure) and told.kind not in _RACES:  # those: it has its key, or is gone, as seen next
-            raise told.error(ask.operation)
+        (answer,) = await apply_all(parts.plain, own.exchange.call, (change,))
+        if isinstance(answer, Failure) and answer.kind not in _RACES:  # those: it has its key, or is gone, as seen next
+            raise answer.error(ask.operation)
 
 
-async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> None:
+async def _put_aside(parts: S3Parts, ask: Ask, entry: Looked, order: str) -> None:
     """Move the key's version behind the marker of this order; remove the null version, for a null marker."""
-    when, call = _pinned(there.attributes), ask.exchange.call
+    when, call = _pinned(entry.attributes), ask.exchange.call
     if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
@@ -263,28 +263,28 @@ async def _put_aside(parts: S3Parts, ask: Ask, there: Looked, order: str) -> Non
 
 async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """Remove the collection that a move has left, if it is implied."""
-    (there,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
-    if isinstance(there, Looked) and there.attributes.implied:
+    (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
+    if isinstance(entry, Looked) and entry.attributes.implied:
         await apply_all(parts.plain, _makers(ask), (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
     """Remove one version, or a delete marker, for good; the newest that is left has the key then."""
     for left in range(TRIES, -1, -1):
-        here, there = await seen_to_change(parts, ask, writes=True)
+        here, entry = await seen_to_change(parts, ask, writes=True)
         try:
-            if there is not None and here.current == version:
-                await _current_removed(parts, here, there)
+            if entry is not None and here.current == version:
+                await _current_removed(parts, here, entry)
                 return KeyRemoved(ask.target.key, version)
-            return await _kept_removed(parts, here, there, version)
+            return await _kept_removed(parts, here, entry, version)
         except CheloniaError as error:
             if error.kind not in _RACES or not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
-    when, call = _pinned(there.attributes), ask.exchange.call
+async def _current_removed(parts: S3Parts, ask: Ask, entry: Looked) -> None:
+    when, call = _pinned(entry.attributes), ask.exchange.call
     newest = await kept(parts, in_own_name(parts, ask), 1)
     if newest and ask.current == NULL:
         newest = await _but_null(parts, ask, await kept(parts, in_own_name(parts, ask)))
@@ -292,42 +292,42 @@ async def _current_removed(parts: S3Parts, ask: Ask, there: Looked) -> None:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:
         await apply(parts.plain, call, Move(ask.place, newest[0].place, Over.EXCHANGE, when=when))
-        gone = Remove(newest[0].place, Removing.KEY, when=When(guid=there.attributes.guid))
-        await apply(parts.plain, call, gone)
+        removal = Remove(newest[0].place, Removing.KEY, when=When(guid=entry.attributes.guid))
+        await apply(parts.plain, call, removal)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
         if newest:
             await _given_on(parts, ask)
 
 
-async def _kept_removed(parts: S3Parts, ask: Ask, there: Looked | None, version: str) -> KeyRemoved:
-    known = await kept(parts, in_own_name(parts, ask))
-    at = next((n for n, each in enumerate(known) if each.version == version), -1)
+async def _kept_removed(parts: S3Parts, ask: Ask, entry: Looked | None, version: str) -> KeyRemoved:
+    older = await kept(parts, in_own_name(parts, ask))
+    at = next((n for n, each in enumerate(older) if each.version == version), -1)
     if at < 0:
         # It may have its key again by now, or have had it while the others were listed.
-        if await _given_on(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != known:
+        if await _given_on(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != older:
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
-        known = [*known[: at + 1], *await _but_null(parts, ask, known[at + 1 :])]
-    if there is None and at == 0 and known[0].removed and len(known) > 1 and not known[1].removed:
-        await _brought_back(parts, ask, known[1], known[0])
-    await _gone(parts, ask, known[at])
-    if not known[at].removed and (there is not None or at):
+        older = [*older[: at + 1], *await _but_null(parts, ask, older[at + 1 :])]
+    if entry is None and at == 0 and older[0].removed and len(older) > 1 and not older[1].removed:
+        await _brought_back(parts, ask, older[1], older[0])
+    await _gone(parts, ask, older[at])
+    if not older[at].removed and (entry is not None or at):
         return KeyRemoved(ask.target.key, version)
     # Newer markers may have gone meanwhile. Or another null version has come to the key, and the one removed was to
     # take its place.
     if await _given_on(parts, ask) == version == NULL:
         raise _busy(ask)
-    return KeyRemoved(ask.target.key, version, marker=version if known[at].removed else "")
+    return KeyRemoved(ask.target.key, version, marker=version if older[at].removed else "")
 
 
 async def _given_on(parts: S3Parts, ask: Ask) -> str:
     """Give the newest version its key, where no version has it and no marker is newer. Others then removed the current
     one and a marker behind it at the same time. Returns: the version that had the key before, "" for none."""
-    here, there = await seen_to_change(parts, ask, writes=True)
+    here, entry = await seen_to_change(parts, ask, writes=True)
     newest = await kept(parts, in_own_name(parts, here), 1)
-    if there is None and newest and not newest[0].removed:
+    if entry is None and newest and not newest[0].removed:
         await _brought_back(parts, here, newest[0])
     return here.current
 
@@ -341,10 +341,10 @@ async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: Kep
     async def newer() -> list[KeptVersion]:
         return [now for now in await kept(parts, own) if now.order <= each.order and now != marker]
 
-    there = await _there(parts, ask, each.place)
-    if there is None or there.attributes.guid != each.guid or any(now.removed for now in await newer()):
+    entry = await _entry_at(parts, ask, each.place)
+    if entry is None or entry.attributes.guid != each.guid or any(now.removed for now in await newer()):
         raise _busy(ask)
-    await apply(parts.plain, call, Move(each.place, ask.place, parents=True, when=_pinned(there.attributes)))
+    await apply(parts.plain, call, Move(each.place, ask.place, parents=True, when=_pinned(entry.attributes)))
     for _ in range(TRIES):
         found = await newer()
         if not any(now.removed for now in found):
@@ -373,59 +373,59 @@ async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
 async def _without_null(parts: S3Parts, ask: Ask, since: str) -> None:
     """Remove null versions of a key, from a name among the versions on: only the newest may stay. Those before that
     name wait for the key, or have come since."""
-    known = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
-    await _but_null(parts, ask, known, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
+    older = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
+    await _but_null(parts, ask, older, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
 
 
 async def _but_null(
-    parts: S3Parts, ask: Ask, known: list[KeptVersion], stay: tuple[Kind, ...] = (Kind.DENIED,)
+    parts: S3Parts, ask: Ask, older: list[KeptVersion], stay: tuple[Kind, ...] = (Kind.DENIED,)
 ) -> list[KeptVersion]:
     """Remove null versions, of which writes that broke off may have left several; return the others. `stay`: errors
     after which one stays, mostly as the caller may not remove it."""
-    for each in known:
+    for each in older:
         try:
             if each.version == NULL:
                 await _gone(parts, ask, each)
         except CheloniaError as error:
             if error.kind not in stay:
                 raise
-    return [each for each in known if each.version != NULL]
+    return [each for each in older if each.version != NULL]
 
 
-def _pinned(known: Attributes) -> When:
+def _pinned(attributes: Attributes) -> When:
     """Return the condition that a name still leads to the entry seen there."""
-    return When(version=known.version, guid=known.guid)
+    return When(version=attributes.version, guid=attributes.guid)
 
 
-def told(outcome: KeyRemoved) -> Headers:
+def removal_fields(outcome: KeyRemoved) -> Headers:
     """Return the header fields for the outcome of a removal."""
     fields = [("x-amz-version-id", outcome.version or outcome.marker)] if outcome.version or outcome.marker else []
     return (*fields, ("x-amz-delete-marker", "true")) if outcome.marker else tuple(fields)
 
 
-def version_fields(ask: Ask, there: Looked) -> Headers:
+def version_fields(ask: Ask, entry: Looked) -> Headers:
     """Return the header field with the version of an object that is read."""
-    return (("x-amz-version-id", version_of(there.user)),) if ask.versioning else ()
+    return (("x-amz-version-id", version_of(entry.user)),) if ask.versioning else ()
 
 
-def copied_fields(source: Ask, there: Looked) -> Headers:
+def copied_fields(source: Ask, entry: Looked) -> Headers:
     """Return the header field with the version of a copy's source."""
-    return tuple(("x-amz-copy-source-version-id", version) for _, version in version_fields(source, there))
+    return tuple(("x-amz-copy-source-version-id", version) for _, version in version_fields(source, entry))
 
 
-async def _order(parts: S3Parts, ask: Ask, there: Looked | None, tag: str = "") -> str:
+async def _order(parts: S3Parts, ask: Ask, entry: Looked | None, tag: str = "") -> str:
     """Return the order of a new version: before all that the key has had, whatever clocks say."""
     before = [versions.instant_of(each.order) for each in await kept(parts, in_own_name(parts, ask), 1)]
-    if there is not None:  # one that came back to its key, or came to it late, is older than kept ones
-        before += written_ns(parts, there.attributes), versions.instant_of(version_of(there.user))
+    if entry is not None:  # one that came back to its key, or came to it late, is older than kept ones
+        before += written_ns(parts, entry.attributes), versions.instant_of(version_of(entry.user))
     least = max(before, default=-MS_NS) + MS_NS
     return versions.order_of(max(parts.clock.now_ms() * MS_NS, least), tag or secrets.token_hex(4))
 
 
-def written_ns(parts: S3Parts, known: Attributes) -> int:
+def written_ns(parts: S3Parts, attributes: Attributes) -> int:
     """Return the time at which a key's entry was written, in ns since the epoch: its own, unless that is far ahead."""
-    ahead = known.modified_ns > parts.clock.now_ms() * MS_NS + _AHEAD_NS
-    return known.created_ns if ahead else known.modified_ns
+    ahead = attributes.modified_ns > parts.clock.now_ms() * MS_NS + _AHEAD_NS
+    return attributes.created_ns if ahead else attributes.modified_ns
 
 
 def place_of(ask: Ask, order: str) -> LogicalName:
