@@ -73,10 +73,10 @@ async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     place, when = exchange.place, exchange.when
     if not place.parts:
         raise CheloniaError(Kind.DENIED, "DELETE", str(place), "the root stays")
-    there, _ = await seen_or_hidden(parts, exchange.call, place)
-    if there is not None:  # else only the transact can judge
-        when.require(place, there.attributes)
-        if there.attributes.type == TYPE_COLLECTION:
+    entry, _ = await seen_or_hidden(parts, exchange.call, place)
+    if entry is not None:  # else only the transact can judge
+        when.require(place, entry.attributes)
+        if entry.attributes.type == TYPE_COLLECTION:
             await remove_below(parts, exchange, place)
             when = exchange.free  # its etag has changed with its entries
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
@@ -86,23 +86,23 @@ async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Give an entry another name."""
     source, target = exchange.place, destination(exchange)
-    _check_apart(source, target)
+    _check_disjoint(source, target)
     when, moved = exchange.when, (await look(parts, exchange.call, source)).attributes
     when.require(source, moved)
-    there = await seen(parts, exchange.call, target)
-    _check_spared(exchange, target, there)
-    if there is not None and there.attributes.guid == moved.guid:
+    existing = await seen(parts, exchange.call, target)
+    _check_overwrite(exchange, target, existing)
+    if existing is not None and existing.attributes.guid == moved.guid:
         await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave an entry with both its names
         return HttpResponse(204)
-    change = Move(source, target, Over.REFUSE if there is None else Over.REPLACE, when=when)
+    change = Move(source, target, Over.REFUSE if existing is None else Over.REPLACE, when=when)
     try:
         await apply(parts, exchange.call, change)
     except CheloniaError as error:
-        if there is None or error.kind not in _IN_THE_WAY:
+        if existing is None or error.kind not in _IN_THE_WAY:
             raise
         await _cleared(parts, exchange, target)  # only now: the caller has the rights for the move
         await apply(parts, exchange.call, replace(change, over=Over.REFUSE))
-    return HttpResponse(201 if there is None else 204)
+    return HttpResponse(201 if existing is None else 204)
 
 
 async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
@@ -112,40 +112,40 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if elsewhere(exchange):
         return await third_party.push(parts, exchange)
     source, target = exchange.place, destination(exchange)
-    _check_apart(source, target)
+    _check_disjoint(source, target)
     if (depth := exchange.header("Depth").strip().lower()) not in ("", "0", "infinity"):
         raise CheloniaError(Kind.BAD_REQUEST, "COPY", str(source), "Depth is 0 or infinity")
-    there = await look(parts, exchange.call, source, Want.USER)
-    exchange.when.require(source, there.attributes)
+    entry = await look(parts, exchange.call, source, Want.USER)
+    exchange.when.require(source, entry.attributes)
     before = await seen(parts, exchange.call, target)
-    _check_spared(exchange, target, before)
-    if before is not None and not there.attributes.type == before.attributes.type == TYPE_FILE:
-        if there.attributes.type == TYPE_COLLECTION and depth != "0":
-            await _check_readable(parts, exchange, source)  # else what was there would go for a copy that is refused
+    _check_overwrite(exchange, target, before)
+    if before is not None and not entry.attributes.type == before.attributes.type == TYPE_FILE:
+        if entry.attributes.type == TYPE_COLLECTION and depth != "0":
+            await _check_readable(parts, exchange, source)  # else a copy that is refused would clear the target
         await _cleared(parts, exchange, target)
-    await _copy_tree(parts, exchange, there, (source, target), deep=depth != "0")
+    await _copy_tree(parts, exchange, entry, (source, target), deep=depth != "0")
     return HttpResponse(201 if before is None else 204)
 
 
-def _check_apart(source: LogicalName, target: LogicalName) -> None:
+def _check_disjoint(source: LogicalName, target: LogicalName) -> None:
     """Raises: DENIED where one is the other, or lies in it: clearing the target would remove the source (403)."""
     shorter = min(len(source.parts), len(target.parts))
     if source.parts[:shorter] == target.parts[:shorter]:
         raise CheloniaError(Kind.DENIED, "", str(target), "source and Destination are one, or one lies in the other")
 
 
-def _check_spared(exchange: Exchange, target: LogicalName, there: Looked | None) -> None:
+def _check_overwrite(exchange: Exchange, target: LogicalName, existing: Looked | None) -> None:
     """Raises: PRECONDITION where `Overwrite` keeps the entry that has the name."""
-    if there is not None and exchange.spares:
+    if existing is not None and exchange.keeps_target:
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
 
 
 async def _cleared(parts: DoorParts, exchange: Exchange, target: LogicalName) -> None:
     """Remove the entry of a name, with all that is in it."""
-    there = await seen(parts, exchange.call, target)
-    if there is not None and there.attributes.type == TYPE_COLLECTION:
+    entry = await seen(parts, exchange.call, target)
+    if entry is not None and entry.attributes.type == TYPE_COLLECTION:
         await remove_below(parts, exchange, target)
-    if there is not None:
+    if entry is not None:
         await apply(parts, exchange.call, Remove(target, when=exchange.free))
 
 
@@ -157,8 +157,10 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
         for entry in page.entries:
             if entry.attributes.type == TYPE_COLLECTION:
                 await remove_below(parts, exchange, place.child(entry.name), depth + 1)
-        gone: tuple[Change, ...] = tuple(Remove(place.child(entry.name), when=exchange.free) for entry in page.entries)
-        for answer in await apply_all(parts, exchange.call, gone) if gone else ():
+        removals: tuple[Change, ...] = tuple(
+            Remove(place.child(entry.name), when=exchange.free) for entry in page.entries
+        )
+        for answer in await apply_all(parts, exchange.call, removals) if removals else ():
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
 
@@ -177,13 +179,13 @@ async def _check_readable(parts: DoorParts, exchange: Exchange, place: LogicalNa
 
 
 async def _copy_tree(
-    parts: DoorParts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
+    parts: DoorParts, exchange: Exchange, original: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
 ) -> None:
     source, target = names
-    if there.attributes.type != TYPE_COLLECTION:
-        await _copy_entry(parts, exchange, there, names)
+    if original.attributes.type != TYPE_COLLECTION:
+        await _copy_entry(parts, exchange, original, names)
         return
-    await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=there.user, when=exchange.free))
+    await apply(parts, exchange.call, Make(target, TYPE_COLLECTION, user=original.user, when=exchange.free))
     if not deep:
         return
     async for page in list_pages(parts, exchange.call, Listing(source)):
@@ -194,20 +196,20 @@ async def _copy_tree(
 
 
 async def _copy_entry(
-    parts: DoorParts, exchange: Exchange, there: Looked, names: tuple[LogicalName, LogicalName]
+    parts: DoorParts, exchange: Exchange, original: Looked, names: tuple[LogicalName, LogicalName]
 ) -> None:
-    known, (source, target) = there.attributes, names
-    when = replace(exchange.free, absent=exchange.spares)
-    if known.type != TYPE_FILE:
-        made = Make(target, known.type, user=there.user, target=known.target, when=when)
+    file, (source, target) = original.attributes, names
+    when = replace(exchange.free, absent=exchange.keeps_target)
+    if file.type != TYPE_FILE:
+        made = Make(target, file.type, user=original.user, target=file.target, when=when)
         await apply(parts, exchange.call, made)
         return
-    setting = Setting(modified_ns=known.modified_ns)
+    setting = Setting(modified_ns=file.modified_ns)
     if await cloned(parts, exchange.call, Clone(target, source, setting, when=when)) is not None:
         return
-    there = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
-    copies = known.wanted or parts.copies
-    (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, known.size, wanted=copies),))
-    body = reader(parts, exchange.call, source).get(there, ByteRange(0, known.size)) if known.size else nothing()
-    arrived = await parts.bytes.put(good(placed, "COPY"), body, known.size)
-    await apply(parts, exchange.call, Write(target, arrived, setting, there.user, when=when))
+    original = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
+    copies = file.wanted or parts.copies
+    (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, file.size, wanted=copies),))
+    body = reader(parts, exchange.call, source).get(original, ByteRange(0, file.size)) if file.size else nothing()
+    arrived = await parts.bytes.put(good(placed, "COPY"), body, file.size)
+    await apply(parts, exchange.call, Write(target, arrived, setting, original.user, when=when))

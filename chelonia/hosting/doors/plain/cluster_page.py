@@ -52,9 +52,9 @@ async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if parts.cluster is None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
     seen = parts.cluster
-    told = page(await seen.nodes(), await seen.healing(), await seen.jobs(), await seen.drill())
+    body = page(await seen.nodes(), await seen.healing(), await seen.jobs(), await seen.drill())
     is_still = STILL in exchange.request.query
-    return frame.answer(exchange, frame.headers(POLICY), _whole(told, exchange.call.dn, is_still=is_still))
+    return frame.answer(exchange, frame.headers(POLICY), _whole(body, exchange.call.dn, is_still=is_still))
 
 
 def page(
@@ -70,13 +70,13 @@ def page(
     )
 
 
-def _whole(told: str, reader: str, *, is_still: bool) -> str:
+def _whole(body: str, reader: str, *, is_still: bool) -> str:
     again = f'<a href="/?{CLUSTER}">read it again by itself</a>'
     if not is_still:
         again = f'read again every {AGAIN_S} s; <a href="/?{CLUSTER}&amp;{STILL}">hold it still</a>'
     return (
         f'{frame.head("The cluster", STYLE, "" if is_still else REFRESH)}<nav aria-label="path">'
-        f'<a href="/">Chelonia</a></nav>{told}<footer>{html.escape(reader)}; {again}</footer></body></html>\n'
+        f'<a href="/">Chelonia</a></nav>{body}<footer>{html.escape(reader)}; {again}</footer></body></html>\n'
     )
 
 
@@ -106,11 +106,11 @@ def _drill(drill: Drill) -> str:
     """Return the cluster's recovery from the last drill: its times, counted from the drill's beginning."""
     if not drill.id:
         return ""
-    what = (
+    subject = (
         f"the silence of {drill.shepherd}" if drill.action is DrillAction.SILENCE else f"a damaged copy of {drill.name}"
     )
     rows = [
-        ("What", f"{what}, {stamp(drill.began_ms)}", False),
+        ("What", f"{subject}, {stamp(drill.began_ms)}", False),
         ("Noticed after", _after(drill, drill.noticed_ms), False),
         ("Found exposed", f"{drill.touched} of {drill.files}" if drill.noticed_ms else "", False),
         ("All whole after", _after(drill, drill.whole_ms), False),
@@ -126,12 +126,12 @@ def _after(drill: Drill, at_ms: int) -> str:
 
 def _facts(title: str, rows: Iterable[tuple[str, str, bool]]) -> str:
     """Return a table of names and known values; a value that is not known has no row."""
-    told = "".join(
+    lines = "".join(
         f'<tr><th scope="row">{name}</th><td{_bad(bad)}>{html.escape(text)}</td></tr>'
         for name, text, bad in rows
         if text
     )
-    return f"<table><caption>{title}</caption><tbody>{told}</tbody></table>"
+    return f"<table><caption>{title}</caption><tbody>{lines}</tbody></table>"
 
 
 def _shepherds(nodes: Iterable[NodeView]) -> str:
@@ -176,8 +176,8 @@ def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
         for job in node.jobs
     ]
     rows += [(url, "", "", "", str(node)) for url, node in nodes.items() if isinstance(node, CheloniaError)]
-    told = [tuple((text, n == 4) for n, text in enumerate(row)) for row in sorted(rows, key=lambda row: not row[4])]
-    return _table("Background work", ("Node", "Service", "Job", "State", "Last error"), told)
+    cells = [tuple((text, n == 4) for n, text in enumerate(row)) for row in sorted(rows, key=lambda row: not row[4])]
+    return _table("Background work", ("Node", "Service", "Job", "State", "Last error"), cells)
 
 
 def _table(title: str, head: tuple[str, ...], rows: Iterable[tuple[tuple[str, bool], ...]]) -> str:

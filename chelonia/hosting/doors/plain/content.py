@@ -46,50 +46,52 @@ async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET or HEAD."""
     request = exchange.request
     want = Want.CHECKSUMS if request.method == "HEAD" else _ALL
-    there = await look(parts, carrying(parts, exchange.call), exchange.place, want)
-    known = there.attributes
+    entry = await look(parts, carrying(parts, exchange.call), exchange.place, want)
+    attributes = entry.attributes
     if guards := {name: request.headers[name] for name in _GUARDS if name in request.headers}:
-        when_of(guards).require(exchange.place, known)
-    if known.type == TYPE_COLLECTION:
+        when_of(guards).require(exchange.place, attributes)
+    if attributes.type == TYPE_COLLECTION:
         return await pages.collection(parts, exchange)
-    if known.type != TYPE_FILE:
-        cause = f"it is a {known.type}" + (f" for {known.target}" if known.target else "")
+    if attributes.type != TYPE_FILE:
+        cause = f"it is a {attributes.type}" + (f" for {attributes.target}" if attributes.target else "")
         raise CheloniaError(Kind.NOT_A_FILE, request.method, str(exchange.place), cause)
     if preview.VIEW in request.query:
-        return await preview.page(parts, exchange, known)
-    if is_fresh(request.headers, known.etag, known.modified_ns):
-        return HttpResponse(304, _described(exchange, there))
-    checksums = await measuring.checksums(parts, exchange, there)
-    headers = _described(exchange, there if checksums is there.checksums else replace(there, checksums=checksums))
+        return await preview.page(parts, exchange, attributes)
+    if is_fresh(request.headers, attributes.etag, attributes.modified_ns):
+        return HttpResponse(304, _described(exchange, entry))
+    checksums = await measuring.checksums(parts, exchange, entry)
+    headers = _described(exchange, entry if checksums is entry.checksums else replace(entry, checksums=checksums))
     if request.method == "HEAD":
-        return HttpResponse(200, (*headers, ("Content-Type", preview.type_of(exchange.place.name))), b"", known.size)
-    if there.sources and (elsewhere := await redirects.download(parts, exchange, known)):
+        return HttpResponse(
+            200, (*headers, ("Content-Type", preview.type_of(exchange.place.name))), b"", attributes.size
+        )
+    if entry.sources and (elsewhere := await redirects.download(parts, exchange, attributes)):
         return elsewhere
-    return _content(parts, exchange, there, headers)
+    return _content(parts, exchange, entry, headers)
 
 
-def _described(exchange: Exchange, there: Looked) -> Headers:
-    known = there.attributes
+def _described(exchange: Exchange, entry: Looked) -> Headers:
+    attributes = entry.attributes
     fixed = (
-        ("ETag", quoted(known.etag)), ("Last-Modified", http_date(known.modified_ns)), ("Accept-Ranges", "bytes"),
-        ("Cache-Control", "private, no-cache"),
+        ("ETag", quoted(attributes.etag)), ("Last-Modified", http_date(attributes.modified_ns)),
+        ("Accept-Ranges", "bytes"), ("Cache-Control", "private, no-cache"),
     )  # fmt: skip
-    return (*fixed, *digest_headers(there.checksums), *SANDBOX)
+    return (*fixed, *digest_headers(entry.checksums), *SANDBOX)
 
 
-def _content(parts: DoorParts, exchange: Exchange, there: Looked, headers: Headers) -> HttpResponse:
+def _content(parts: DoorParts, exchange: Exchange, entry: Looked, headers: Headers) -> HttpResponse:
     """Answer with the bytes, or the requested ranges of them."""
-    request, known = exchange.request, there.attributes
-    wanted = range_asked(request.headers, known.etag, known.modified_ns)
+    request, attributes = exchange.request, entry.attributes
+    wanted = range_asked(request.headers, attributes.etag, attributes.modified_ns)
     try:
-        told = (*headers, ("Content-Type", kind := preview.type_of(exchange.place.name)))
+        fields = (*headers, ("Content-Type", kind := preview.type_of(exchange.place.name)))
         is_document = kind == "text/html" or kind.endswith("xml")
-        if is_document and query_of(request) and known.owner != exchange.call.dn:
-            told = (*told, SAVED)
-        return ranged_file(reader(parts, exchange.call, exchange.place), there, told, wanted)
+        if is_document and query_of(request) and attributes.owner != exchange.call.dn:
+            fields = (*fields, SAVED)
+        return ranged_file(reader(parts, exchange.call, exchange.place), entry, fields, wanted)
     except CheloniaError as error:
         refusal = error_answer(error)
-        unsatisfied = ("Content-Range", unsatisfied_range(known.size))
+        unsatisfied = ("Content-Range", unsatisfied_range(attributes.size))
         return HttpResponse(refusal.status, (*refusal.headers, unsatisfied), refusal.body)
 
 
@@ -99,16 +101,16 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if request.path.endswith("/") or not place.parts:
         raise CheloniaError(Kind.NOT_A_FILE, "PUT", str(place), "a file's name has no slash at its end")
     when = exchange.when
-    there, hidden = await seen_or_hidden(parts, exchange.call, place, Want.LOCKS)
+    entry, hidden = await seen_or_hidden(parts, exchange.call, place, Want.LOCKS)
     if not hidden:  # else only the transact can judge
-        when.require(place, there.attributes if there else None)
-    check_held(there.locks if there else (), exchange.tokens, exchange.call.dn)  # before the bytes travel
+        when.require(place, entry.attributes if entry else None)
+    check_held(entry.locks if entry else (), exchange.tokens, exchange.call.dn)  # before the bytes travel
     mtime = exchange.header("X-OC-Mtime")
     setting = Setting(modified_ns=_mtime(mtime)) if mtime else Setting()
-    elsewhere = await redirects.upload(parts, exchange, there, setting)
+    elsewhere = await redirects.upload(parts, exchange, entry, setting)
     if elsewhere is not None:
         return elsewhere
-    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    copies = entry.attributes.wanted if entry and entry.attributes.wanted else parts.copies
     if exchange.header("Content-Range"):  # RFC 9110 section 14.4: a part must not be taken for the whole
         done = await patch(parts, exchange, setting, copies)
     else:

@@ -29,30 +29,30 @@ _XML: Final = (("Content-Type", soap.CONTENT_TYPE), ("Cache-Control", "no-store"
 async def post(delegations: Delegations, exchange: Exchange) -> HttpResponse:
     """Answer one SOAP request; failures are Faults."""
     try:
-        asked = delegation.read(await read_whole(exchange.request, Whole(delegation.BODY_BYTES_MAX)))
-        return HttpResponse(200, _XML, await _answer(delegations, exchange, asked))
+        call = delegation.read(await read_whole(exchange.request, Whole(delegation.BODY_BYTES_MAX)))
+        return HttpResponse(200, _XML, await _answer(delegations, exchange, call))
     except CheloniaError as error:
         log.info("refused delegation request=%s who=%r error=%s", exchange.request.request_id, exchange.call.dn, error)
         return HttpResponse(soap.FAULT_STATUS, _XML, soap.encode_fault(error))
 
 
-async def _answer(delegations: Delegations, exchange: Exchange, asked: DelegationCall) -> bytes:
+async def _answer(delegations: Delegations, exchange: Exchange, call: DelegationCall) -> bytes:
     """Carry out one operation. Raises: as `Delegations`; UNKNOWN_OPERATION."""
     peer = exchange.request.peer
-    match asked.operation:
+    match call.operation:
         case "getVersion" | "getInterfaceVersion":
-            return delegation.returned(asked, delegation.VERSION)
+            return delegation.returned(call, delegation.VERSION)
         case "getProxyReq" | "renewProxyReq":
-            return delegation.returned(asked, await delegations.request(peer))
+            return delegation.returned(call, await delegations.request(peer))
         case "getNewProxyReq":
-            return delegation.requested(asked, await delegations.request(peer), id_of(peer))
+            return delegation.requested(call, await delegations.request(peer), id_of(peer))
         case "putProxy":
-            delegations.put(peer, asked.proxy)
-            return delegation.returned(asked)
+            delegations.put(peer, call.proxy)
+            return delegation.returned(call)
         case "getTerminationTime":
-            return delegation.returned(asked, delegation.instant(delegations.until_ms(peer)))
+            return delegation.returned(call, delegation.instant(delegations.until_ms(peer)))
         case "destroy":
             delegations.drop(peer)
-            return delegation.returned(asked)
+            return delegation.returned(call)
         case _:
             raise CheloniaError(Kind.UNKNOWN_OPERATION, "delegation", cause="no operation of the delegation service")

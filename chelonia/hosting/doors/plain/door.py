@@ -23,7 +23,7 @@ from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResp
 
 log = logging.getLogger("chelonia.plain")
 
-Who = Callable[[HttpRequest], Awaitable[Call]]
+CallOf = Callable[[HttpRequest], Awaitable[Call]]
 """Returns the call of a request. Raises: BAD_TICKET, EXPIRED, UNTRUSTED when its token does not hold."""
 Handler = Callable[[DoorParts, Exchange], Awaitable[HttpResponse]]
 
@@ -66,35 +66,35 @@ ALLOW: Final = ", ".join((*METHODS, "OPTIONS"))
 class PlainDoor:
     """Serves the namespace at `/` of its listener."""
 
-    def __init__(self, parts: DoorParts, who: Who, metrics: Metrics) -> None:
+    def __init__(self, parts: DoorParts, call_of: CallOf, metrics: Metrics) -> None:
         self._parts = parts
-        self._who = who
+        self._call_of = call_of
         self._metrics = metrics
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
-        started, kind, who = time.perf_counter(), "", request.peer.dn
+        started, kind, dn = time.perf_counter(), "", request.peer.dn
         handler = METHODS.get(request.method)
         try:
             if handler is None:
                 answer = _no_entrys(request)
             else:
-                call = await self._who(request)
-                who, place = call.dn, requested(request)
+                call = await self._call_of(request)
+                dn, place = call.dn, requested(request)
                 tokens = await locks.submitted(self._parts, request, call, place)
                 answer = await handler(self._parts, Exchange(request, call, place, tokens))
         except CheloniaError as error:
             kind = error.kind.value
-            _log_refusal(request, who, error)
+            _log_refusal(request, dn, error)
             answer = frame.refused(request, _refusal(request, error), request.peer.dn)
         finally:
             method = "other" if handler is None else request.method
             self._metrics.operation("plain", method, kind, time.perf_counter() - started)
-        return replace(answer, accessed=AccessNote(who, request.method, kind))
+        return replace(answer, accessed=AccessNote(dn, request.method, kind))
 
 
-def _log_refusal(request: HttpRequest, who: str, error: CheloniaError) -> None:
-    told = request.method, request.path, request.request_id, who, error
-    log.info("refused %s path=%r request=%s who=%r error=%s", *told)
+def _log_refusal(request: HttpRequest, dn: str, error: CheloniaError) -> None:
+    fields = request.method, request.path, request.request_id, dn, error
+    log.info("refused %s path=%r request=%s who=%r error=%s", *fields)
 
 
 def _no_entrys(request: HttpRequest) -> HttpResponse:
@@ -107,11 +107,11 @@ def _no_entrys(request: HttpRequest) -> HttpResponse:
 def _refusal(request: HttpRequest, error: CheloniaError) -> HttpResponse:
     """Answer a refused request. A program without a credential gets a challenge to sign in (RFC 7617). A browser gets
     none: it would show a dialogue in place of the page with the reader's choices."""
-    answer, told = error_answer(error), list[str]()
+    answer, schemes = error_answer(error), list[str]()
     if error.op == BY_TOKEN:  # RFC 6750 section 3.1: the token is refused, not the request
-        told.append('Bearer realm="Chelonia", error="invalid_token"')
+        schemes.append('Bearer realm="Chelonia", error="invalid_token"')
     nobody = error.kind is Kind.DENIED and request.peer.dn == ANONYMOUS and not token_of(request)
-    if signs_in(request) if told else nobody and not frame.is_browser(request):
-        told.append('Basic realm="Chelonia: the password of a share link", charset="UTF-8"')
-    challenges = tuple(("WWW-Authenticate", each) for each in told)
-    return replace(answer, status=401, headers=(*answer.headers, *challenges)) if told else answer
+    if signs_in(request) if schemes else nobody and not frame.is_browser(request):
+        schemes.append('Basic realm="Chelonia: the password of a share link", charset="UTF-8"')
+    challenges = tuple(("WWW-Authenticate", each) for each in schemes)
+    return replace(answer, status=401, headers=(*answer.headers, *challenges)) if schemes else answer

@@ -51,10 +51,10 @@ def headers(rules: str, kind: str = HTML, cache: str = "no-store") -> tuple[tupl
     )  # fmt: skip
 
 
-def answer(exchange: Exchange, told: tuple[tuple[str, str], ...], text: str) -> HttpResponse:
+def answer(exchange: Exchange, fields: tuple[tuple[str, str], ...], text: str) -> HttpResponse:
     """Answer with a whole page, or for HEAD without its body."""
     body = text.encode()
-    return HttpResponse(200, told, b"" if exchange.request.method == "HEAD" else body, len(body))
+    return HttpResponse(200, fields, b"" if exchange.request.method == "HEAD" else body, len(body))
 
 
 def head(title: str, style: str, more: str = "") -> str:
@@ -86,8 +86,8 @@ def crumbs(exchange: Exchange, place: LogicalName) -> str:
 def require_own(exchange: Exchange) -> None:
     """Require that, by the browser's word, a form is of a page of this site. Raises: DENIED."""
     site, origin = exchange.header("Sec-Fetch-Site"), exchange.header("Origin")
-    is_ours = not origin or is_here(split_url(origin), exchange.header("Host"))
-    if not is_ours or site not in ("", "same-origin") or not (site or origin):
+    same_host = not origin or is_here(split_url(origin), exchange.header("Host"))
+    if not same_host or site not in ("", "same-origin") or not (site or origin):
         cause = "the form is of another site; open the page of the collection here, and press the button there"
         raise CheloniaError(Kind.DENIED, "form", str(exchange.place), cause)
 
@@ -102,7 +102,7 @@ def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
     if not is_browser(request) or request.method == "HEAD":
         return plain
     assert isinstance(plain.body, bytes), "an error is a line"
-    told, phrase = html.escape(plain.body.decode().strip()), responses.get(plain.status, "Cancelled")
+    line, phrase = html.escape(plain.body.decode().strip()), responses.get(plain.status, "Cancelled")
     by_token, above = token_of(request), html.escape(query_of(request)) if plain.status != 401 else ""
     if plain.status == 401:
         cure = "Copy the link whole, or ask whoever gave it to you for a new one."
@@ -115,6 +115,6 @@ def refused(request: HttpRequest, plain: HttpResponse, dn: Dn) -> HttpResponse:
         cure = f'<a href="{"../" if request.path.endswith("/") else "./"}{above}">The collection above</a>'
     kept = tuple(field for field in plain.headers if field[0] != "Content-Type")
     body = (
-        f"{head(phrase, TABLES)}<main><h1>{plain.status} {phrase}</h1><p>{told}</p><p>{cure}</p></main></body></html>\n"
+        f"{head(phrase, TABLES)}<main><h1>{plain.status} {phrase}</h1><p>{line}</p><p>{cure}</p></main></body></html>\n"
     )
     return HttpResponse(plain.status, (*headers(policy(TABLES)), *kept), body.encode(), close=plain.close)

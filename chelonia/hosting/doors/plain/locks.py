@@ -49,13 +49,13 @@ async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         timeout=exchange.header("Timeout"),
         depth=exchange.header("Depth").strip().lower(),
     )
-    there, made = await seen(parts, exchange.call, exchange.place), False
-    exchange.when.require(exchange.place, there.attributes if there else None)
-    if there is None:
+    entry, made = await seen(parts, exchange.call, exchange.place), False
+    exchange.when.require(exchange.place, entry.attributes if entry else None)
+    if entry is None:
         made = await _made(parts, exchange)
-    elif there.attributes.type == TYPE_COLLECTION and wanted.deep:
+    elif entry.attributes.type == TYPE_COLLECTION and wanted.deep:
         await _check_below(parts, exchange.call, exchange.place, wanted)
-    await apply(parts, exchange.call, Set(exchange.place, when=exchange.when if there else When(), locks=(wanted,)))
+    await apply(parts, exchange.call, Set(exchange.place, when=exchange.when if entry else When(), locks=(wanted,)))
     taken = await _covering(parts, exchange.call, exchange.place, wanted.token)
     return HttpResponse(201 if made else 200, (_XML, ("Lock-Token", f"<{wanted.token}>")), locks.discovered((taken,)))
 
@@ -106,26 +106,26 @@ async def _facts(parts: DoorParts, call: Call, place: LogicalName | None) -> tup
     """Return the tokens of the locks that cover a name, even without an entry, and its entry's etag."""
     if place is None:
         return (), ""
-    names, known, gone = place.parts, 0, len(place.parts) + 1  # so many parts have an entry, so many have none
-    tried, there = len(names), None
-    while there is None or known + 1 < gone:
+    names, present, absent = place.parts, 0, len(place.parts) + 1  # so many parts have an entry, so many have none
+    tried, entry = len(names), None
+    while entry is None or present + 1 < absent:
         (answer,) = await parts.files.look(call, (Look(LogicalName(place.start, names[:tried]), Want.LOCKS),))
         if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND and tried:
-            gone = tried
+            absent = tried
         else:
-            known, there = tried, answer
+            present, entry = tried, answer
         # A name without an entry is mostly right below one that has an entry.
-        tried = gone - 1 if gone == len(names) else (known + gone) // 2
-    if isinstance(there, Failure):
-        raise there.error("If")
-    covering = there.locks if known == len(names) else tuple(lock for lock in there.locks if lock.deep)
-    return tuple(lock.token for lock in covering), there.attributes.etag if known == len(names) else ""
+        tried = absent - 1 if absent == len(names) else (present + absent) // 2
+    if isinstance(entry, Failure):
+        raise entry.error("If")
+    covering = entry.locks if present == len(names) else tuple(lock for lock in entry.locks if lock.deep)
+    return tuple(lock.token for lock in covering), entry.attributes.etag if present == len(names) else ""
 
 
 async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Refresh a lock whose token the client shows."""
-    there = await look(parts, exchange.call, exchange.place, Want.LOCKS)
-    held = next((lock for lock in there.locks if lock.token in exchange.tokens), None)
+    entry = await look(parts, exchange.call, exchange.place, Want.LOCKS)
+    held = next((lock for lock in entry.locks if lock.token in exchange.tokens), None)
     if held is None:
         cause = "to refresh a lock, show the token of one that covers this in If; to take one, send a DAV:lockinfo"
         raise CheloniaError(Kind.PRECONDITION, "LOCK", str(exchange.place), cause)
@@ -136,8 +136,8 @@ async def _refresh(parts: DoorParts, exchange: Exchange) -> HttpResponse:
 
 async def _covering(parts: DoorParts, call: Call, place: LogicalName, token: str) -> Lock:
     """Return the lock of this token that covers an entry. Raises: PRECONDITION when there is none."""
-    there = await look(parts, call, place, Want.LOCKS)
-    for held in there.locks:
+    entry = await look(parts, call, place, Want.LOCKS)
+    for held in entry.locks:
         if held.token == token:
             return held
     raise CheloniaError(Kind.PRECONDITION, "lock", str(place), "no lock of this token covers it: it may have ended")

@@ -46,25 +46,25 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer the request for a token. Raises: BAD_REQUEST; as `share`."""
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))
     try:
-        asked = msgspec.json.decode(body or b"{}", type=_MacaroonRequest)
+        wanted = msgspec.json.decode(body or b"{}", type=_MacaroonRequest)
     except (msgspec.MsgspecError, RecursionError) as error:
         cause = f'a token is asked for with {{"caveats": ["activity:DOWNLOAD"], "validity": "PT1H"}} ({error})'
         raise CheloniaError(Kind.BAD_REQUEST, "POST", cause=cause) from None
-    shared = await parts.files.share(exchange.call, _share(exchange.place, asked))
-    told = {
+    shared = await parts.files.share(exchange.call, _share(exchange.place, wanted))
+    answer = {
         "macaroon": shared.token,
         "uri": {"target": shared.url, "targetWithMacaroon": shared.link},
         "expires_in": max(0, (shared.expires_ms - _now_ms()) // 1000),
     }
     headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-    return HttpResponse(200, headers, msgspec.json.encode(told) + b"\n")
+    return HttpResponse(200, headers, msgspec.json.encode(answer) + b"\n")
 
 
-def _share(place: LogicalName, asked: _MacaroonRequest) -> Share:
+def _share(place: LogicalName, wanted: _MacaroonRequest) -> Share:
     """Return the requested share. Raises: BAD_REQUEST for a caveat that is not known here: it would not hold."""
     actions: tuple[Action, ...] | None = None
-    lifetime_ms = _duration_ms(asked.validity) if asked.validity else DEFAULT_MS
-    for caveat in asked.caveats:
+    lifetime_ms = _duration_ms(wanted.validity) if wanted.validity else DEFAULT_MS
+    for caveat in wanted.caveats:
         key, _, value = caveat.partition(":")
         match key:
             case "activity":

@@ -23,38 +23,38 @@ CRCS: Final = ("crc32c", "crc64nvme")
 """CRCs that no Shepherd gets."""
 
 
-async def checksums(parts: DoorParts, exchange: Exchange, there: Looked) -> Checksums:
+async def checksums(parts: DoorParts, exchange: Exchange, entry: Looked) -> Checksums:
     """Return the known checksums of a file, and those that the request wants if the file is not too large."""
-    headers, known = exchange.request.headers, there.checksums
+    headers, known = exchange.request.headers, entry.checksums
     names = wanted(headers.get("Want-Digest", ""), headers.get("Want-Repr-Digest", ""))
     if any(not getattr(known, name) for name in names):
-        told = await look(parts, carrying(parts, exchange.call), exchange.place, Want.MEASURED)
-        known = told.checksums if told.attributes.etag == there.attributes.etag else known
+        answer = await look(parts, carrying(parts, exchange.call), exchange.place, Want.MEASURED)
+        known = answer.checksums if answer.attributes.etag == entry.attributes.etag else known
     missing = [name for name in names if not getattr(known, name)]
-    size = there.attributes.size
+    size = entry.attributes.size
     if not missing or size > MEASURED_BYTES_MAX:
         return known
     sums = {name: hash_named(name) for name in missing}
     async with parts.measuring:  # one at a time, so that checksums hold up no other requests
         if size:
-            there = (
-                there
-                if there.sources or there.data is not None
+            entry = (
+                entry
+                if entry.sources or entry.data is not None
                 else await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES)
             )
-            async for chunk in reader(parts, exchange.call, exchange.place).get(there, ByteRange(0, size)):
+            async for chunk in reader(parts, exchange.call, exchange.place).get(entry, ByteRange(0, size)):
                 for each in sums.values():
                     each.update(chunk)
     return replace(known, **{name: each.hexdigest() for name, each in sums.items()})
 
 
-def agreeing(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
+def agreeing(body: AsyncIterator[bytes], announced: Checksums) -> AsyncIterator[bytes]:
     """Return the body, whose last piece comes once the whole has the announced CRCs. Raises: CHECKSUM."""
-    return held_back(_compared(body, told))
+    return held_back(_compared(body, announced))
 
 
-async def _compared(body: AsyncIterator[bytes], told: Checksums) -> AsyncIterator[bytes]:
-    wanted = {name: crc for name in CRCS if (crc := getattr(told, name))}
+async def _compared(body: AsyncIterator[bytes], announced: Checksums) -> AsyncIterator[bytes]:
+    wanted = {name: crc for name in CRCS if (crc := getattr(announced, name))}
     crcs = {name: Crc(name) for name in wanted}
     async for chunk in body:
         for crc in crcs.values():

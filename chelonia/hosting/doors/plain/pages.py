@@ -93,10 +93,10 @@ async def collection(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         to = href_of(exchange.place.parts, collection=True) + query_of(request)
         return HttpResponse(301, (("Location", to),), b"", 0)
     lines, varies = _takes_lines(exchange), ("Vary", "Accept, User-Agent")
-    told = (*headers(POLICY, TEXT if lines else HTML, "private, no-cache"), varies)
+    fields = (*headers(POLICY, TEXT if lines else HTML, "private, no-cache"), varies)
     if lines:
-        return HttpResponse(200, told, _lines(parts, exchange))
-    return HttpResponse(200, told, (_page if is_browser(request) else _links)(parts, exchange))
+        return HttpResponse(200, fields, _lines(parts, exchange))
+    return HttpResponse(200, fields, (_page if is_browser(request) else _links)(parts, exchange))
 
 
 def _takes_lines(exchange: Exchange) -> bool:
@@ -118,7 +118,7 @@ async def _links(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
 async def _lines(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     """Yield one name a line; a collection's has a slash."""
     async for page in list_pages(parts, exchange.call, Listing(exchange.place)):
-        yield "".join(f"{_shown(entry)}\n" for entry in page.entries).encode()
+        yield "".join(f"{_label(entry)}\n" for entry in page.entries).encode()
 
 
 async def _page(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
@@ -133,12 +133,12 @@ async def _page(parts: DoorParts, exchange: Exchange) -> AsyncIterator[bytes]:
     if len(exchange.place.parts) > top_of(exchange):
         up = f'<a href="../{query}" aria-label="The collection above">..</a>'
         yield f"<tr><td>{up}</td><td></td><td></td><td></td></tr>\n".encode()
-    begin, further, shown = exchange.request.query.get(AFTER, ""), "", 0
+    begin, further, count = exchange.request.query.get(AFTER, ""), "", 0
     ask = Listing(exchange.place, begin, min(ROWS_MAX, PAGE_ENTRIES_MAX))
     async for page in list_pages(parts, exchange.call, ask):
         yield "".join(_row(entry, query, view=True) for entry in page.entries).encode()
-        further, shown = page.after, shown + len(page.entries)
-        if shown >= ROWS_MAX:
+        further, count = page.after, count + len(page.entries)
+        if count >= ROWS_MAX:
             break
     yield f"</tbody></table>{_leaf(query, begin, further)}{_foot(parts, exchange)}</body></html>\n".encode()
 
@@ -151,17 +151,17 @@ def _leaf(query: str, begin: str, further: str) -> str:
     return f'<nav aria-label="pages">{first}{more}</nav>' if first or more else ""
 
 
-def _shown(entry: Named) -> str:
+def _label(entry: Named) -> str:
     return entry.name + ("/" if entry.attributes.type == TYPE_COLLECTION else "")
 
 
 def _foot(parts: DoorParts, exchange: Exchange) -> str:
     """Return the reader's name, further links, and the form for new files."""
     call = exchange.call
-    who = f"shared with you ({call.via})" if call.via else call.dn
-    seen = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
-    gone = f' \u00b7 <a href="?{trash.TRASH}">deleted from here</a>' if trash.may_see(parts, call) else ""
-    footer = f"<footer>{html.escape(who)}{gone}{seen}</footer>"
+    reader = f"shared with you ({call.via})" if call.via else call.dn
+    cluster_link = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
+    trash_link = f' \u00b7 <a href="?{trash.TRASH}">deleted from here</a>' if trash.may_see(parts, call) else ""
+    footer = f"<footer>{html.escape(reader)}{trash_link}{cluster_link}</footer>"
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"
     return (
@@ -196,13 +196,13 @@ def _share(call: Call) -> str:
 
 
 def _row(entry: Named, query: str, *, view: bool) -> str:
-    known, is_collection = entry.attributes, entry.attributes.type == TYPE_COLLECTION
+    attributes, is_collection = entry.attributes, entry.attributes.type == TYPE_COLLECTION
     href = href_of((entry.name,), collection=is_collection).removeprefix("/")
-    moment = datetime.fromtimestamp(known.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
-    size = "" if is_collection else f"{known.size:,}".replace(",", "\u202f")
+    moment = datetime.fromtimestamp(attributes.modified_ns // NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M")
+    size = "" if is_collection else f"{attributes.size:,}".replace(",", "\u202f")
     # No `./`: programs compare with patterns. A name looks like no scheme, as its colons are encoded.
-    link = f'<a href="{html.escape(href)}{query}"><bdi>{html.escape(_shown(entry))}</bdi></a>'
-    shown, asks = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
-    look = f'<a href="{html.escape(href)}?{asks}" aria-label="View {shown}">view</a>'
+    link = f'<a href="{html.escape(href)}{query}"><bdi>{html.escape(_label(entry))}</bdi></a>'
+    name, asks = html.escape(entry.name), f"{preview.VIEW}{query.replace('?', '&amp;', 1)}"
+    look = f'<a href="{html.escape(href)}?{asks}" aria-label="View {name}">view</a>'
     look = look if view and not is_collection and preview.may_show(entry.name) else ""
     return f'<tr><td>{link}</td><td class="n">{size}</td><td class="n">{moment}</td><td>{look}</td></tr>\n'

@@ -122,7 +122,7 @@ class Exchange(msgspec.Struct, frozen=True):
         return When(tokens=self.tokens)
 
     @property
-    def spares(self) -> bool:
+    def keeps_target(self) -> bool:
         """Whether an entry of the target's name is to stay (RFC 4918, section 10.6)."""
         return self.header("Overwrite").upper() == "F"
 
@@ -246,11 +246,11 @@ def requested(request: HttpRequest) -> LogicalName:
     return place_of(request.path)
 
 
-def _decoded(path: str, what: str) -> str:
+def _decoded(path: str, label: str) -> str:
     try:
         return unquote(path, errors="strict")
     except UnicodeDecodeError as error:
-        raise CheloniaError(Kind.BAD_NAME, cause=f"{what} is not UTF-8") from error
+        raise CheloniaError(Kind.BAD_NAME, cause=f"{label} is not UTF-8") from error
 
 
 def place_of(path: str) -> LogicalName:

@@ -59,9 +59,9 @@ async def _still(parts: DoorParts, exchange: Exchange, span: ContentRange) -> tu
     """Return the conditions, which hold now, and the file's size. Raises: PRECONDITION; BAD_REQUEST when the file would
     have another size than the range says."""
     when = exchange.when
-    there = await seen(parts, exchange.call, exchange.place)
-    when.require(exchange.place, there.attributes if there else None)
-    size = there.attributes.size if there else 0
+    entry = await seen(parts, exchange.call, exchange.place)
+    when.require(exchange.place, entry.attributes if entry else None)
+    size = entry.attributes.size if entry else 0
     after = max(size, span.offset + span.length)
     if span.total not in (-1, after):
         cause = f"with it the file would have {after} bytes, not {span.total}; look at it again, or say *"
@@ -73,12 +73,12 @@ async def _tail(parts: DoorParts, exchange: Exchange, size: int) -> tuple[bytes,
     """Return the last extent of a file of `size` bytes and the file's version; b"" and -1 when it is not short."""
     place, call = exchange.place, carrying(parts, exchange.call)
     (answer,) = await parts.files.look(call, (Look(place, Want.SOURCES | Want.EXTENTS, ByteRange(size - 1, 1)),))
-    there = good(answer, "PUT")
-    last = there.extents[-1] if there.extents else None
-    if last is None or not last.end == size == there.attributes.size or last.length >= TAIL_BYTES_MAX:
+    entry = good(answer, "PUT")
+    last = entry.extents[-1] if entry.extents else None
+    if last is None or not last.end == size == entry.attributes.size or last.length >= TAIL_BYTES_MAX:
         return b"", -1
-    chunks = [chunk async for chunk in reader(parts, exchange.call, place).get(there, ByteRange(last.at, last.length))]
-    return b"".join(chunks), there.attributes.version
+    chunks = [chunk async for chunk in reader(parts, exchange.call, place).get(entry, ByteRange(last.at, last.length))]
+    return b"".join(chunks), entry.attributes.version
 
 
 def _content(piece: tuple[Placed, Arrived], at: int, length: int) -> Content:

@@ -51,28 +51,28 @@ def may_show(name: str) -> bool:
     return type_of(name) in PICTURES or _is_text(name)
 
 
-async def page(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse:
+async def page(parts: DoorParts, exchange: Exchange, attributes: Attributes) -> HttpResponse:
     """Answer GET and HEAD of `?view`. Raises: as reading the file fails."""
     name, query = exchange.place.name, query_of(exchange.request)
     href = "./" + quote(name, safe="")
-    if type_of(name) in PICTURES and known.size <= PICTURE_BYTES_MAX:
+    if type_of(name) in PICTURES and attributes.size <= PICTURE_BYTES_MAX:
         source = html.escape(f"{href}?proxy{query.replace('?', '&', 1)}")
-        shown = f'<p><img src="{source}" alt="{html.escape(name)}"></p>'
+        content = f'<p><img src="{source}" alt="{html.escape(name)}"></p>'
     else:
-        shown = await _text(parts, exchange)
-    down = f'<p><a href="{html.escape(href + query)}" download>Download</a> ({known.size:,} bytes)</p>'
+        content = await _text(parts, exchange)
+    down = f'<p><a href="{html.escape(href + query)}" download>Download</a> ({attributes.size:,} bytes)</p>'
     return frame.answer(
         exchange,
         frame.headers(RULES),
         f"{frame.head(str(exchange.place), STYLE)}{frame.crumbs(exchange, exchange.place.parent)}"
-        f"<main><h1>{html.escape(name)}</h1>{down}{shown}</main></body></html>\n",
+        f"<main><h1>{html.escape(name)}</h1>{down}{content}</main></body></html>\n",
     )
 
 
 async def _text(parts: DoorParts, exchange: Exchange) -> str:
-    there = await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES | Want.EXTENTS | Want.BYTES)
-    size = there.attributes.size
-    begin = await _beginning(parts, exchange, there)
+    entry = await look(parts, carrying(parts, exchange.call), exchange.place, Want.SOURCES | Want.EXTENTS | Want.BYTES)
+    size = entry.attributes.size
+    begin = await _beginning(parts, exchange, entry)
     try:
         text = begin.decode()
     except UnicodeDecodeError as error:  # the last character may be cut
@@ -83,9 +83,9 @@ async def _text(parts: DoorParts, exchange: Exchange) -> str:
     return f"{cut}<pre>{html.escape(text)}</pre>"
 
 
-async def _beginning(parts: DoorParts, exchange: Exchange, there: Looked) -> bytes:
-    span = ByteRange(0, min(there.attributes.size, TEXT_BYTES))
-    body = reader(parts, exchange.call, exchange.place).body(there, span)
+async def _beginning(parts: DoorParts, exchange: Exchange, entry: Looked) -> bytes:
+    span = ByteRange(0, min(entry.attributes.size, TEXT_BYTES))
+    body = reader(parts, exchange.call, exchange.place).body(entry, span)
     return body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
 
 

@@ -28,36 +28,36 @@ async def propfind(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         alone = await look(parts, exchange.call, exchange.place)
         if alone.attributes.type == TYPE_COLLECTION:  # of a file it is the same as 0
             return HttpResponse(403, _XML, FINITE)
-    asked = dav.propfind(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
-    want = Want.USER if asked.everything or any(space != dav.DAV for space, _ in asked.properties) else Want.NOTHING
-    want |= Want.LOCKS if asked.everything or (dav.DAV, "lockdiscovery") in asked.properties else Want.NOTHING
-    there = await look(parts, exchange.call, exchange.place, want)
-    live = {**locks.properties(there.locks), **await _quotas(parts, exchange, asked, there)}
-    return await _answer(_responses(parts, exchange, asked, (there, want, depth == "1"), live))
+    request = dav.propfind(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
+    want = Want.USER if request.everything or any(space != dav.DAV for space, _ in request.properties) else Want.NOTHING
+    want |= Want.LOCKS if request.everything or (dav.DAV, "lockdiscovery") in request.properties else Want.NOTHING
+    entry = await look(parts, exchange.call, exchange.place, want)
+    live = {**locks.properties(entry.locks), **await _quotas(parts, exchange, request, entry)}
+    return await _answer(_responses(parts, exchange, request, (entry, want, depth == "1"), live))
 
 
 async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
     """Answer with the pieces, and with their length when they are few."""
     # A client that parses them to their end, and no further, keeps the connection only then: rclone, after each PUT.
-    begun = b""
+    start = b""
     async for piece in pieces:
-        begun += piece
-        if len(begun) >= TOGETHER_BYTES:
-            return HttpResponse(207, _XML, _from(begun, pieces))
-    return HttpResponse(207, _XML, begun, len(begun))
+        start += piece
+        if len(start) >= TOGETHER_BYTES:
+            return HttpResponse(207, _XML, _from(start, pieces))
+    return HttpResponse(207, _XML, start, len(start))
 
 
-async def _from(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
+async def _from(start: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield start
     async for piece in rest:
         yield piece
 
 
 async def _quotas(
-    parts: DoorParts, exchange: Exchange, asked: dav.PropfindRequest, there: Looked
+    parts: DoorParts, exchange: Exchange, request: dav.PropfindRequest, entry: Looked
 ) -> Mapping[dav.Property, str]:
     """Return the quota properties of a collection, if the request names them (RFC 4331, section 2)."""
-    if there.attributes.type != TYPE_COLLECTION or not any(each in asked.properties for each in dav.QUOTAS):
+    if entry.attributes.type != TYPE_COLLECTION or not any(each in request.properties for each in dav.QUOTAS):
         return {}
     total, free = (await parts.files.space(exchange.call, exchange.place)).of_files(parts.copies)
     return dict(zip(dav.QUOTAS, (str(free), str(total - free)), strict=True))
@@ -66,26 +66,26 @@ async def _quotas(
 async def _responses(
     parts: DoorParts,
     exchange: Exchange,
-    asked: dav.PropfindRequest,
+    request: dav.PropfindRequest,
     top: tuple[Looked, Want, bool],
     live: Mapping[dav.Property, str],
 ) -> AsyncIterator[bytes]:
-    there, want, inside = top
-    is_collection, path = there.attributes.type == TYPE_COLLECTION, exchange.place.parts
+    target, want, inside = top
+    is_collection, path = target.attributes.type == TYPE_COLLECTION, exchange.place.parts
     own = dav.href_of(path, collection=is_collection) or "/"
-    deep = tuple(lock for lock in there.locks if lock.deep)
-    writer = dav.EntryWriter(asked, locks.properties(deep), type_of)
-    yield dav.HEAD + writer.entry(own, there.attributes, there.user, live).encode()
+    deep = tuple(lock for lock in target.locks if lock.deep)
+    writer = dav.EntryWriter(request, locks.properties(deep), type_of)
+    yield dav.HEAD + writer.entry(own, target.attributes, target.user, live).encode()
     above = dav.href_of(path, collection=True)
     if inside and is_collection:
         async for page in list_pages(parts, exchange.call, Listing(exchange.place, want=want)):
             lines, size = list[str](), 0
             names = dav.quoted_names([entry.name for entry in page.entries])
             for entry, name in zip(page.entries, names, strict=False):  # there is a name even without entries
-                known = entry.attributes
-                href = f"{above}{name}/" if known.type == TYPE_COLLECTION else above + name
+                attributes = entry.attributes
+                href = f"{above}{name}/" if attributes.type == TYPE_COLLECTION else above + name
                 covering = locks.properties((*entry.locks, *deep)) if entry.locks else None
-                lines.append(writer.entry(href, known, entry.user, covering))
+                lines.append(writer.entry(href, attributes, entry.user, covering))
                 size += len(lines[-1])
                 if size >= TOGETHER_BYTES:
                     yield "".join(lines).encode()
@@ -97,9 +97,9 @@ async def _responses(
 async def proppatch(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Set and remove dead properties, all or none; refuse live ones."""
     patch = dav.proppatch(await read_whole(exchange.request, Whole(dav.BODY_BYTES_MAX)))
-    there = await look(parts, exchange.call, exchange.place)
+    entry = await look(parts, exchange.call, exchange.place)
     if patch.changes and not patch.refused:
         values: Mapping[str, str | None] = {dav.dead_key(prop): value for prop, value in patch.changes}
         await apply(parts, exchange.call, Set(exchange.place, user=values, when=exchange.when))
-    href = dav.href_of(exchange.place.parts, collection=there.attributes.type == TYPE_COLLECTION) or "/"
+    href = dav.href_of(exchange.place.parts, collection=entry.attributes.type == TYPE_COLLECTION) or "/"
     return HttpResponse(207, _XML, dav.HEAD + dav.patched(href, patch) + dav.TAIL)

@@ -33,31 +33,31 @@ FOLLOW: Final = ("ARC", "libdavix/", "davix/", "gfal2")
 _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 
 
-async def download(parts: DoorParts, exchange: Exchange, known: Attributes) -> HttpResponse | None:
+async def download(parts: DoorParts, exchange: Exchange, attributes: Attributes) -> HttpResponse | None:
     """Return the 307 for a GET of a file of one blob, None where this node serves it."""
     agent, query = exchange.header("User-Agent"), exchange.request.query
     follows = not agent.startswith(STAY_HERE) if _is_bound(exchange) else agent.startswith(FOLLOW)
-    if known.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
+    if attributes.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
-    there = await look(parts, _carried(exchange), exchange.place, Want.SOURCES)
-    sources = there.sources  # none where it is of several blobs by now
+    entry = await look(parts, _carried(exchange), exchange.place, Want.SOURCES)
+    sources = entry.sources  # none where it is of several blobs by now
     return sent_to(f"{sources[0]}&{NAME}={quote(exchange.place.name, safe='')}") if sources else None
 
 
-async def upload(parts: DoorParts, exchange: Exchange, there: Looked | None, setting: Setting) -> HttpResponse | None:
+async def upload(parts: DoorParts, exchange: Exchange, entry: Looked | None, setting: Setting) -> HttpResponse | None:
     """Return the 307 for a PUT, None where this node takes its bytes."""
     request = exchange.request
     follows = exchange.header("User-Agent").startswith(FOLLOW) or "redirect" in request.query
     waits = "100-continue" in exchange.header("Expect").lower()
     stays = any(exchange.header(name) for name in _CONDITIONS) or (
-        there is not None and bool(exchange.header("If-None-Match"))
+        entry is not None and bool(exchange.header("If-None-Match"))
     )
     if request.length < REDIRECTED_BYTES_MIN or "proxy" in request.query or not (follows and waits) or stays:
         return None
-    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
+    copies = entry.attributes.wanted if entry and entry.attributes.wanted else parts.copies
     reserving = Reserving(setting, exchange.when)
-    asked = Placing(exchange.place, request.length, wanted=copies, reserving=reserving)
-    (placed,) = await parts.files.place(_carried(exchange), (asked,))
+    placing = Placing(exchange.place, request.length, wanted=copies, reserving=reserving)
+    (placed,) = await parts.files.place(_carried(exchange), (placing,))
     return sent_to(placed.turl) if isinstance(placed, Placed) else None
 
 

@@ -104,9 +104,9 @@ class PassingBody:
     """A body that is sent on as it comes. While `is_kept`, its `chunks` can be read again from the first on. Their
     reader may be cancelled while it waits: another task reads from the sender."""
 
-    def __init__(self, rest: AsyncIterator[bytes], begun: list[bytes] | None = None, *, is_kept: bool) -> None:
+    def __init__(self, rest: AsyncIterator[bytes], start: list[bytes] | None = None, *, is_kept: bool) -> None:
         self._rest = rest
-        self._kept = begun or []
+        self._kept = start or []
         self.is_kept = is_kept
         self._taking: asyncio.Future[None] | None = None
         self._news = asyncio.Event()

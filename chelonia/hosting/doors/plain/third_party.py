@@ -81,7 +81,7 @@ class _Copying:
     """The other end, the credential for it, and the progress of the copy."""
 
     other: Remote
-    shown: bytes
+    credential: bytes
     moved: _Moved = field(default_factory=_Moved)
 
 
@@ -89,39 +89,40 @@ async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Fetch a file from the other server (`Source`)."""
     other = _remote(exchange, "Source")
     third, place = _third(parts), exchange.place
-    shown = _shown(third, exchange)
-    if isinstance(shown, HttpResponse):
-        return shown
-    there = await seen(parts, exchange.call, place, Want.WRITE)  # else anybody could have this node ask others
-    when = replace(exchange.when, absent=True) if exchange.spares else exchange.when
-    when.require(place, there.attributes if there else None)
-    copies = there.attributes.wanted if there and there.attributes.wanted else parts.copies
-    copy = _Copying(other, shown)
+    credential = _credential(third, exchange)
+    if isinstance(credential, HttpResponse):
+        return credential
+    # With WRITE: callers who may store nothing must not have this node send requests to any server.
+    entry = await seen(parts, exchange.call, place, Want.WRITE)
+    when = replace(exchange.when, absent=True) if exchange.keeps_target else exchange.when
+    when.require(place, entry.attributes if entry else None)
+    copies = entry.attributes.wanted if entry and entry.attributes.wanted else parts.copies
+    copy = _Copying(other, credential)
 
     async def run() -> None:
         arrived = await _fetched(parts, exchange, copy, copies)
         await apply(parts, exchange.call, Write(place, arrived, when=when))
 
-    return await _begun(_markers(third, exchange, run, copy))
+    return await _accepted(_markers(third, exchange, run, copy))
 
 
 async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies: int) -> Arrived:
     """Store the other server's bytes, and nothing but them. Raises: its refusal; CHECKSUM."""
     other, moved = copy.other, copy.moved
-    ours = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
-    asked = Sending("GET", other.url, {**dict(other.headers), **ours})
-    async with _third(parts).strangers.showing(copy.shown) as strangers, strangers.stream(asked) as answer:
+    fields = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
+    request = Sending("GET", other.url, {**dict(other.headers), **fields})
+    async with _third(parts).strangers.showing(copy.credential) as strangers, strangers.stream(request) as answer:
         await _check(answer, copy, whole=True)
-        told = _told(answer)
+        announced = _announced(answer)
         wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer)
-        if wants and told == Checksums():
+        if wants and announced == Checksums():
             raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"the other server tells no checksum of it, and {wants}")
-        placing = Placing(exchange.place, answer.length, told.noted, copies)
+        placing = Placing(exchange.place, answer.length, announced.noted, copies)
         (placed,) = await parts.files.place(carrying(parts, exchange.call), (placing,))
-        body = moved.counted(measuring.agreeing(answer.chunks(), told))
+        body = moved.counted(measuring.agreeing(answer.chunks(), announced))
         arrived = await parts.bytes.put(good(placed, "COPY"), body, answer.length)
-    if told.adler32 and told.adler32 != moved.adler32:
-        cause = f"adler32 is {moved.adler32}, was told as {told.adler32}"
+    if announced.adler32 and announced.adler32 != moved.adler32:
+        cause = f"adler32 is {moved.adler32}, was told as {announced.adler32}"
         raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
     return arrived
 
@@ -130,37 +131,37 @@ async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Send a file to the other server (`Destination` on another host)."""
     other = _remote(exchange, "Destination")
     third, place = _third(parts), exchange.place
-    shown = _shown(third, exchange)
-    if isinstance(shown, HttpResponse):
-        return shown
-    there = await look(parts, carrying(parts, exchange.call), place, Want.SOURCES | Want.CHECKSUMS)
-    known = there.attributes
-    if known.type != TYPE_FILE:
-        raise CheloniaError(Kind.NOT_A_FILE, "COPY", str(place), f"it is a {known.type}; other servers take files")
-    exchange.when.require(place, known)
-    copy = _Copying(other, shown)
+    credential = _credential(third, exchange)
+    if isinstance(credential, HttpResponse):
+        return credential
+    entry = await look(parts, carrying(parts, exchange.call), place, Want.SOURCES | Want.CHECKSUMS)
+    file = entry.attributes
+    if file.type != TYPE_FILE:
+        raise CheloniaError(Kind.NOT_A_FILE, "COPY", str(place), f"it is a {file.type}; other servers take files")
+    exchange.when.require(place, file)
+    copy = _Copying(other, credential)
 
     def body() -> AsyncIterator[bytes]:
-        return copy.moved.counted(reader(parts, exchange.call, place).get(there, ByteRange(0, known.size)))
+        return copy.moved.counted(reader(parts, exchange.call, place).get(entry, ByteRange(0, file.size)))
 
     async def run() -> None:
-        async with third.strangers.showing(shown) as strangers:
-            await _send(strangers, copy, body if known.size else nothing, known.size, spares=exchange.spares)
+        async with third.strangers.showing(credential) as strangers:
+            await _send(strangers, copy, body if file.size else nothing, file.size, keeps_target=exchange.keeps_target)
             await _verify(strangers, other, copy.moved)
 
-    return await _begun(_markers(third, exchange, run, copy))
+    return await _accepted(_markers(third, exchange, run, copy))
 
 
 async def _send(
-    strangers: Strangers, copy: _Copying, body: Callable[[], AsyncIterator[bytes]], size: int, *, spares: bool
+    strangers: Strangers, copy: _Copying, body: Callable[[], AsyncIterator[bytes]], size: int, *, keeps_target: bool
 ) -> None:
     """Have the other server store all of a body. Raises: its refusal; INCOMPLETE, PRECONDITION."""
     other, headers = copy.other, dict(copy.other.headers)
     async with strangers.stream(Sending("HEAD", other.url, headers)) as answer:
         server = answer.headers.get("Server", "")
-        if spares and answer.status == 200:  # not every server checks the condition of a PUT
+        if keeps_target and answer.status == 200:  # not every server checks the condition of a PUT
             raise CheloniaError(Kind.PRECONDITION, "the other server", cause="there is an entry of this name")
-    if spares:
+    if keeps_target:
         headers["If-None-Match"] = "*"
     # XRootD 5 announces with its 100 Continue that it will close, and then does not: that is no HTTP
     sending = Sending("PUT", other.url, headers, length=size, expects=not server.startswith("XrootD"))
@@ -171,12 +172,12 @@ async def _send(
             raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=cause)
 
 
-async def _begun(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
+async def _accepted(markers: AsyncGenerator[bytes, None]) -> HttpResponse:
     await anext(markers)
     return HttpResponse(202, _MARKERS, markers)
 
 
-def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
+def _credential(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
     """Return the credential for the other server, "" for none; or the answer that has the client delegate one first.
 
     Raises: BAD_REQUEST, DENIED.
@@ -200,16 +201,16 @@ def _shown(third: ThirdParty, exchange: Exchange) -> bytes | HttpResponse:
 
 async def _verify(strangers: Strangers, other: Remote, sent: _Moved) -> None:
     """Compare with the other server's file. Raises: CHECKSUM, INCOMPLETE."""
-    asked = {**dict(other.headers), "Want-Digest": "adler32", "Accept-Encoding": "identity"}
-    async with strangers.stream(Sending("HEAD", other.url, asked)) as answer:
-        is_told = answer.status == 200
-        told = _told(answer) if is_told else Checksums()
-        length = answer.length if is_told else -1
+    headers = {**dict(other.headers), "Want-Digest": "adler32", "Accept-Encoding": "identity"}
+    async with strangers.stream(Sending("HEAD", other.url, headers)) as answer:
+        is_found = answer.status == 200
+        announced = _announced(answer) if is_found else Checksums()
+        length = answer.length if is_found else -1
     if length not in (-1, sent.count):
         raise CheloniaError(Kind.INCOMPLETE, "COPY", cause=f"{length} bytes of it are there, {sent.count} were sent")
-    if told.adler32 and told.adler32 != sent.adler32:
-        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {told.adler32}, here {sent.adler32}")
-    if other.verified and not told.adler32:
+    if announced.adler32 and announced.adler32 != sent.adler32:
+        raise CheloniaError(Kind.CHECKSUM, "COPY", cause=f"adler32 there is {announced.adler32}, here {sent.adler32}")
+    if other.verified and not announced.adler32:
         cause = "the other server tells no adler32, and RequireChecksumVerification wants one"
         raise CheloniaError(Kind.CHECKSUM, "COPY", cause=cause)
 
@@ -219,17 +220,17 @@ async def _check(answer: Streaming, copy: _Copying, *, whole: bool = False) -> N
     if answer.status < 300 and not (whole and answer.status != 200):
         return
     if answer.status < 400:
-        what = "a redirect too many, or to nowhere" if answer.status >= 300 else "not the whole file"
-        raise CheloniaError(Kind.NETWORK, "the other server", cause=f"HTTP {answer.status}: {what}")
+        reason = "a redirect too many, or to nowhere" if answer.status >= 300 else "not the whole file"
+        raise CheloniaError(Kind.NETWORK, "the other server", cause=f"HTTP {answer.status}: {reason}")
     hint = f"(Retry-After: {later[:40]}) " if (later := answer.headers.get("Retry-After", "")) else ""
-    is_nobody = not copy.shown and "authorization" not in {name.lower() for name, _ in copy.other.headers}
+    is_nobody = not copy.credential and "authorization" not in {name.lower() for name, _ in copy.other.headers}
     if is_nobody and answer.status in (401, 403):
         hint = "(it was shown no right: send TransferHeaderAuthorization, or Credential: gridsite) "
-    said = hint.encode() + await answer.read(64 * 1024)
-    raise_for_status(answer.status, answer.headers, said, "the other server")
+    body = hint.encode() + await answer.read(64 * 1024)
+    raise_for_status(answer.status, answer.headers, body, "the other server")
 
 
-def _told(answer: Streaming) -> Checksums:
+def _announced(answer: Streaming) -> Checksums:
     """Return the checksums in an answer's header fields. Raises: BAD_REQUEST."""
     headers = answer.headers
     try:
@@ -273,10 +274,10 @@ async def _markers(
     third.running[dn] += 1
     task = asyncio.ensure_future(run())
 
-    def gone() -> None:
+    def cancel() -> None:
         task.cancel()
 
-    exchange.request.when_closed(_markers, gone)
+    exchange.request.when_closed(_markers, cancel)
     try:
         yield b""
         is_over = False
@@ -291,7 +292,7 @@ async def _markers(
         task.cancel()
         await asyncio.wait({task})
         failure = "the client has gone" if task.cancelled() else str(task.exception() or "")
-        told = (
+        fields = (
             exchange.request.request_id,
             dn,
             str(exchange.place),
@@ -299,7 +300,7 @@ async def _markers(
             copy.moved.count,
             failure,
         )
-        log.info("event=copied request=%s who=%r path=%r other=%s bytes=%d failure=%r", *told)
+        log.info("event=copied request=%s who=%r path=%r other=%s bytes=%d failure=%r", *fields)
 
 
 def _failure(task: asyncio.Future[None]) -> str:

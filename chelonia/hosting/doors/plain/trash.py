@@ -68,8 +68,8 @@ async def bring_back(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     trash = _trash(parts, exchange)
     frame.require_own(exchange)
     body = await read_whole(exchange.request, Whole(FORM_BYTES_MAX))
-    asked = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    guid, name = asked.get("guid", ""), asked.get("name", "")
+    form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    guid, name = form.get("guid", ""), form.get("name", "")
     if not guid or not name or "/" in name or "/" in guid:
         raise CheloniaError(Kind.BAD_REQUEST, "undelete", cause="the form has a guid and a name")
     target = str(exchange.place).rstrip("/") + "/" + name
@@ -88,9 +88,9 @@ def _trash(parts: DoorParts, exchange: Exchange) -> Bartender:
     return parts.bartender
 
 
-def _check(told: ListDeletedOutcome | Outcome, exchange: Exchange) -> None:
-    if told.kind:
-        raise CheloniaError(Kind(told.kind), TRASH, str(exchange.place), told.cause)
+def _check(outcome: ListDeletedOutcome | Outcome, exchange: Exchange) -> None:
+    if outcome.kind:
+        raise CheloniaError(Kind(outcome.kind), TRASH, str(exchange.place), outcome.cause)
 
 
 def _row(entry: DeletedEntry) -> str:
@@ -102,6 +102,6 @@ def _row(entry: DeletedEntry) -> str:
         f'<input type="hidden" name="name" value="{name}">'
         f'<button aria-label="Bring back {name}">Bring back</button></form>'
     )
-    told = (size, stamp(Ms(entry.deleted_ms)), stamp(Ms(entry.until_ms)))
-    cells = "".join(f'<td class="n">{each}</td>' for each in told)
+    columns = (size, stamp(Ms(entry.deleted_ms)), stamp(Ms(entry.until_ms)))
+    cells = "".join(f'<td class="n">{each}</td>' for each in columns)
     return f"<tr><td>{name}{'' if is_file else '/'}</td>{cells}<td>{form}</td></tr>\n"

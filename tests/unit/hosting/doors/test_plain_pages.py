@@ -62,7 +62,7 @@ def kept() -> Kept:
 @pytest.fixture
 def bench(kept: Kept) -> Bench:
     bench = Bench()
-    bench.door = PlainDoor(replace(bench.parts, bartender=cast("Bartender", kept)), bench.door._who, Metrics())
+    bench.door = PlainDoor(replace(bench.parts, bartender=cast("Bartender", kept)), bench.door._call_of, Metrics())
     bench.ask("MKCOL", "/d")
     return bench
 
