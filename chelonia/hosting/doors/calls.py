@@ -20,19 +20,19 @@ async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
     return caller(request.peer, grant, (request.request_id, key), position, strong=strong)
 
 
-def caller(who: Peer, grant: RoleGrant, ids: tuple[str, str], after: Position | None, *, strong: bool) -> Call:
+def caller(peer: Peer, grant: RoleGrant, ids: tuple[str, str], after: Position | None, *, strong: bool) -> Call:
     """Return the context of a call. `ids`: of the request, and its key. Raises: BAD_REQUEST for a malformed key."""
     request_id, key = ids
     return Call(
-        dn=who.dn,
+        dn=peer.dn,
         roles=grant.roles,
         service_id=grant.service_id,
-        address=who.address,
+        address=peer.address,
         request_id=request_id,
         request_key=parse_request_key(key) if key else RequestKey(""),
         read_after=after,
         strong=strong,
-        attributes=who.attributes,
-        credential=who.credential,
-        unsure=grant.unsure and who.host,
+        attributes=peer.attributes,
+        credential=peer.credential,
+        unsure=grant.unsure and peer.host,
     )

@@ -111,73 +111,77 @@ class CompactDoor:
         self._awaited = awaited
         self.notes = parts.notes
 
-    def answer_at_once(self, who: Peer, asked: compact.IncomingCall) -> bytes | None:
+    def answer_at_once(self, peer: Peer, request: compact.IncomingCall) -> bytes | None:
         """Return the answer of a brief call that succeeds without a wait; None: `answer` must serve the call."""
-        offered = self._offered.get(asked.service)
-        if offered is None or asked.method not in offered.brief:
+        offered = self._offered.get(request.service)
+        if offered is None or request.method not in offered.brief:
             return None
         started = time.perf_counter()
         try:
-            grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
+            grant = self._parts.registry.known(peer.dn, request.service_id, peer.issuer)
             if grant is None or not grant.roles:
                 return None
-            arguments = compact.decode_args(offered.methods[asked.method], asked.args)
-            result = offered.at_once(_call(who, asked, grant), asked.method, arguments)
+            arguments = compact.decode_args(offered.methods[request.method], request.args)
+            result = offered.at_once(_call(peer, request, grant), request.method, arguments)
             if result is None:
                 return None
-            frame = compact.encode_result(asked.number, result, self._parts.horizon.newest)
+            frame = compact.encode_result(request.number, result, self._parts.horizon.newest)
         except Exception:
             return None
-        self._parts.observe(asked.service, asked.method, "", time.perf_counter() - started)
+        self._parts.observe(request.service, request.method, "", time.perf_counter() - started)
         return frame
 
-    async def answer(self, who: Peer, asked: compact.IncomingCall) -> bytes:
+    async def answer(self, peer: Peer, request: compact.IncomingCall) -> bytes:
         """Carry out one call; return the frame of its answer or failure."""
         started, kind, method = time.perf_counter(), "", None
         try:
-            grant = self._parts.registry.known(who.dn, asked.service_id, who.issuer)
+            grant = self._parts.registry.known(peer.dn, request.service_id, peer.issuer)
             if grant is None:
-                grant = await self._parts.registry.grant(who.dn, asked.service_id, who.issuer)
-            port, method = self._find(asked)
+                grant = await self._parts.registry.grant(peer.dn, request.service_id, peer.issuer)
+            port, method = self._find(request)
             CAUSE.set(method.name)
-            call = _call(who, asked, grant)
+            call = _call(peer, request, grant)
             admit(call, method.row)  # before the arguments are decoded; the port checks the same after
-            result = await getattr(port, method.name)(call, *compact.decode_args(method, asked.args))
-            return compact.encode_result(asked.number, method.packed_result(result), self._parts.horizon.newest)
+            result = await getattr(port, method.name)(call, *compact.decode_args(method, request.args))
+            return compact.encode_result(request.number, method.packed_result(result), self._parts.horizon.newest)
         except CheloniaError as error:
             kind = error.kind.value
-            note_fault(*_names(asked), who, error)
-            return compact.encode_failure(asked.number, error, self._parts.horizon.newest)
+            note_fault(*_names(request), peer, error)
+            return compact.encode_failure(request.number, error, self._parts.horizon.newest)
         except Exception:
             kind = Kind.INTERNAL.value
-            log.exception("failed service=%s op=%s request=%s", *_names(asked))
-            cause = f"an internal failure; the log has it under request {asked.request_id[:64]}"
-            return compact.encode_failure(asked.number, CheloniaError(Kind.INTERNAL, asked.method, cause=cause), None)
+            log.exception("failed service=%s op=%s request=%s", *_names(request))
+            cause = f"an internal failure; the log has it under request {request.request_id[:64]}"
+            return compact.encode_failure(
+                request.number, CheloniaError(Kind.INTERNAL, request.method, cause=cause), None
+            )
         finally:
-            known = method is not None or self._offers(asked)
-            names = (asked.service, asked.method) if known else ("compact", "unreadable")
+            is_offered = method is not None or self._offers(request)
+            names = (request.service, request.method) if is_offered else ("compact", "unreadable")
             self._parts.observe(*names, kind, time.perf_counter() - started)
 
-    async def room(self, who: Peer) -> CallLimits:
+    async def room(self, peer: Peer) -> CallLimits:
         """Return the limits of a peer's calls."""
-        if (await self._parts.registry.grant(who.dn, issuer=who.issuer)).roles:
+        if (await self._parts.registry.grant(peer.dn, issuer=peer.issuer)).roles:
             return SERVICES
-        if who.dn == ANONYMOUS:
+        if peer.dn == ANONYMOUS:
             return STRANGERS
         methods = (method for each in self._offered.values() for method in each.methods.values())
         return USERS if any(method.row.roles is EVERYONE for method in methods) else STRANGERS
 
-    def _offers(self, asked: compact.IncomingCall) -> bool:
-        return asked.service in self._offered and asked.method in self._offered[asked.service].methods
+    def _offers(self, request: compact.IncomingCall) -> bool:
+        return request.service in self._offered and request.method in self._offered[request.service].methods
 
-    def _find(self, asked: compact.IncomingCall) -> tuple[object, compact.Method]:
+    def _find(self, request: compact.IncomingCall) -> tuple[object, compact.Method]:
         """Return the port and the method of a call. Raises: NOT_SUPPORTED, UNAVAILABLE."""
-        offered = self._offered.get(asked.service)
-        if offered is None and asked.service in self._awaited:
-            raise CheloniaError(Kind.UNAVAILABLE, "compact", asked.service, STARTING)
-        method = offered.methods.get(asked.method) if offered is not None else None
+        offered = self._offered.get(request.service)
+        if offered is None and request.service in self._awaited:
+            raise CheloniaError(Kind.UNAVAILABLE, "compact", request.service, STARTING)
+        method = offered.methods.get(request.method) if offered is not None else None
         if offered is None or method is None:
-            cause = f"no service and method {asked.service[:64]!r} {asked.method[:64]!r} here: is it the right port?"
+            cause = (
+                f"no service and method {request.service[:64]!r} {request.method[:64]!r} here: is it the right port?"
+            )
             raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
         return offered.port, method
 
@@ -208,33 +212,33 @@ class CompactConnection(asyncio.Protocol):
         self._arrived: deque[bytes] = deque()
         self._working: set[asyncio.Task[None]] = set()
         self._reading: set[asyncio.Task[None]] = set()
-        self._unread = False
+        self._write_paused = False
         self._paused = False
         self._receiving = False
-        self._goes_on = False
-        self._who = Peer()
-        self._known_s = -1.0
+        self._scheduled = False
+        self._peer = Peer()
+        self._identified_s = -1.0
         """When the peer was last identified; nothing is read before."""
         self._finishing = False
-        self._heard_s = self._begun_s = time.monotonic()
-        self._look: asyncio.TimerHandle | None = None
+        self._received_s = self._started_s = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Identify the peer, then read."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio
-        self._look_again()
+        self._check_silence()
         self._start(self._welcome(self._transport))
-        self._mind_pace()
+        self._adjust_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End calls that only read, as nobody waits for their answers; finish changes, for their effects."""
         del exc
         if self._reading:
-            self._door.notes.met("readers_gone", self._who.dn, f"{len(self._reading)} reads were ended")
+            self._door.notes.met("readers_gone", self._peer.dn, f"{len(self._reading)} reads were ended")
         for task in tuple(self._reading):
             task.cancel()
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._transport = None
         self._out.clear()
         self._arrived.clear()
@@ -242,24 +246,24 @@ class CompactConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Begin the calls that have arrived whole."""
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         arrived = self._arrived
-        goes_on = len(arrived)
+        waiting = len(arrived)
         if not self._splitter.amid:
-            self._begun_s = self._heard_s
+            self._started_s = self._received_s
         try:
             arrived.extend(self._splitter.feed(data))
         except CheloniaError as error:
-            self._door.notes.met("bytes of one call", self._who.dn, "the connection was cut")
+            self._door.notes.met("bytes of one call", self._peer.dn, "the connection was cut")
             self._cut(str(error))
         while self._splitter.passed:
-            self._door.notes.met("bytes of one call", self._who.dn, "it was refused")
+            self._door.notes.met("bytes of one call", self._peer.dn, "it was refused")
             cause = f"one call has at most {self._room.bytes_max} bytes; send less in each"
             refusal = CheloniaError(Kind.TOO_LARGE, "compact", cause=cause)
             self._send(compact.encode_failure(self._splitter.passed.pop(), refusal, None))
-        if len(arrived) > goes_on:
-            self._begun_s = self._heard_s
-        if not goes_on:
+        if len(arrived) > waiting:
+            self._started_s = self._received_s
+        if not waiting:
             self._begin_arrived()
 
     def _begin_arrived(self) -> None:
@@ -275,24 +279,24 @@ class CompactConnection(asyncio.Protocol):
         finally:
             self._receiving = False
         self._flush()
-        self._mind_pace()
-        self._goes_on = False
-        self._go_on()
+        self._adjust_reading()
+        self._scheduled = False
+        self._schedule()
 
-    def _go_on(self) -> None:
+    def _schedule(self) -> None:
         """Begin more of the arrived calls, in the next turn of the event loop."""
-        if self._arrived and not self._goes_on and len(self._working) < self._room.calls_max:
-            self._goes_on = True
+        if self._arrived and not self._scheduled and len(self._working) < self._room.calls_max:
+            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._begin_arrived)
 
     def pause_writing(self) -> None:
         """Read no more calls while the peer does not read its answers."""
-        self._unread = True
-        self._mind_pace()
+        self._write_paused = True
+        self._adjust_reading()
 
     def resume_writing(self) -> None:
-        self._unread = False
-        self._mind_pace()
+        self._write_paused = False
+        self._adjust_reading()
 
     def finish(self) -> None:
         """Take no more calls, and close when those in flight are answered."""
@@ -307,25 +311,25 @@ class CompactConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _look_again(self) -> None:
+    def _check_silence(self) -> None:
         """Cut a connection that does not finish a frame in time, or is silent for too long."""
         now_s = time.monotonic()
-        slow = self._splitter.amid and not self._paused and (now_s - self._begun_s) * 1000 > bounds.SOAP_BODY_MS
-        idle = not self._working and (now_s - self._heard_s) * 1000 > IDLE_MS
+        slow = self._splitter.amid and not self._paused and (now_s - self._started_s) * 1000 > bounds.SOAP_BODY_MS
+        idle = not self._working and (now_s - self._received_s) * 1000 > IDLE_MS
         if slow:
             self._door.notes.met("time of a message", self.owner, "the connection was cut")
         if slow or idle:
             self._cut("a call did not arrive in time" if slow else "nothing was asked for a long time")
             return
-        self._look = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look_again)
+        self._timer = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._check_silence)
 
-    def _begin(self, asked: compact.IncomingCall) -> None:
+    def _begin(self, request: compact.IncomingCall) -> None:
         self.silent = False
-        known = (self._heard_s - self._known_s) * 1000 <= IDENTITY_MS
-        answer = self._door.answer_at_once(self._who, asked) if known else None
+        identified = (self._received_s - self._identified_s) * 1000 <= IDENTITY_MS
+        answer = self._door.answer_at_once(self._peer, request) if identified else None
         if answer is None:
-            task = self._start(self._serve(asked))
-            if task is not None and is_reading(asked.service, asked.method):
+            task = self._start(self._serve(request))
+            if task is not None and is_reading(request.service, request.method):
                 self._reading.add(task)
         else:
             self._out.append(answer)
@@ -339,40 +343,40 @@ class CompactConnection(asyncio.Protocol):
             task.add_done_callback(self._done)
         return task
 
-    async def _meet(self, transport: asyncio.Transport) -> CheloniaError | None:
+    async def _identify_peer(self, transport: asyncio.Transport) -> CheloniaError | None:
         """Identify the peer and set its limits. Returns: the error, if its identity does not hold (any more)."""
         now_s = time.monotonic()
         try:
             identity = self._identify(transport.get_extra_info("ssl_object"))
             address = (transport.get_extra_info("peername") or ("",))[0]
             names = (identity.issuer, identity.serial, identity.attributes)
-            self._who = Peer(identity.dn, address, *names, identity.host)
-            self._room = await self._door.room(self._who)
+            self._peer = Peer(identity.dn, address, *names, identity.host)
+            self._room = await self._door.room(self._peer)
         except CheloniaError as error:
             return error
         self._splitter.bytes_max, self._splitter.passed_max = self._room.bytes_max, self._room.passed_max
-        self._known_s = now_s
+        self._identified_s = now_s
         return None
 
     async def _welcome(self, transport: asyncio.Transport) -> None:
-        refusal = await self._meet(transport)
+        refusal = await self._identify_peer(transport)
         if refusal is not None:
             self._refuse(refusal, compact.EVERY_CALL)
 
-    async def _serve(self, asked: compact.IncomingCall) -> None:
+    async def _serve(self, request: compact.IncomingCall) -> None:
         refusal = None
-        if self._transport is not None and (self._heard_s - self._known_s) * 1000 > IDENTITY_MS:
-            refusal = await self._meet(self._transport)
+        if self._transport is not None and (self._received_s - self._identified_s) * 1000 > IDENTITY_MS:
+            refusal = await self._identify_peer(self._transport)
         if refusal is not None:
-            self._refuse(refusal, asked.number)
+            self._refuse(refusal, request.number)
         elif self._transport is not None and not self._transport.is_closing():
-            self._send(await self._door.answer(self._who, asked))
+            self._send(await self._door.answer(self._peer, request))
 
-    def _refuse(self, why: CheloniaError, number: int) -> None:
+    def _refuse(self, error: CheloniaError, number: int) -> None:
         """Send the reason, then end the connection; calls in flight have `LOOK_MS` to be answered."""
         if self._transport is not None and not self._transport.is_closing():
-            log.info("connection refused who=%r reason=%s", self._who.dn, why)
-            self._send(compact.encode_failure(number, why, None))
+            log.info("connection refused who=%r reason=%s", self._peer.dn, error)
+            self._send(compact.encode_failure(number, error, None))
             self.finish()
             asyncio.get_running_loop().call_later(LOOK_MS / 1000, self.cut)
 
@@ -381,10 +385,10 @@ class CompactConnection(asyncio.Protocol):
         self._reading.discard(task)
         if not self._working:
             self.at_work(False)
-        self._go_on()
+        self._schedule()
         if not task.cancelled() and task.exception() is not None:
             log.error("a call ended without an answer", exc_info=task.exception())
-        self._mind_pace()
+        self._adjust_reading()
         self._close_when_done()
 
     def _send(self, frame: bytes) -> None:
@@ -410,32 +414,34 @@ class CompactConnection(asyncio.Protocol):
         if self._finishing and done and self._transport is not None:
             self._transport.close()
 
-    def _mind_pace(self) -> None:
+    def _adjust_reading(self) -> None:
         """Read only while there is room for more calls and the answers are read."""
         calls = len(self._working) + len(self._arrived)
-        full = self._unread or self._known_s < 0 or calls >= self._room.calls_max
+        full = self._write_paused or self._identified_s < 0 or calls >= self._room.calls_max
         if full is self._paused:
             return
         if self._transport is None or self._finishing or self._transport.is_closing():
             return
         if full and not self._paused:
             if calls >= self._room.calls_max:
-                self._door.notes.met("calls in flight on one connection", self._who.dn, "no more of it was read")
+                self._door.notes.met("calls in flight on one connection", self._peer.dn, "no more of it was read")
             self._transport.pause_reading()
         elif not full and self._paused:
             self._transport.resume_reading()
         self._paused = full
 
-    def _cut(self, why: str) -> None:
-        log.info("connection cut who=%r reason=%s", self._who.dn, why)
+    def _cut(self, reason: str) -> None:
+        log.info("connection cut who=%r reason=%s", self._peer.dn, reason)
         self._arrived.clear()
         self.cut()
 
 
-def _names(asked: compact.IncomingCall) -> tuple[str, str, str]:
-    return asked.service[:64], asked.method[:64], asked.request_id[:64]
+def _names(request: compact.IncomingCall) -> tuple[str, str, str]:
+    return request.service[:64], request.method[:64], request.request_id[:64]
 
 
-def _call(who: Peer, asked: compact.IncomingCall, grant: RoleGrant) -> Call:
+def _call(peer: Peer, request: compact.IncomingCall, grant: RoleGrant) -> Call:
     """Return the context of a call. Raises: BAD_REQUEST for a malformed key."""
-    return caller(who, grant, (asked.request_id[:64], asked.request_key), asked.read_after, strong=asked.strong)
+    return caller(
+        peer, grant, (request.request_id[:64], request.request_key), request.read_after, strong=request.strong
+    )

@@ -51,11 +51,11 @@ def main() -> None:
     """Guard until the node's end of standard input is closed."""
     _, _, log_format, node = sys.argv
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         sys.stderr.write(log_line(text, node, time.time_ns() // 1_000_000, as_json=log_format == "json") + "\n")
         sys.stderr.flush()
 
-    Guard(_socket.socket(fileno=0), say, os.getppid()).run()
+    Guard(_socket.socket(fileno=0), log, os.getppid()).run()
 
 
 def log_line(text: str, node: str, at_ms: int, *, as_json: bool) -> str:
@@ -72,11 +72,11 @@ class Guard:
     """Holds connections, and cuts them when the process `watched`, at the other end of `channel`, is silent for too
     long and does not work either."""
 
-    def __init__(self, channel: _socket.socket, say: Callable[[str], None], watched: int) -> None:
+    def __init__(self, channel: _socket.socket, log: Callable[[str], None], watched: int) -> None:
         channel.setblocking(False)
         self._channel = channel
         self._watched = watched
-        self._say = say
+        self._log = log
         self._held: dict[int, int] = {}
         self._freezes = FreezeDetector()
         self._limit_ms = 0
@@ -133,7 +133,7 @@ class Guard:
             finally:
                 connection.close()
         if count:
-            self._say(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
+            self._log(f"the event loop has stood still for {silent_ms} ms: {count} clients' connections were cut")
             # The send may fail: the node has ended, or has read nothing for very long.
             _attempt(self._channel.send, count.to_bytes(8, "big"))
 

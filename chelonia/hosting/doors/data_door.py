@@ -135,8 +135,8 @@ class DataDoor:
         return ranged((*headers, ("Content-Type", BINARY)), spans, download.size, download.blob, body)
 
     def _spans(self, request: HttpRequest, download: Download) -> tuple[ByteRange, ...]:
-        asked = range_asked(request.headers, download.blob, download.created_ms * NS_PER_MS)
-        return parse_range(asked, download.size) if asked and not download.single_use else ()
+        header = range_asked(request.headers, download.blob, download.created_ms * NS_PER_MS)
+        return parse_range(header, download.size) if header and not download.single_use else ()
 
     async def _chunks(self, download: Download, parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
         held, size = list[bytes](), 0

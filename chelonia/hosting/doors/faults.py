@@ -14,10 +14,10 @@ audit = logging.getLogger(AUDIT_LOGGER)
 _REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
 
-def note_fault(service: str, operation: str, request_id: str, who: Peer, error: CheloniaError) -> None:
+def note_fault(service: str, operation: str, request_id: str, peer: Peer, error: CheloniaError) -> None:
     """Log that `operation` of `service` was answered with `error`."""
-    fields = (service, operation, request_id, who.dn, str(error))
+    fields = (service, operation, request_id, peer.dn, str(error))
     log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
     if error.kind in _REFUSALS:
         line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
-        audit.info(line, *fields[:4], who.address, str(error))
+        audit.info(line, *fields[:4], peer.address, str(error))

@@ -82,13 +82,13 @@ class RoleRegistry:
         self._read_at = -1
         self._tried_at = -1
         self._reachable, self._waiting = True, False
-        self._away = Backoff(self._pace.miss_ms, self._pace.miss_ms * AWAY_TIMES)
+        self._backoff = Backoff(self._pace.miss_ms, self._pace.miss_ms * AWAY_TIMES)
         self._reading: asyncio.Task[bool] | None = None
         self._strangers: dict[Dn, int] = {}
         self._last_read: list[ServiceRecord] = []
-        self._know(self._configured)
+        self._set_records(self._configured)
 
-    def _know(self, records: Iterable[ServiceRecord]) -> None:
+    def _set_records(self, records: Iterable[ServiceRecord]) -> None:
         self._records = _by_dn(records)
         self._grants: dict[Dn, RoleGrant] = {}
 
@@ -97,9 +97,9 @@ class RoleRegistry:
 
         Raises: UNTRUSTED when it has roles, but `issuer` may not vouch for roles.
         """
-        known = self.known(dn, service, issuer)
-        if known is not None:
-            return known
+        cached = self.known(dn, service, issuer)
+        if cached is not None:
+            return cached
         if self._worth_reading(dn):
             await self.refresh()
             if dn not in self._records:
@@ -157,7 +157,7 @@ class RoleRegistry:
     async def _read(self, source: Source) -> bool:
         self._tried_at = self._clock.monotonic_ms()
         try:
-            told = tuple(await source())
+            records = tuple(await source())
         except CheloniaError as error:
             self._waiting = error.kind is Kind.DENIED
             if self._reachable and self._waiting:
@@ -168,16 +168,16 @@ class RoleRegistry:
             return False
         self._reachable, self._waiting = True, False
         self._read_at = self._clock.monotonic_ms()
-        self._last_read = [record for record in told if record.approved]
+        self._last_read = [record for record in records if record.approved]
         refused = {
-            (record.role, record.dn, record.service_id) for record in told if record.withdrawn or record.forgotten
+            (record.role, record.dn, record.service_id) for record in records if record.withdrawn or record.forgotten
         }
         self._named = tuple(
             record
             for record in self._configured
             if record.role is Role.ADMINISTRATOR or (record.role, record.dn, record.service_id) not in refused
         )
-        self._know((*self._named, *self._last_read))
+        self._set_records((*self._named, *self._last_read))
         return True
 
     async def step(self) -> Next:
@@ -185,14 +185,14 @@ class RoleRegistry:
         read = await self.refresh()
         self._forget_old()
         if read or self._waiting:
-            self._away.worked()
+            self._backoff.worked()
             return Wait(self._pace.refresh_ms)
-        return Wait(self._away.failed())
+        return Wait(self._backoff.failed())
 
     def _forget_old(self) -> None:
         if self._read_at >= 0 and self._clock.monotonic_ms() - self._read_at > self._pace.keep_ms:
             log.warning("registry unreachable for %d ms: only configured identities have roles", self._pace.keep_ms)
-            self._know(self._named)
+            self._set_records(self._named)
             self._read_at = -1
 
 

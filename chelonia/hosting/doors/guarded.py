@@ -56,26 +56,26 @@ class Guarded:
         self._parts = parts
         self._numbers = count(1)
         self._open: dict[int, socket.socket] = {}
-        self._told: set[int] = set()
+        self._held: set[int] = set()
         self._due: dict[int, None] = {}
         self._channel: socket.socket | None = None
-        self._deaf = 0
+        self._missed = 0
         self._served_ms = 0
         self.pid = 0
 
-    def hold(self, known: socket.socket | None) -> int:
+    def hold(self, sock: socket.socket | None) -> int:
         """Guard a connection, or a listening socket; return its number, 0 when it cannot be guarded."""
-        if known is None:
+        if sock is None:
             return 0
         try:
-            descriptor = os.dup(known.fileno())
+            descriptor = os.dup(sock.fileno())
         except OSError as error:
             log.info("a connection is not guarded error=%s", error)
             return 0
         number = next(self._numbers)
-        self._open[number] = socket.socket(known.family, known.type, known.proto, fileno=descriptor)
+        self._open[number] = socket.socket(sock.family, sock.type, sock.proto, fileno=descriptor)
         self._due[number] = None
-        self._tell()
+        self._send_due()
         return number
 
     def release(self, number: int, *, end: bool = True) -> None:
@@ -83,9 +83,9 @@ class Guarded:
         own = self._open.pop(number, None)
         if own is None:
             return
-        if number in self._told:
+        if number in self._held:
             self._due[number] = None
-            self._tell()
+            self._send_due()
         else:
             self._due.pop(number, None)
         with contextlib.suppress(OSError):  # the client has gone already
@@ -102,7 +102,7 @@ class Guarded:
     async def run(self) -> None:
         """Keep a guard until cancelled. One that ends is started again, less and less often when it ends soon."""
         loop = asyncio.get_running_loop()
-        backoff, said = Backoff(PAUSE_MS, PAUSE_MAX_MS), ""
+        backoff, last_reason = Backoff(PAUSE_MS, PAUSE_MAX_MS), ""
         while True:
             started = loop.time()
             try:
@@ -111,48 +111,48 @@ class Guarded:
                 reason = f"it could not be started: {error!r}"
             if (loop.time() - started) * 1000 >= STEADY_MS:
                 backoff.worked()
-                said = ""
+                last_reason = ""
             pause_ms = backoff.failed()
-            if reason != said:
+            if reason != last_reason:
                 log.warning(
                     "nothing cuts clients' connections should this process stand still: the guard has gone, %s; "
                     "it is tried again in %d ms, and then less and less often", reason, pause_ms,
                 )  # fmt: skip
-            said = reason
+            last_reason = reason
             await asyncio.sleep(pause_ms / 1000)
 
     async def _once(self) -> str:
         """Run one guard to its end; return the reason of that."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        near.setblocking(False)
         root = str(Path(__file__).parents[3])
-        told = (root, self._parts.log_format, self._parts.node)
-        with ours:
-            with theirs:
+        args = (root, self._parts.log_format, self._parts.node)
+        with near:
+            with far:
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", "-c", START, *told, stdin=theirs.fileno(), start_new_session=True
+                    sys.executable, "-I", "-S", "-c", START, *args, stdin=far.fileno(), start_new_session=True
                 )
             try:
-                return await self._with(process, ours)
+                return await self._watch(process, near)
             finally:
                 self._channel, self.pid = None, 0
-                asyncio.get_running_loop().remove_reader(ours.fileno())
-                ours.close()
+                asyncio.get_running_loop().remove_reader(near.fileno())
+                near.close()
                 if process.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
                         # Not by the process object: it would look for the end itself, and the watcher would miss it.
                         os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
 
-    async def _with(self, process: asyncio.subprocess.Process, channel: socket.socket) -> str:
-        self._told, self._due, self._deaf = set(), dict.fromkeys(self._open), 0
+    async def _watch(self, process: asyncio.subprocess.Process, channel: socket.socket) -> str:
+        self._held, self._due, self._missed = set(), dict.fromkeys(self._open), 0
         self._channel, self.pid = channel, process.pid
-        asyncio.get_running_loop().add_reader(channel.fileno(), self._heard, channel)
+        asyncio.get_running_loop().add_reader(channel.fileno(), self._receive, channel)
         ended = asyncio.ensure_future(process.wait())
         try:
             while not ended.done():
                 self._sign()
-                if self._deaf >= DEAF_SIGNS:
+                if self._missed >= DEAF_SIGNS:
                     return "it took nothing in"
                 await asyncio.wait((ended,), timeout=sign_ms(self._parts.limit_ms()) / 1000)
             return f"it ended with {ended.result()}"
@@ -162,10 +162,10 @@ class Guarded:
     def _sign(self) -> None:
         """Send a sign of life, and messages that the guard's queue did not take before."""
         sent = self._send(message(BEAT, self._parts.limit_ms()))
-        self._deaf = 0 if sent else self._deaf + 1
-        self._tell()
+        self._missed = 0 if sent else self._missed + 1
+        self._send_due()
 
-    def _tell(self) -> None:
+    def _send_due(self) -> None:
         """Send the guard new and ended connections, as far as its queue takes them."""
         if self._channel is None:
             self._due.clear()
@@ -173,14 +173,14 @@ class Guarded:
         while self._due:
             number = next(iter(self._due))
             own = self._open.get(number)
-            if own is not None and number not in self._told:
+            if own is not None and number not in self._held:
                 if not self._send(message(HOLD, number), own.fileno()):
                     return
-                self._told.add(number)
-            elif own is None and number in self._told:
+                self._held.add(number)
+            elif own is None and number in self._held:
                 if not self._send(message(FORGET, number)):
                     return
-                self._told.discard(number)
+                self._held.discard(number)
             del self._due[number]
 
     def _send(self, data: bytes, *descriptors: int) -> bool:
@@ -195,7 +195,7 @@ class Guarded:
             return False
         return True
 
-    def _heard(self, channel: socket.socket) -> None:
+    def _receive(self, channel: socket.socket) -> None:
         try:
             data = channel.recv(8)
         except BlockingIOError:

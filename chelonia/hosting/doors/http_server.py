@@ -148,7 +148,7 @@ class HttpServer:
             self._serve,
             _Newcomers(self._parts, limits),
             keepalive_timeout=limits.keepalive_ms / 1000,
-            lingering_time=0,  # `_leave_out` does it
+            lingering_time=0,  # `_drop_body` does it
             max_line_size=limits.header_bytes_max,
             max_field_size=limits.header_bytes_max,
             read_bufsize=SLICE_BYTES,
@@ -170,7 +170,7 @@ class HttpServer:
                 connection.force_close()
         for compact_connection in self.compact_connections:
             compact_connection.finish()
-        self._mind_idle()
+        self._set_idle()
         try:
             async with asyncio.timeout(deadline_ms / 1000):
                 await self._idle.wait()
@@ -196,23 +196,23 @@ class HttpServer:
         finally:
             table.idle(raw.protocol)
             del self._active[id(raw)]
-            self._mind_idle()
+            self._set_idle()
         if not raw.content.is_eof():
-            await self._leave_out(raw)
+            await self._drop_body(raw)
         return response
 
-    async def _leave_out(self, raw: BaseRequest) -> None:
+    async def _drop_body(self, raw: BaseRequest) -> None:
         """Read and drop the rest of a refused body, so that its sender sees the answer."""
         # By pieces, connections in turn: 8 MB at full speed would hold the event loop for 50 ms. This waits for clients
         # that expect 100 Continue as well: some send without it, and a reset would take the answer away.
-        owner, come = owner_of(ANONYMOUS, raw.remote or ""), 0
+        owner, received = owner_of(ANONYMOUS, raw.remote or ""), 0
         try:
             async with asyncio.timeout(self._limits.linger_ms / 1000):
                 while not raw.content.is_eof():
                     await self._refused.through(owner)
-                    come += len(await raw.content.read(bounds.REFUSED_PIECE_BYTES))
+                    received += len(await raw.content.read(bounds.REFUSED_PIECE_BYTES))
         except TimeoutError:
-            if come:
+            if received:
                 self._parts.notes.met("bytes of a refused body", owner, "the connection was closed")
             _connection(raw).cut()
         except (*_BREAKS, RuntimeError) as error:
@@ -220,7 +220,7 @@ class HttpServer:
                 raise  # not aiohttp's way to say that the connection is closed
             log.debug("a refused body ended before its end error=%s", error)
 
-    def _mind_idle(self) -> None:
+    def _set_idle(self) -> None:
         """Set `_idle` while no request is being answered and no compact connection is open."""
         if self._active or self.compact_connections:
             self._idle.clear()
@@ -252,7 +252,7 @@ class HttpServer:
         assert self._acceptor is not None
         self._acceptor.newcomers.forget(connection)
         self.compact_connections.discard(connection)
-        self._mind_idle()
+        self._set_idle()
 
     async def _exchange(self, raw: BaseRequest) -> StreamResponse:
         started = self._parts.clock.monotonic_ms()
@@ -349,8 +349,8 @@ class HttpServer:
         except Exception as error:
             # Part of an answer is out: only a cut connection shows the client that it is not whole.
             level = logging.INFO if isinstance(error, CheloniaError) else logging.ERROR
-            told = request.request_id, request.path, raw.writer.output_size, error
-            log.log(level, "answer cut off request=%s path=%r sent=%d: %r", *told)
+            fields = request.request_id, request.path, raw.writer.output_size, error
+            log.log(level, "answer cut off request=%s path=%r sent=%d: %r", *fields)
             if raw.transport is not None:
                 raw.transport.abort()
             raise ConnectionAbortedError(str(error)) from error
@@ -438,7 +438,7 @@ class _Newcomers:
         if self.stopping:
             log.info("connection refused: this stops")
             return False
-        dn, rank = self._who(transport)
+        dn, rank = self._dn_and_rank(transport)
         owner = connection.owner = owner_of(dn, str((transport.get_extra_info("peername") or ("",))[0]))
         verdict = self.table.came(connection, owner, rank)
         if verdict.limit:
@@ -447,10 +447,10 @@ class _Newcomers:
         if verdict.cut is not None:
             cast("_Connection", verdict.cut).cut()
         if verdict.taken and rank is not Rank.KNOWN:
-            asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._look, connection, owner)
+            asyncio.get_running_loop().call_later(self._first_request_ms / 1000, self._check_silent, connection, owner)
         return verdict.taken
 
-    def _look(self, connection: _Connection, owner: str) -> None:
+    def _check_silent(self, connection: _Connection, owner: str) -> None:
         if connection in self._guarded and connection.silent:
             self.notes.met("time to the first request", owner, "the connection was closed")
             connection.cut()
@@ -461,7 +461,7 @@ class _Newcomers:
         if self._parts.guarded is not None:
             self._parts.guarded.release(number)
 
-    def _who(self, transport: asyncio.BaseTransport) -> tuple[Dn, Rank]:
+    def _dn_and_rank(self, transport: asyncio.BaseTransport) -> tuple[Dn, Rank]:
         """Return DN and rank of the peer; an untrusted one gets its refusal as the answer to its request."""
         try:
             identity = self._parts.identify(transport.get_extra_info("ssl_object"))
@@ -498,8 +498,8 @@ class _Acceptor(Server):
         assert isinstance(handler, _HttpConnection)
         self.newcomers.forget(handler)
         super().connection_lost(handler, exc)
-        for told in handler.closing.values():
-            told()
+        for callback in handler.closing.values():
+            callback()
 
 
 class _HttpConnection(RequestHandler):
@@ -556,20 +556,20 @@ class _HttpConnection(RequestHandler):
             log.info("connection cut off: %d bytes of header fields without an end", self._head_bytes)
             self._note_long_head()
             if self.transport is not None:  # no answer is on its way there: this is `idle`
-                told = _too_long(self.max_field_size).encode()
+                body = _too_long(self.max_field_size).encode()
                 head = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
-                self.transport.write(f"{head}Connection: close\r\nContent-Length: {len(told)}\r\n\r\n".encode() + told)
+                self.transport.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             self.force_close()
 
     def _note_long_head(self) -> None:
         if isinstance(self._manager, _Acceptor):
             self._manager.newcomers.notes.met("bytes of a request's head", self.owner, "the request was refused")
 
-    def when_closed(self, key: Hashable, told: Callable[[], None]) -> None:
+    def when_closed(self, key: Hashable, callback: Callable[[], None]) -> None:
         """Register a function for the end, as `WhenClosed`; call it at once if the connection has ended."""
-        self.closing[key] = told
+        self.closing[key] = callback
         if self.transport is None:
-            told()
+            callback()
 
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -638,9 +638,9 @@ async def _body(raw: BaseRequest, limits: HttpLimits, clock: Clock, slow: Callab
         raw.writer.output_size = 0
     waited_ms = window_bytes = taken = 0
     while True:
-        asked_ms = clock.monotonic_ms()
+        started_ms = clock.monotonic_ms()
         chunk = await _next_chunk(raw, limits, slow)
-        waited_ms += clock.monotonic_ms() - asked_ms  # without the door's time to store it
+        waited_ms += clock.monotonic_ms() - started_ms  # without the door's time to store it
         if not chunk:
             return
         yield chunk

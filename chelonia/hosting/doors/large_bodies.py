@@ -75,11 +75,11 @@ class LargeBodies:
 
     def _evict(self, now_s: float) -> None:
         """End the slowest arrival of those that had time to show their pace. Raises: UNAVAILABLE if none had."""
-        shown = [one for one in self.held if one.give_up and now_s - one.since_s >= bounds.SOAP_LARGE_SHOW_MS / 1000]
-        if not shown:
+        paced = [one for one in self.held if one.give_up and now_s - one.since_s >= bounds.SOAP_LARGE_SHOW_MS / 1000]
+        if not paced:
             cause = "too many large messages are on their way here; try again in a moment, or send less at once"
             raise CheloniaError(Kind.UNAVAILABLE, cause=cause)
-        slowest = min(shown, key=lambda one: one.size / (now_s - one.since_s))
+        slowest = min(paced, key=lambda one: one.size / (now_s - one.since_s))
         assert slowest.give_up is not None
         slowest.give_up()
         self.held.remove(slowest)

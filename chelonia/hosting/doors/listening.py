@@ -121,22 +121,22 @@ class ListeningSockets:
             if not self._has_room(owner):
                 connection.close()
                 continue
-            mine = self._greeted.setdefault(owner, {})
-            task = loop.create_task(self._greet(connection, owner, mine))
-            mine[task] = False
+            greeted = self._greeted.setdefault(owner, {})
+            task = loop.create_task(self._greet(connection, owner, greeted))
+            greeted[task] = False
             task.add_done_callback(functools.partial(self._met, owner))
 
     def _has_room(self, owner: str) -> bool:
         """Return whether an owner's new connection may begin; if need be, close its longest silent one."""
-        mine = self._greeted.get(owner, {})
-        if len(mine) < bounds.HANDSHAKES_PER_ADDRESS_MAX:
+        greeted = self._greeted.get(owner, {})
+        if len(greeted) < bounds.HANDSHAKES_PER_ADDRESS_MAX:
             return True
-        silent = next((task for task, is_silent in mine.items() if is_silent), None)
-        did = "the new one was refused" if silent is None else "the one longest silent was closed"
-        self._notes.met("connections of one address before their handshakes", owner, did)
+        silent = next((task for task, is_silent in greeted.items() if is_silent), None)
+        outcome = "the new one was refused" if silent is None else "the one longest silent was closed"
+        self._notes.met("connections of one address before their handshakes", owner, outcome)
         if silent is None:
             return False
-        mine[silent] = False
+        greeted[silent] = False
         silent.cancel()
         return True
 
@@ -169,10 +169,10 @@ class ListeningSockets:
 
 async def _readable(connection: socket.socket) -> None:
     """Wait until there is something to read, or the end."""
-    loop, come = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(connection, come.set)
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
     try:
-        await come.wait()
+        await readable.wait()
     finally:
         loop.remove_reader(connection)
 

@@ -30,8 +30,8 @@ def ranged(headers: Headers, spans: tuple[ByteRange, ...], size: int, name: str,
     if not spans:
         return HttpResponse(200, headers, body(((b"", ByteRange(0, size)),), b""), size)
     if len(spans) == 1:
-        told = (*headers, ("Content-Range", content_range(spans[0], size)))
-        return HttpResponse(206, told, body(((b"", spans[0]),), b""), spans[0].length)
+        fields = (*headers, ("Content-Range", content_range(spans[0], size)))
+        return HttpResponse(206, fields, body(((b"", spans[0]),), b""), spans[0].length)
     boundary = f"chelonia-{name}"
     kind = next((value for field, value in headers if field == "Content-Type"), "application/octet-stream")
     heads = [
@@ -45,20 +45,20 @@ def ranged(headers: Headers, spans: tuple[ByteRange, ...], size: int, name: str,
     return HttpResponse(206, multipart, body(tuple(zip(heads, spans, strict=True)), tail), length)
 
 
-def ranged_file(source: FileReader, there: Looked, headers: Headers, wanted: str) -> HttpResponse:
+def ranged_file(source: FileReader, entry: Looked, headers: Headers, wanted: str) -> HttpResponse:
     """Answer a GET of a file. `wanted`: a `Range` (empty: all). Raises: BAD_RANGE."""
-    known = there.attributes
-    spans = parse_range(wanted, known.size) if wanted else ()
+    attributes = entry.attributes
+    spans = parse_range(wanted, attributes.size) if wanted else ()
 
     def body(parts: Parts, tail: bytes) -> bytes | AsyncIterator[bytes]:
-        return _together(source, there, parts, tail) if tail else source.body(there, parts[0][1])
+        return _together(source, entry, parts, tail) if tail else source.body(entry, parts[0][1])
 
-    return ranged(headers, spans, known.size, known.etag, body)
+    return ranged(headers, spans, attributes.size, attributes.etag, body)
 
 
-async def _together(source: FileReader, there: Looked, parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
+async def _together(source: FileReader, entry: Looked, parts: Parts, tail: bytes) -> AsyncGenerator[bytes, None]:
     following, left = iter(parts), 0
-    async for chunk in source.several(there, tuple(span for _, span in parts)):
+    async for chunk in source.several(entry, tuple(span for _, span in parts)):
         out, rest = list[bytes](), chunk
         while rest:
             if not left:

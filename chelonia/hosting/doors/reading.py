@@ -22,10 +22,10 @@ async def while_connected(work: Coroutine[Any, Any, Any], when_closed: WhenClose
     """Return the result of `work`, which ends with the connection. Raises: CANCELLED then, and what `work` raises."""
     task = asyncio.ensure_future(work)
 
-    def gone() -> None:
+    def cancel() -> None:
         task.cancel()
 
-    when_closed(while_connected, gone)
+    when_closed(while_connected, cancel)
     try:
         return await task
     except asyncio.CancelledError:

@@ -70,8 +70,8 @@ class Routes:
                 return text_answer(200, "ok\n")
             case "readyz":
                 problems = await self._readiness.problems()
-                told = dict.fromkeys(problems, "not ready") if request.peer.dn == ANONYMOUS else problems
-                lines = "".join(f"{part}: {why}\n" for part, why in told.items())
+                reasons = dict.fromkeys(problems, "not ready") if request.peer.dn == ANONYMOUS else problems
+                lines = "".join(f"{part}: {reason}\n" for part, reason in reasons.items())
                 return text_answer(503 if problems else 200, lines or "ready\n")
             case "metrics" if self._metrics is not None and request.peer.dn == ANONYMOUS:
                 return text_answer(403, "metrics are for those who show a certificate\n")
@@ -93,12 +93,12 @@ def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int]
             metrics.answered(answer.status)
         if not log.isEnabledFor(logging.INFO):
             return
-        known = answer.accessed or AccessNote(request.peer.dn, request.method)
+        note = answer.accessed or AccessNote(request.peer.dn, request.method)
         log.info(
             "%s %r status=%d body=%d sent=%d ms=%d request=%s who=%r from=%s agent=%r operation=%s%s",
-            request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, known.who,
-            request.peer.address, request.headers.get("User-Agent", ""), known.operation,
-            f" error={known.error}" if known.error else "",
+            request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, note.who,
+            request.peer.address, request.headers.get("User-Agent", ""), note.operation,
+            f" error={note.error}" if note.error else "",
         )  # fmt: skip
 
     return observe

@@ -149,8 +149,8 @@ class SoapDoor:
         try:
             async with asyncio.timeout(None) as arrival:
                 slot.give_up = lambda: arrival.reschedule(loop.time())
-                how = Whole(limit, large=lambda size: slot.grow(size, loop.time()))
-                return await read_whole(request, how)
+                whole = Whole(limit, large=lambda size: slot.grow(size, loop.time()))
+                return await read_whole(request, whole)
         except TimeoutError as error:
             cause = "other large messages waited and this came slowest: try again in a moment, or send less at once"
             raise CheloniaError(Kind.UNAVAILABLE, cause=cause) from error

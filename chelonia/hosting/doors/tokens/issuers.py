@@ -66,7 +66,7 @@ class Issuers:
     """Reads tokens of the configured issuers."""
 
     def __init__(self, issuers: Sequence[Issuer], clock: Clock) -> None:
-        self._known = {
+        self._issuers = {
             each.issuer: (each, KeySet(KeySource(each.issuer, each.keys, each.ca_file), clock)) for each in issuers
         }
         self._clock = clock
@@ -81,9 +81,9 @@ class Issuers:
         algorithm, kid, name = header.get("alg"), header.get("kid", ""), claimed.get("iss")
         if algorithm not in ALGORITHMS or "crit" in header:
             raise _refused(f"it is signed by {str(algorithm)[:20]!a}; taken are {', '.join(ALGORITHMS)}")
-        if not isinstance(name, str) or name not in self._known:
+        if not isinstance(name, str) or name not in self._issuers:
             raise _refused(f"its issuer {str(name)[:120]!a} is not known here ([[bartender.issuers]])")
-        issuer, keys = self._known[name]
+        issuer, keys = self._issuers[name]
         claims = _verified(token, await keys.find(str(kid)), str(algorithm), name)
         organisation = Organisation(issuer.issuer, issuer.audience, issuer.base_path, issuer.vo)
         found = judge_claims(claims, organisation, self._clock.now_ms() // 1000)
