@@ -419,8 +419,8 @@ def chain_pem(chain: Sequence[x509.Certificate]) -> bytes:
 
 def key_pem(key: PrivateKey) -> bytes:
     """Return a private key as PKCS #8 PEM, without a password."""
-    how = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+    encryption = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
 def load_key(path: Path) -> PrivateKey:

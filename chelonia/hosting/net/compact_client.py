@@ -36,7 +36,7 @@ class CompactClient:
         self._tls = tls
         self._round_trips = round_trips or RoundTrips()
         self._open: dict[str, asyncio.Task[Connection]] = {}
-        self._stands: dict[str, Connection] = {}
+        self._live: dict[str, Connection] = {}
         self._left: list[Connection] = []
 
     async def ask(self, url: str, asking: PendingCall) -> compact.IncomingAnswer:
@@ -53,13 +53,13 @@ class CompactClient:
 
     def anew(self) -> None:
         """Make new connections for later calls; the present ones end with their last waiting call."""
-        for connection in self._stands.values():
+        for connection in self._live.values():
             connection.part()
 
     async def close(self) -> None:
         """Close all connections, and wait until they have ended: else the interpreter warns of them."""
-        opening, ending = list(self._open.values()), [*self._left, *self._stands.values()]
-        self._open, self._stands, self._left = {}, {}, []
+        opening, ending = list(self._open.values()), [*self._left, *self._live.values()]
+        self._open, self._live, self._left = {}, {}, []
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
@@ -71,13 +71,13 @@ class CompactClient:
         await asyncio.gather(*(connection.ended for connection in ending))
 
     def _connection_to(self, target: str) -> Connection | None:
-        connection = self._stands.get(target)
+        connection = self._live.get(target)
         return None if connection is None or connection.broken else connection
 
     async def _connected(self, target: str) -> Connection:
         task = self._open.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().broken)):
-            self._left = [each for each in (*self._left, self._stands.get(target)) if each is not None and each.waits]
+            self._left = [each for each in (*self._left, self._live.get(target)) if each is not None and each.waits]
             task = self._open[target] = asyncio.create_task(self._connect(target))
         try:
             return await asyncio.shield(task)
@@ -85,8 +85,8 @@ class CompactClient:
             raise type(error)(error.kind, error.op, error.subject, error.cause) from error
 
     async def _connect(self, target: str) -> Connection:
-        where, loop = urlsplit(target), asyncio.get_running_loop()
-        host, port = where.hostname or "", where.port or 443
+        url, loop = urlsplit(target), asyncio.get_running_loop()
+        host, port = url.hostname or "", url.port or 443
         keep_trouble_quiet(loop)
         try:
             async with asyncio.timeout(CONNECT_MS / 1000):
@@ -101,7 +101,7 @@ class CompactClient:
             transport.abort()
             raise _not_spoken(target)
         self._round_trips.note(target, transport)
-        self._stands[target] = connection
+        self._live[target] = connection
         return connection
 
 
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[compact.IncomingAnswer]] = {}
         self._due: list[tuple[float, int, float, float]] = []
         """Deadlines of calls: the instant, the call's number, its beginning, and its next deadline (0: none)."""
-        self._heard_s = 0.0
+        self._received_s = 0.0
         self._watch: asyncio.Handle | None = None
         self._watch_s = 0.0
         """When the watch looks next: uvloop's handle of a time that is now does not know it."""
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand out the answers that have arrived whole."""
-        self._heard_s = self._loop.time()
+        self._received_s = self._loop.time()
         self._handed_out = 0
         try:
             for frame in self._splitter.feed(data):
@@ -254,14 +254,14 @@ class Connection(asyncio.Protocol):
             heapq.heappop(self._due)
             waiting = self._waiting[number]
             if then_s:
-                self._tell_silence(number, waiting)
+                self._raise_silent(number, waiting)
                 heapq.heappush(self._due, (then_s, number, since_s, 0))
                 continue
             error = CheloniaError(
                 Kind.TIMEOUT, cause=f"{self._target} did not answer in time; is it overloaded or cut off?"
             )
-            if self._heard_s <= since_s:
-                self._leave(error, due_s - since_s)
+            if self._received_s <= since_s:
+                self._abandon(error, due_s - since_s)
                 return
             del self._waiting[number]
             waiting.set_exception(error)
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         waiting = self._waiting.get(number)
         return waiting is None or waiting.done()
 
-    def _tell_silence(self, number: int, waiting: asyncio.Future[compact.IncomingAnswer]) -> None:
+    def _raise_silent(self, number: int, waiting: asyncio.Future[compact.IncomingAnswer]) -> None:
         """Raise `Silent` for a waiting caller; the answer will come to another future."""
         rest = self._waiting[number] = self._loop.create_future()
         rest.add_done_callback(_look_at)  # the caller may have gone in this turn of the loop: then nobody awaits it
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         self._due.clear()
         self._fail(error, tuple(self._waiting))
 
-    def _leave(self, error: CheloniaError, patience_s: float) -> None:
+    def _abandon(self, error: CheloniaError, patience_s: float) -> None:
         """Fail the calls that may wait no longer than `patience_s`; take no more, and end with the last that waits."""
         self.broken = True
         self._due = [due for due in self._due if (due[3] or due[0]) - due[2] > patience_s and not self._is_over(due[1])]
@@ -306,8 +306,8 @@ class Connection(asyncio.Protocol):
         if self.broken and not self._waiting:
             self.abort()
 
-    def _failure(self, how: str) -> CheloniaError:
-        return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {how}")
+    def _failure(self, symptom: str) -> CheloniaError:
+        return CheloniaError(Kind.NETWORK, cause=f"the connection to {self._target} {symptom}")
 
 
 def _look_at(answer: asyncio.Future[compact.IncomingAnswer]) -> None:

@@ -53,7 +53,7 @@ class Connector(aiohttp.TCPConnector):
             made.append(_Handler(self._loop))
             return Buffered(made[-1], self._buffer)
 
-        mine = _SOCKETS.set(sockets)
+        token = _SOCKETS.set(sockets)
         try:
             transport, _ = await super()._wrap_create_connection(buffered, *rest, **options)
         except BaseException:
@@ -62,7 +62,7 @@ class Connector(aiohttp.TCPConnector):
                     each.detach()
             raise
         finally:
-            _SOCKETS.reset(mine)
+            _SOCKETS.reset(token)
         self._round_trips.note(target_of(str(options["req"].url)), transport)
         return transport, made[-1]
 

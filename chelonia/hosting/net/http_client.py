@@ -142,10 +142,10 @@ class RoundTrips:
 
     def note(self, target: str, transport: asyncio.BaseTransport) -> None:
         """Keep the round trip of a new connection, unless the kernel does not know it, or the connection broke."""
-        end, what = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
-        if what is not None and end is not None:
+        end, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
+        if option is not None and end is not None:
             with suppress(OSError, ValueError):  # it is closed: event loops differ in the error
-                info = end.getsockopt(socket.IPPROTO_TCP, what, _RTT_AT + 4)
+                info = end.getsockopt(socket.IPPROTO_TCP, option, _RTT_AT + 4)
                 self.keep(target, int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1000)
 
     def keep(self, target: str, ms: float) -> None:
@@ -157,8 +157,8 @@ class RoundTrips:
 
     def to(self, url: str) -> float:
         """Return a target's round trip; of an unknown target, the longest of all."""
-        known = self._ms.get(target_of(url))
-        return max(self._ms.values(), default=0.0) if known is None else known
+        measured = self._ms.get(target_of(url))
+        return max(self._ms.values(), default=0.0) if measured is None else measured
 
 
 class Unreachable(CheloniaError):
@@ -401,8 +401,8 @@ def keep_trouble_quiet(loop: asyncio.AbstractEventLoop) -> None:
 def _pass_over(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     session = context.get("client_session")
     connector = context.get("connector") or getattr(session, "connector", None)
-    ours = _is_a(connector, "chelonia.hosting.net.connector", "Connector")
-    if not ours and not of_a_broken_connection(context):
+    is_own = _is_a(connector, "chelonia.hosting.net.connector", "Connector")
+    if not is_own and not of_a_broken_connection(context):
         loop.default_exception_handler(context)
 
 

@@ -54,7 +54,7 @@ WhenClosed = Callable[[Hashable, Callable[[], None]], None]
 """Registers a function to call when the connection has closed; of those with the same key only the last."""
 
 
-def _never(key: Hashable, told: Callable[[], None]) -> None:
+def _never(key: Hashable, callback: Callable[[], None]) -> None:
     """Register nothing: there is no connection that closes."""
 
 
@@ -125,17 +125,19 @@ class Whole:
     large: Callable[[int], None] = lambda size: None
 
 
-async def read_whole(request: HttpRequest, how: Whole) -> bytes:
-    """Collect a request body. Raises: TOO_LARGE, TIMEOUT, INCOMPLETE, and as `how.large`."""
+async def read_whole(request: HttpRequest, whole: Whole) -> bytes:
+    """Collect a request body. Raises: TOO_LARGE, TIMEOUT, INCOMPLETE, and as `whole.large`."""
     try:
-        async with asyncio.timeout(how.deadline_ms / 1000):
-            return await _collect(request, how)
+        async with asyncio.timeout(whole.deadline_ms / 1000):
+            return await _collect(request, whole)
     except TimeoutError as error:
-        raise CheloniaError(Kind.TIMEOUT, cause=f"the body did not arrive whole within {how.deadline_ms} ms") from error
+        raise CheloniaError(
+            Kind.TIMEOUT, cause=f"the body did not arrive whole within {whole.deadline_ms} ms"
+        ) from error
 
 
-async def _collect(request: HttpRequest, how: Whole) -> bytes:
-    limit = how.limit
+async def _collect(request: HttpRequest, whole: Whole) -> bytes:
+    limit = whole.limit
     if request.length > limit:
         cause = f"a body here has at most {limit} bytes, this declares {request.length}"
         raise CheloniaError(Kind.TOO_LARGE, cause=cause)
@@ -146,6 +148,6 @@ async def _collect(request: HttpRequest, how: Whole) -> bytes:
         if size > limit:
             raise CheloniaError(Kind.TOO_LARGE, cause=f"a body here has at most {limit} bytes")
         if size > bounds.SOAP_SMALL_BYTES:
-            how.large(size)
+            whole.large(size)
         parts.append(chunk)
     return b"".join(parts)

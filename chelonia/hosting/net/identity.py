@@ -177,7 +177,7 @@ class IdentityCache:
         self._check = check
         self._now_ms = now_ms
         self._attests = attests
-        self._known: OrderedDict[bytes, _JudgedIdentity] = OrderedDict()
+        self._cached: OrderedDict[bytes, _JudgedIdentity] = OrderedDict()
         self._round = 0
         self._voms_noted: OrderedDict[str, None] = OrderedDict()
 
@@ -196,42 +196,42 @@ class IdentityCache:
         if tls is None or leaf is None:
             return NOBODY
         key = hashlib.sha256(leaf).digest()
-        known = self._known.get(key)
-        if known is not None:
+        cached = self._cached.get(key)
+        if cached is not None:
             try:
-                return self._use(key, known)
+                return self._use(key, cached)
             except CheloniaError:
                 if tls.session_reused:
                     raise
-        return self._use(key, self._meet(tls, key))
+        return self._use(key, self._read_identity(tls, key))
 
     def judge_again(self) -> None:
         """Void all verdicts, and keep the identities. Call this when CRLs, policies or CAs were loaded anew."""
         self._round += 1
 
-    def _use(self, key: bytes, known: _JudgedIdentity) -> Identity:
-        """Check `known` at this instant and keep it as the most recently used; forget it if it is refused."""
+    def _use(self, key: bytes, entry: _JudgedIdentity) -> Identity:
+        """Check `entry` at this instant and keep it as the most recently used; forget it if it is refused."""
         now_ms, judged = self._now_ms(), self._round  # a reload in another thread may end the round while we judge
-        holds = known.judged == judged and known.identity.not_before_ms <= now_ms < known.good_until_ms
+        holds = entry.judged == judged and entry.identity.not_before_ms <= now_ms < entry.good_until_ms
         if not holds:
             try:
-                check_validity(known.chain, now_ms)
-                until_ms = min(self._check(known.chain, now_ms), known.identity.not_after_ms)
-                attested = self._attests(known.chain, now_ms) if _shows_attributes(known.chain) else Attested()
+                check_validity(entry.chain, now_ms)
+                until_ms = min(self._check(entry.chain, now_ms), entry.identity.not_after_ms)
+                attested = self._attests(entry.chain, now_ms) if _shows_attributes(entry.chain) else Attested()
             except CheloniaError:
-                self._known.pop(key, None)
+                self._cached.pop(key, None)
                 raise
-            self._note_ignored(known.identity.dn, attested.reasons)
-            identity = replace(known.identity, attributes=attested.attributes)
+            self._note_ignored(entry.identity.dn, attested.reasons)
+            identity = replace(entry.identity, attributes=attested.attributes)
             until_ms = min(until_ms, attested.until_ms)
-            known = replace(known, identity=identity, judged=judged, good_until_ms=until_ms)
-        self._known[key] = known
-        self._known.move_to_end(key)
-        while len(self._known) > IDENTITIES_MAX:
-            self._known.popitem(last=False)
-        return known.identity
+            entry = replace(entry, identity=identity, judged=judged, good_until_ms=until_ms)
+        self._cached[key] = entry
+        self._cached.move_to_end(key)
+        while len(self._cached) > IDENTITIES_MAX:
+            self._cached.popitem(last=False)
+        return entry.identity
 
-    def _meet(self, tls: TlsObject, key: bytes) -> _JudgedIdentity:
+    def _read_identity(self, tls: TlsObject, key: bytes) -> _JudgedIdentity:
         """Read the identity from a connection that has its verified chain."""
         chain = tuple(load_certificate(der) for der in verified_chain(tls))
         if not chain and tls.session_reused:
@@ -448,8 +448,8 @@ def _proxies(chain: Chain) -> tuple[int, bool]:
         if language is None:
             return depth, limited
         if language not in (INHERIT_ALL, LIMITED):
-            told = "1.3.6.1.5.5.7.21.2 (independent)" if language == INDEPENDENT else language.hex()
-            cause = f"proxy policy language {told} is not supported: make an ordinary RFC 3820 proxy"
+            label = "1.3.6.1.5.5.7.21.2 (independent)" if language == INDEPENDENT else language.hex()
+            cause = f"proxy policy language {label} is not supported: make an ordinary RFC 3820 proxy"
             raise CheloniaError(Kind.UNTRUSTED, "identify", subject_dn(cert), cause)
         limited = limited or language == LIMITED
     return len(chain), limited

@@ -57,17 +57,17 @@ class KeySet:
 
     async def find(self, kid: str) -> Jwk:
         """Return the key that a token names; without a name the only one. Raises: UNTRUSTED, UNAVAILABLE."""
-        found = self._known(kid)
+        found = self._cached(kid)
         if found is None or self._age(self._read_ms) >= REFRESH_MS:
             await self._refresh()
-            found = self._known(kid)
+            found = self._cached(kid)
         if found is not None:
             return found
         if self._trouble:
             raise CheloniaError(Kind.UNAVAILABLE, "tokens", self._source.issuer, f"no keys to be had: {self._trouble}")
         raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"its key {kid[:80]!a} is none of {self._source.issuer}")
 
-    def _known(self, kid: str) -> Jwk | None:
+    def _cached(self, kid: str) -> Jwk | None:
         if self._read_ms < 0 or self._age(self._read_ms) >= KEEP_MS:
             return None
         if not kid:
@@ -93,20 +93,20 @@ class KeySet:
 
     async def _read(self) -> tuple[Jwk, ...]:
         """Read or fetch the keys. Raises: UNAVAILABLE, NETWORK, TIMEOUT, UNTRUSTED."""
-        where = self._source.keys
-        if where and not where.startswith("https://"):
-            return read_keys(Path(where))
+        url = self._source.keys
+        if url and not url.startswith("https://"):
+            return read_keys(Path(url))
         try:
             context = ssl.create_default_context(cafile=self._source.ca_file or None)
         except OSError as error:
             raise _bad(f"{self._source.ca_file}: {error.strerror or error}") from error
         async with HttpClient(lambda: context, _LIMITS) as client:
-            if not where:
-                told = await _get(client, f"{self._source.issuer.rstrip('/')}/{DISCOVERY}")
-                where = str(told.get("jwks_uri", ""))
-                if told.get("issuer") != self._source.issuer or not where.startswith("https://"):
+            if not url:
+                document = await _get(client, f"{self._source.issuer.rstrip('/')}/{DISCOVERY}")
+                url = str(document.get("jwks_uri", ""))
+                if document.get("issuer") != self._source.issuer or not url.startswith("https://"):
                     raise _bad(f"its {DISCOVERY} is of another issuer, or has no https jwks_uri")
-            return _keys(await _get(client, where))
+            return _keys(await _get(client, url))
 
 
 def read_keys(path: Path) -> tuple[Jwk, ...]:
@@ -131,8 +131,8 @@ def _json(body: bytes, where: str) -> dict[str, Any]:
         raise _bad(f"{where} is no JSON object: {error}") from None
 
 
-def _keys(told: dict[str, Any]) -> tuple[Jwk, ...]:
-    keys = told.get("keys")
+def _keys(document: dict[str, Any]) -> tuple[Jwk, ...]:
+    keys = document.get("keys")
     if not isinstance(keys, list) or not 0 < len(keys) <= KEYS_MAX:
         raise _bad(f"a key set has 1 to {KEYS_MAX} keys")
     return tuple(key for key in keys if isinstance(key, dict) and key.get("use", "sig") == "sig")

@@ -29,10 +29,10 @@ def node_urls(services: Iterable[str]) -> tuple[str, ...]:
 
 def by_version(versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return each version with its nodes; software that does not report its version comes last."""
-    told = sorted(set(versions.values()), reverse=True)
+    reported = sorted(set(versions.values()), reverse=True)
     return [
         (each or "older, not told", sorted(url for url, version in versions.items() if version == each))
-        for each in told
+        for each in reported
     ]
 
 
@@ -54,16 +54,16 @@ async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
 async def jobs_of_all(http: HttpClient, nodes: Iterable[str]) -> dict[str, NodeJobs | CheloniaError]:
     """Return the jobs of each process by its base URL, or its error. A process with several addresses comes once."""
 
-    async def asked(node: str) -> NodeJobs | CheloniaError:
+    async def fetch(node: str) -> NodeJobs | CheloniaError:
         try:
             return await jobs_of(http, node)
         except CheloniaError as error:
             return CheloniaError(error.kind, "jobs", node, error.cause)
 
-    urls, told, processes = tuple(nodes), dict[str, NodeJobs | CheloniaError](), set[str]()
-    for url, answer in zip(urls, await asyncio.gather(*map(asked, urls)), strict=True):
+    urls, jobs, processes = tuple(nodes), dict[str, NodeJobs | CheloniaError](), set[str]()
+    for url, answer in zip(urls, await asyncio.gather(*map(fetch, urls)), strict=True):
         if isinstance(answer, CheloniaError) or answer.process not in processes:
-            told[url] = answer
+            jobs[url] = answer
         if isinstance(answer, NodeJobs):
             processes.add(answer.process)
-    return told
+    return jobs

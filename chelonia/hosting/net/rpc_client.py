@@ -154,7 +154,7 @@ class Channel:
         start = int(link.ids.uniform() * len(urls))
         self._urls = [*urls[start:], *urls[:start]]
         self._current = 0
-        self._heard: dict[str, int] = {}
+        self._answered_ms: dict[str, int] = {}
         self._methods: dict[str, ChannelMethod] = {}
 
     async def call(self, call: Call, method: str, *args: Any) -> Any:
@@ -162,8 +162,8 @@ class Channel:
         assert not call.scopes, "no encoding tells how a call is narrowed: its door stands beside the service"
         if self._link.strong:
             call = call.strongly()
-        asked = self._method(method)
-        row = asked.row
+        operation = self._method(method)
+        row = operation.row
         if row.retry is Retry.KEYED and not call.request_key:
             call = call.keyed(RequestKey(self._link.ids.uuid()))
         elif row.retry is Retry.KEY_ARGUMENT and not args[0]:
@@ -173,7 +173,7 @@ class Channel:
         while True:
             current = self._current
             try:
-                return await self._ask(current, call, asked, args)
+                return await self._ask(current, call, operation, args)
             except CheloniaError as error:
                 tried += 1
                 hopeless += isinstance(error, Unreachable)
@@ -223,15 +223,15 @@ class Channel:
                 await self._once(url, call, look, ((),))
 
     async def _race(
-        self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], begun: Coroutine[Any, Any, Any],
+        self, first: int, trying: Callable[[int], Coroutine[Any, Any, Any]], started: Coroutine[Any, Any, Any],
         pauses_ms: tuple[int, int],
     ) -> Any:  # fmt: skip
-        """Wait for the call `begun` with one instance, `trying` others beside it while the last one is silent. The
+        """Wait for the call `started` with one instance, `trying` others beside it while the last one is silent. The
         next comes after the first pause, each further one after the second."""
         pause_ms, hedge_ms = pauses_ms
         left = [(first + step) % len(self._urls) for step in range(1, len(self._urls))]
         async with Race[int, Any](self._link.clock) as race:
-            race.begin(first, begun)
+            race.begin(first, started)
             last = first
             while True:
                 ended = await race.ended(pause_ms if left else None)
@@ -245,13 +245,13 @@ class Channel:
 
     def _silent(self, url: str, hedge_ms: int) -> bool:
         """Return whether an instance has answered no call for a while: one long call is no sign of trouble."""
-        heard = self._heard.get(url)
-        return heard is None or self._link.clock.monotonic_ms() - heard >= hedge_ms
+        answered_ms = self._answered_ms.get(url)
+        return answered_ms is None or self._link.clock.monotonic_ms() - answered_ms >= hedge_ms
 
-    def _heard_from(self, url: str, error: CheloniaError | None = None) -> None:
+    def _note_answer(self, url: str, error: CheloniaError | None = None) -> None:
         """Note when one of several instances answered, even with a failure."""
         if len(self._urls) > 1 and (error is None or error.kind not in _UNHEARD):
-            self._heard[url] = self._link.clock.monotonic_ms()
+            self._answered_ms[url] = self._link.clock.monotonic_ms()
 
     async def _once(self, url: str, call: Call, method: ChannelMethod, args: tuple[Any, ...]) -> Any:
         client = self._link.compact
@@ -269,9 +269,9 @@ class Channel:
         return PendingCall(words, method.read_ms or COMPACT_MS, silent_ms)
 
     def _method(self, name: str) -> ChannelMethod:
-        known = self._methods.get(name)
-        if known is not None:
-            return known
+        cached = self._methods.get(name)
+        if cached is not None:
+            return cached
         row, patience = self.table.by_method[name], self._patience
         form = None if name in compact.SOAP_ALONE else compact.method_of(row)
         hedge_ms = 0
@@ -288,7 +288,7 @@ class Channel:
         assert method.form is not None, "else it is asked by SOAP"
         if answered.position is not None:
             self._saw(answered.position)
-        self._heard_from(url)
+        self._note_answer(url)
         return compact.decode_result(method.form, answered)
 
     @property
@@ -299,24 +299,24 @@ class Channel:
             self._form = cast("Service", getattr(form, self._name.upper()))
         return self._form
 
-    async def _by_soap(self, url: str, call: Call, asked: ChannelMethod, args: tuple[Any, ...]) -> Any:
+    async def _by_soap(self, url: str, call: Call, operation: ChannelMethod, args: tuple[Any, ...]) -> Any:
         from chelonia.wire import soap
 
-        method = asked.name
+        method = operation.name
         body = soap.encode_request(self._soap, method, args)
         sending = Sending(
             "POST",
             url,
             self._headers(call) | {"Content-Type": soap.CONTENT_TYPE},
             body,
-            read_idle_ms=asked.read_ms,
+            read_idle_ms=operation.read_ms,
         )
         try:
             received = await self._link.client.request(sending)
         except CheloniaError as error:
-            self._heard_from(url, error)
+            self._note_answer(url, error)
             raise
-        self._heard_from(url)
+        self._note_answer(url)
         self._note_position(received)
         if received.headers.get("Content-Type", "").startswith("text/xml"):
             return soap.decode_response(self._soap, method, received.body)
@@ -332,10 +332,10 @@ class Channel:
             self._link.horizon.saw(position)
 
     def _note_position(self, received: Received) -> None:
-        told = received.headers.get(POSITION_HEADER, "")
-        if told:
+        header = received.headers.get(POSITION_HEADER, "")
+        if header:
             try:
-                self._saw(positions.from_header(told))
+                self._saw(positions.from_header(header))
             except CheloniaError as error:
                 raise CheloniaError(Kind.BAD_XML, self._name, cause=error.cause) from error
 

@@ -58,8 +58,8 @@ class Strangers:
         self._allowed, self._networks, self._tls = allowed, networks, tls
         # A server may measure a large file before it answers with the checksum.
         limits = ClientLimits(read_idle_ms=bounds.HTTP_BODY_IDLE_MS, connections_max=64, keepalive_ms=1000)
-        shown = context or tls.anonymous_context()
-        self._client = self._beyond = HttpClient(lambda: shown, limits, _Public(allowed), continue_ms=CONTINUE_MS)
+        chosen = context or tls.anonymous_context()
+        self._client = self._beyond = HttpClient(lambda: chosen, limits, _Public(allowed), continue_ms=CONTINUE_MS)
 
     async def close(self) -> None:
         await self._client.close()
@@ -101,18 +101,18 @@ class Strangers:
             if unexpected:
                 sending = replace(sending, expects=False)
                 continue
-            sending = replace(sending, url=_led(sending.url, location))
+            sending = replace(sending, url=_redirected(sending.url, location))
             if _host(sending.url) != first:
-                said = {name: text for name, text in (sending.headers or {}).items() if name in _ABOUT_BYTES}
-                client, sending = self._beyond, replace(sending, headers=said)
+                headers = {name: text for name, text in (sending.headers or {}).items() if name in _ABOUT_BYTES}
+                client, sending = self._beyond, replace(sending, headers=headers)
 
 
-def _led(url: str, location: str) -> str:
+def _redirected(url: str, location: str) -> str:
     """Return the target of a redirect. Raises: INVALID_TARGET."""
     try:
-        there = urljoin(url, location).replace("davs://", "https://", 1)
-        if there.startswith("https://") and _host(there)[0]:
-            return there
+        target = urljoin(url, location).replace("davs://", "https://", 1)
+        if target.startswith("https://") and _host(target)[0]:
+            return target
     except ValueError:  # brackets that do not close, a port that is none
         pass
     raise CheloniaError(Kind.INVALID_TARGET, cause=f"{target_of(url)} redirects to no https URL")
@@ -167,15 +167,15 @@ def _check_literal(url: str, allowed: Sequence[Network]) -> None:
 
 
 def _check(address: Address, host: str, allowed: Sequence[Network]) -> None:
-    meant = _meant(address)
-    is_unicast = meant in _UNICAST if meant.version == 6 else not meant.is_multicast
-    if (meant.is_global and is_unicast) or any(meant in network for network in allowed):
+    final = _final_address(address)
+    is_unicast = final in _UNICAST if final.version == 6 else not final.is_multicast
+    if (final.is_global and is_unicast) or any(final in network for network in allowed):
         return
     cause = f"{host} is at an address that is not public; an administrator can allow its network (transfer_networks)"
     raise CheloniaError(Kind.INVALID_TARGET, "COPY", cause=cause)
 
 
-def _meant(address: Address) -> Address:
+def _final_address(address: Address) -> Address:
     """Return the address at which packets end up: some of IPv6 stand for one of IPv4."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

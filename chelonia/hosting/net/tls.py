@@ -192,8 +192,8 @@ class Trust(msgspec.Struct, frozen=True):
             raise _refused(cert, f"CA {ca} cannot be relied on: {problem}")
         crls = self.crls.get(ca)
         until_ms = _check_revoked(cert, issuer, crls, now_ms) if crls else FOREVER
-        if why := self.beyond(ca, subject_dn(cert)):
-            raise _refused(cert, why)
+        if reason := self.beyond(ca, subject_dn(cert)):
+            raise _refused(cert, reason)
         return until_ms
 
     def beyond(self, ca: Dn, subject: Dn) -> str:
@@ -367,11 +367,11 @@ def load_trust(settings: TlsSettings) -> Trust:
 
 def _unusable(path: Path, error: OSError | ValueError, cas: _Cas, problems: dict[str, str]) -> None:
     """Note that a file's CAs cannot be relied on. Peers see its name alone; the log has its path."""
-    what = "CRL" if _is_crl(path) else "signing policy" if _is_policy(path) else "CA file"
+    kind = "CRL" if _is_crl(path) else "signing policy" if _is_policy(path) else "CA file"
     reason = error.strerror if isinstance(error, OSError) else str(error)
     for cert in _owners(path, cas):
         ca = subject_dn(cert)
-        problems[ca] = f"{what} {path.name} cannot be read: {reason}"
+        problems[ca] = f"{kind} {path.name} cannot be read: {reason}"
         _log.warning('event=ca-unusable ca="%s" file="%s" reason="%s"', ca, path, reason)
 
 

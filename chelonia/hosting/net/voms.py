@@ -106,13 +106,13 @@ class Voms:
         try:
             acs = _acs(chain)
         except Exception as error:  # of any kind: a peer wrote it, and it counts for nothing
-            return Attested(reasons=(f"it cannot be read: {_said(error)}",))
+            return Attested(reasons=(f"it cannot be read: {_reason_of(error)}",))
         entity = next(cert for cert in chain if proxy_language(cert) is None)
         for ac in acs:
             try:
                 attributes, end_ms = self._one(ac, entity, now_ms)
             except Exception as error:
-                reasons.append(_said(error))
+                reasons.append(_reason_of(error))
                 continue
             found |= dict.fromkeys(attributes)
             until_ms = min(until_ms, end_ms)
@@ -171,8 +171,8 @@ class Voms:
     def _check_lsc(self, vo: str, signers: list[x509.Certificate]) -> None:
         """Refuse a signer that no `.lsc` file names, by its DN and those above. Raises: UNTRUSTED."""
         names = [subject_dn(signers[0]), *(render_dn(cert.issuer) for cert in signers)]
-        told = [chain for path in self._lsc_files(vo) for chain in read_lsc(path)]
-        if not any(len(chain) >= 2 and names[: len(chain)] == chain for chain in told):
+        chains = [chain for path in self._lsc_files(vo) for chain in read_lsc(path)]
+        if not any(len(chain) >= 2 and names[: len(chain)] == chain for chain in chains):
             where = self._directory / vo if self._directory else "no directory ([tls] voms_dir)"
             raise _refused(f"no .lsc file in {where} names {names[0]} of {names[1]}")
 
@@ -233,8 +233,8 @@ def _check_holder(holder: cms.Holder, entity: x509.Certificate) -> None:
 
 def _groups(info: cms.AttributeCertificateInfoV2) -> tuple[str, list[str]]:
     """Return the organisation, and the groups and roles in it without NULL parts. Raises: UNTRUSTED."""
-    told = [each for each in info["attributes"] if each["type"].dotted == FQANS]
-    syntaxes = [syntax for each in told for syntax in _Fqans.load(each["values"].dump(), strict=True)]
+    attributes = [each for each in info["attributes"] if each["type"].dotted == FQANS]
+    syntaxes = [syntax for each in attributes for syntax in _Fqans.load(each["values"].dump(), strict=True)]
     if len(syntaxes) != 1:
         raise _refused("it has no list of groups, or several")
     uris = [name.native for name in syntaxes[0]["policy_authority"] if name.name == "uniform_resource_identifier"]
@@ -282,7 +282,7 @@ def _check_signature(ac: cms.AttributeCertificateV2, signer: x509.Certificate) -
         raise _refused("its signature is wrong") from None
 
 
-def _said(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return error.cause if isinstance(error, CheloniaError) else str(error).partition("\n")[0][:200]
 
 

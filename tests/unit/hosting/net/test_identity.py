@@ -168,7 +168,7 @@ def test_a_verdict_holds_until_its_end_or_until_trust_is_loaded_anew(grid: Grid)
     with pytest.raises(CheloniaError):
         cache.identify(side)
     assert verdicts == [], "the remembered chain was refused, so the connection's own chain was judged"
-    assert not cache._known
+    assert not cache._cached
     verdicts[:] = [FOREVER]
     assert cache.identify(side).dn == JANE, "an open connection still has its chain"
 

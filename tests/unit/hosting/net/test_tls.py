@@ -404,7 +404,7 @@ def test_a_listener_sends_one_ticket(grid: Grid) -> None:
 
 def test_a_resumed_session_nobody_remembers_is_told_to_reconnect(grid: Grid) -> None:
     store = grid.server()
-    side = resume(grid, store, store._identities._known.clear)
+    side = resume(grid, store, store._identities._cached.clear)
     error = refusal(lambda: store.identify(side))
     assert error.kind is Kind.UNTRUSTED
     assert "reconnect with a full handshake" in error.cause
