@@ -228,8 +228,8 @@ def own_certificate(request: AdmissionRequest, csr: x509.CertificateSigningReque
         cause = f"it has not the key of the certificate {subject_dn(chain[0])}: hostcert.pem and hostkey.pem must fit"
         raise CheloniaError(Kind.UNTRUSTED, "join", request.host, cause)
     if not is_for(chain[0], request.host):
-        told = ", ".join(names_of(chain[0])) or "nobody"
-        cause = f"its certificate names {told}, not {request.host}: it needs that as subject alternative name"
+        names = ", ".join(names_of(chain[0])) or "nobody"
+        cause = f"its certificate names {names}, not {request.host}: it needs that as subject alternative name"
         raise CheloniaError(Kind.UNTRUSTED, "join", request.host, cause)
     return chain
 

@@ -68,7 +68,7 @@ class Door:
         """Listen until a newcomer has all it needs. Raises: EXPIRED, DENIED, UNTRUSTED (wrong tokens), UNAVAILABLE."""
         try:
             server = await asyncio.start_server(
-                self._meet, host, port, ssl=self._context, limit=LINE_BYTES_MAX, ssl_handshake_timeout=REQUEST_S
+                self._handle, host, port, ssl=self._context, limit=LINE_BYTES_MAX, ssl_handshake_timeout=REQUEST_S
             )
         except OSError as error:
             cause = f"cannot wait there ({error.strerror or error}): does another `cheloniad admit` run on this host?"
@@ -87,7 +87,7 @@ class Door:
             for task in self._inside:
                 task.cancel()
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, from request to close."""
         task = asyncio.current_task()
         assert task is not None, "a connection is served by a task"
@@ -112,12 +112,12 @@ class Door:
             async with asyncio.timeout(REQUEST_S):
                 request = parse_request(await reader.readuntil(b"\n"))
         except asyncio.LimitOverrunError:
-            return await self._say(writer, AdmissionStatus("refused", f"a request has at most {LINE_BYTES_MAX} bytes"))
+            return await self._send(writer, AdmissionStatus("refused", f"a request has at most {LINE_BYTES_MAX} bytes"))
         except CheloniaError as error:
-            return await self._say(writer, AdmissionStatus("refused", error.cause))
+            return await self._send(writer, AdmissionStatus("refused", error.cause))
         if not knows_secret(request, self._secret):
             return await self._turn_away(writer, origin)
-        await self._say(writer, AdmissionStatus("waiting"))
+        await self._send(writer, AdmissionStatus("waiting"))
         async with self._deciding:
             await self._admit(request, origin, reader, writer)
 
@@ -128,11 +128,11 @@ class Door:
         try:
             offer = await self._decide(request, origin)
         except CheloniaError as error:
-            await self._say(writer, AdmissionStatus("refused", error.cause))
+            await self._send(writer, AdmissionStatus("refused", error.cause))
             if error.kind is Kind.DENIED:
                 self._end(error)
             return
-        await self._say(writer, AdmissionStatus("admitted", offer=offer))
+        await self._send(writer, AdmissionStatus("admitted", offer=offer))
         async with asyncio.timeout(RECEIVED_S):
             await reader.readuntil(b"\n")
         self._end(None)
@@ -140,14 +140,14 @@ class Door:
     async def _turn_away(self, writer: asyncio.StreamWriter, origin: str) -> None:
         self._wrong += 1
         log.warning("wrong token from=%s tries=%d", origin, self._wrong)
-        await self._say(
+        await self._send(
             writer, AdmissionStatus("refused", "the token is not that of this `cheloniad admit`: use the newest")
         )
         if self._wrong >= WRONG_TOKENS_MAX:
             cause = f"{self._wrong} wrong tokens, the last from {origin}: somebody is trying; the token is void"
             self._end(CheloniaError(Kind.UNTRUSTED, "admit", cause=cause))
 
-    async def _say(self, writer: asyncio.StreamWriter, answer: AdmissionStatus) -> None:
+    async def _send(self, writer: asyncio.StreamWriter, answer: AdmissionStatus) -> None:
         async with asyncio.timeout(REQUEST_S):
             writer.write(line_of(answer))
             await writer.drain()
@@ -165,7 +165,7 @@ class Knock:
 
     def __init__(self, host: str, port: int, token: AdmissionToken) -> None:
         """Connect. Raises: NETWORK, UNTRUSTED with the cure."""
-        self._where = f"{host}:{port}"
+        self._peer = f"{host}:{port}"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         # No CA could vouch for a certificate that was made a minute ago: the token does, before anything is sent.
@@ -175,18 +175,18 @@ class Knock:
             self._socket = context.wrap_socket(plain, server_hostname=host)
         except OSError as error:
             cause = (
-                f"{self._where} does not answer as it should ({error.strerror or error}): does `cheloniad admit` still "
+                f"{self._peer} does not answer as it should ({error.strerror or error}): does `cheloniad admit` still "
                 "run there, is the address right, does a firewall let it through?"
             )
-            raise CheloniaError(Kind.NETWORK, "join", self._where, cause) from error
-        shown = self._socket.getpeercert(binary_form=True)
-        if not shown or not hmac.compare_digest(pin_of(shown), token.pin):
+            raise CheloniaError(Kind.NETWORK, "join", self._peer, cause) from error
+        cert = self._socket.getpeercert(binary_form=True)
+        if not cert or not hmac.compare_digest(pin_of(cert), token.pin):
             self._socket.close()
             cause = (
                 "what answers there is not the `cheloniad admit` that made this token: it has ended (a token is good "
                 "for one run), or somebody is in between; nothing was sent"
             )
-            raise CheloniaError(Kind.UNTRUSTED, "join", self._where, cause)
+            raise CheloniaError(Kind.UNTRUSTED, "join", self._peer, cause)
         self._file = self._socket.makefile("rb")
 
     def ask(self, request: AdmissionRequest, deadline_s: float, waiting: Callable[[], None]) -> Offer:
@@ -200,7 +200,7 @@ class Knock:
             elif answer.state == "admitted" and answer.offer is not None:
                 return answer.offer
             else:
-                raise CheloniaError(Kind.DENIED, "join", self._where, f"refused: {answer.cause}")
+                raise CheloniaError(Kind.DENIED, "join", self._peer, f"refused: {answer.cause}")
 
     def received(self) -> None:
         """Acknowledge that the offer is stored. Raises: OSError."""
@@ -214,11 +214,11 @@ class Knock:
             line = self._file.readline(LINE_BYTES_MAX)
         except OSError as error:
             raise CheloniaError(
-                Kind.NETWORK, "join", self._where, f"the connection broke: {error}; try again"
+                Kind.NETWORK, "join", self._peer, f"the connection broke: {error}; try again"
             ) from error
         if not line.endswith(b"\n"):
             cause = "the connection ended without an answer: see what `cheloniad admit` says there, and try again"
-            raise CheloniaError(Kind.NETWORK, "join", self._where, cause)
+            raise CheloniaError(Kind.NETWORK, "join", self._peer, cause)
         return line
 
 

@@ -177,8 +177,10 @@ def host_subject(ca: CertificateAuthority, name: str) -> Dn:
 
 def _write(ca: CertificateAuthority, issued: Any, options: argparse.Namespace, cert: Path, key: Path) -> None:
     cert, key = options.cert or cert, options.key or key
-    if ca.trust_dir.is_dir() and (why := load_trust(TlsSettings(ca_dir=ca.trust_dir)).beyond(ca.issued.dn, issued.dn)):
-        raise CheloniaError(Kind.BAD_REQUEST, "certify", issued.dn, f"nobody would accept it: {why}")
+    if ca.trust_dir.is_dir() and (
+        reason := load_trust(TlsSettings(ca_dir=ca.trust_dir)).beyond(ca.issued.dn, issued.dn)
+    ):
+        raise CheloniaError(Kind.BAD_REQUEST, "certify", issued.dn, f"nobody would accept it: {reason}")
     _check_renewal(issued.dn, cert, key)
     issued.write(cert, key)
     print(f"{issued.dn}: {cert} {key}")

@@ -99,8 +99,8 @@ def places_of(options: argparse.Namespace) -> HostPaths:
 def _init(options: argparse.Namespace) -> int:
     places, name = places_of(options), check_host(options.host)
     hosts = tuple(dict.fromkeys((name, *map(check_host, options.others))))
-    if told := host_files.set_up_before(places, name, "init"):
-        print(told)
+    if message := host_files.set_up_before(places, name, "init"):
+        print(message)
         return 0
     _check_range("--port", options.port, 1, 65_535 - REPLICA)
     _check_range("--round-trip-ms", options.round_trip_ms, bounds.ROUND_TRIP_MS, bounds.ROUND_TRIP_MS_MAX)
@@ -115,17 +115,17 @@ def _init(options: argparse.Namespace) -> int:
     host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
     host_files.make_data(places, owner)
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
-    begun = host_files.founded_before(places, owner)
-    known = begun or SystemIds().uuid()
-    cluster = ClusterFacts(known, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
+    founded = host_files.founded_before(places, owner)
+    cluster_id = founded or SystemIds().uuid()
+    cluster = ClusterFacts(cluster_id, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
     host = HostFacts(name, dn, 1, options.domain)
     host_files.check_free_of_shepherd(host, cluster, places, "init")
-    if not begun:
-        host_files.found(places, known, owner)
-        print(f"A-Hash        founded in {places.ahash}, cluster {known}")
+    if not founded:
+        host_files.found(places, cluster_id, owner)
+        print(f"A-Hash        founded in {places.ahash}, cluster {cluster_id}")
     _write_client_settings(hosts, options.port, places.ca_dir)
     host_files.write_configs(host, cluster, places, owner, "init")
-    _tell(hosts)
+    _print_next_steps(hosts)
     return 0
 
 
@@ -239,7 +239,7 @@ def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> Non
     print(f"client        {path} tells `chelonia` where the cluster is")
 
 
-def _tell(hosts: Sequence[str]) -> None:
+def _print_next_steps(hosts: Sequence[str]) -> None:
     name, *others = hosts
     print(f"\n{name} is set up. Next, on this host:\n")
     print(f"    {host_files.START}")

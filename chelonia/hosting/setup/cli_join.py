@@ -67,7 +67,7 @@ from chelonia.hosting.setup.first_config import (
 MINUTES: Final = 60
 """Default lifetime of a token."""
 MINUTES_MAX: Final = 24 * 60
-CAS_TOLD_MAX: Final = 5
+CAS_MAX: Final = 5
 """CAs named to a person; a program gets all."""
 NEW_KEY: Final = KeyKind.P256
 SERVICES: Final = {
@@ -146,11 +146,11 @@ class _Home:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that this one knows, itself first."""
-        known = [self.ahash.id]
+        addresses = [self.ahash.id]
         if self.places.shepherd.exists():
             shepherd = load_config(self.places.shepherd).shepherd
-            known += shepherd.librarians if shepherd is not None else ()
-        return hosts_of(known)
+            addresses += shepherd.librarians if shepherd is not None else ()
+        return hosts_of(addresses)
 
 
 def _admit(options: argparse.Namespace) -> int:
@@ -168,17 +168,17 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
             remote_ahash(link, (home.ahash.id,), RetryLimits()),
             remote_librarian(link, (home.core.librarian.id,), RetryLimits()),
         )
-        teller = _Teller(json=options.json)
-        desk = _Desk(home, ports, name, teller, approve_all=options.yes)
+        reporter = _Reporter(json=options.json)
+        desk = _Desk(home, ports, name, reporter, approve_all=options.yes)
         await desk.look()
         door = Door(desk.secret, desk.decide)
         token = AdmissionToken(door.pin, desk.secret)
         port = home.port + ADMISSION
-        opened = functools.partial(_tell_token, teller, home, name, token, options.minutes)
+        opened = functools.partial(_report_token, reporter, home, name, token, options.minutes)
         await door.run(options.listen, port, options.minutes * 60, opened)
         status = await ports.ahash.status(Call(request_id="admit").strongly())
     named = host_files.name_replicas(home.places.core, _replicas(status))
-    _tell_admitted(teller, home, name, _to_name(home, name, status, named=named))
+    _report_admitted(reporter, home, name, _to_name(home, name, status, named=named))
     return 0
 
 
@@ -198,12 +198,12 @@ def _to_name(home: _Home, name: str, status: AHashStatus, *, named: bool) -> tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
+class _Reporter:
     """Prints for a person, or for a program."""
 
     json: bool
 
-    def tell(self, text: str, event: str, **facts: object) -> None:
+    def report(self, text: str, event: str, **facts: object) -> None:
         """Print the text, or the event with its facts in one line."""
         print(json.dumps({"event": event, **facts}) if self.json else text, flush=True)
 
@@ -248,13 +248,13 @@ def _administrator(home: _Home) -> TlsSettings:
     around = CredentialSurroundings(os.environ, Path.home(), os.getuid())
     credential = find_credential(CredentialFiles(), around, SystemClock().now_ms())
     if credential.dn not in home.core.trust.administrators:
-        known = ", ".join(home.core.trust.administrators)
-        cause = f"you are {credential.dn}; administrators here are: {known}. Set X509_USER_CERT and X509_USER_KEY"
+        names = ", ".join(home.core.trust.administrators)
+        cause = f"you are {credential.dn}; administrators here are: {names}. Set X509_USER_CERT and X509_USER_KEY"
         raise CheloniaError(Kind.DENIED, "admit", cause=cause)
     return credential.settings(TlsSettings(ca_dir=Path(home.core.tls.ca_dir)))
 
 
-def _tell_token(teller: _Teller, home: _Home, name: str, token: AdmissionToken, minutes: int) -> None:
+def _report_token(reporter: _Reporter, home: _Home, name: str, token: AdmissionToken, minutes: int) -> None:
     site, lines = "", []
     if home.ca is None:
         site = " --site-certificate"
@@ -267,10 +267,10 @@ def _tell_token(teller: _Teller, home: _Home, name: str, token: AdmissionToken, 
         f"On {name}, as root, within {minutes} minutes:\n\n    {command}\n",
         "The token is a secret, for this host and this once. Waiting ...",
     ]
-    teller.tell("\n".join(lines), "waiting", host=name, token=str(token), command=command, minutes=minutes)
+    reporter.report("\n".join(lines), "waiting", host=name, token=str(token), command=command, minutes=minutes)
 
 
-def _tell_admitted(teller: _Teller, home: _Home, name: str, to_name: Sequence[str] = ()) -> None:
+def _report_admitted(reporter: _Reporter, home: _Home, name: str, to_name: Sequence[str] = ()) -> None:
     lines = [f"{name} has its certificate and configuration. It starts with: {host_files.START}"]
     librarian = url(name, home.port, "Librarian") if name not in home.hosts else ""
     if librarian:
@@ -287,11 +287,11 @@ def _tell_admitted(teller: _Teller, home: _Home, name: str, to_name: Sequence[st
     if others:
         lines.append(
             f"It trusts one CA, {_own(home.ca)[0] if home.ca else ''}; this host trusts {len(others)} more: "
-            f"{', '.join(others[:CAS_TOLD_MAX])}{', ...' if len(others) > CAS_TOLD_MAX else ''}. Where hosts or users "
+            f"{', '.join(others[:CAS_MAX])}{', ...' if len(others) > CAS_MAX else ''}. Where hosts or users "
             f"have certificates of those, copy their files from {home.core.tls.ca_dir} to {name} before it starts."
         )
     left = {"librarian_to_add": librarian, "cas_to_add": list(others), "replicas_to_name": list(to_name)}
-    teller.tell("\n".join(lines), "admitted", host=name, **left)
+    reporter.report("\n".join(lines), "admitted", host=name, **left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +305,9 @@ class _HomePorts:
 class _Desk:
     """Decides about one host, by `admission`, the administrator and the A-Hash."""
 
-    def __init__(self, home: _Home, ports: _HomePorts, name: str, teller: _Teller, *, approve_all: bool) -> None:
+    def __init__(self, home: _Home, ports: _HomePorts, name: str, reporter: _Reporter, *, approve_all: bool) -> None:
         self._home, self._ahash, self._librarian = home, ports.ahash, ports.librarian
-        self._name, self._teller, self._approve_all = name, teller, approve_all
+        self._name, self._reporter, self._approve_all = name, reporter, approve_all
         self.secret = SystemIds().token(admission.SECRET_BYTES)
 
     async def look(self, dn: Dn | None = None) -> Expected:
@@ -371,13 +371,13 @@ class _Desk:
     async def _approved(self, dn: Dn, fingerprint: str, origin: str) -> None:
         """Ask the administrator to approve, unless all are approved. Raises: DENIED."""
         text = f"\n{self._name} asks to join, from {origin}\n  identity        {dn}\n  key fingerprint {fingerprint}"
-        self._teller.tell(text, "asks", host=self._name, origin=origin, dn=dn, fingerprint=fingerprint)
+        self._reporter.report(text, "asks", host=self._name, origin=origin, dn=dn, fingerprint=fingerprint)
         if self._approve_all:
             return
-        if not self._teller.json:
+        if not self._reporter.json:
             print("Approve if the new host shows the same fingerprint [y/N]: ", end="", flush=True)
-        said = await _line_of_person()
-        if said.strip().lower() not in ("y", "yes"):
+        answer = await _line_of_person()
+        if answer.strip().lower() not in ("y", "yes"):
             raise CheloniaError(Kind.DENIED, "admit", self._name, "the administrator said no")
 
     async def _member(self, expected: Expected) -> AHashStatus:
@@ -420,13 +420,13 @@ class _Desk:
 async def _line_of_person() -> str:
     """Read a line from standard input, without a thread that would outlive the wait."""
     loop = asyncio.get_running_loop()
-    there = asyncio.Event()
+    readable = asyncio.Event()
     try:
-        loop.add_reader(sys.stdin, there.set)
+        loop.add_reader(sys.stdin, readable.set)
     except PermissionError:  # a file: it never makes one wait
         return sys.stdin.readline()
     try:
-        await there.wait()
+        await readable.wait()
     finally:
         loop.remove_reader(sys.stdin)
     return sys.stdin.readline()
@@ -438,20 +438,20 @@ async def _line_of_person() -> str:
 def _join(options: argparse.Namespace) -> int:
     places, name = places_of(options), check_host(options.host)
     host, port = _address(options.door)
-    if told := host_files.set_up_before(places, name, "join"):
-        print(told)
+    if message := host_files.set_up_before(places, name, "join"):
+        print(message)
         return 0
     owner = host_files.account(options.account)
     host_files.check_writable(places)
     host_files.check_resolves(name)
     host_files.check_ports(port - ADMISSION)
     host_files.check_free_of_data(places)
-    token = admission.parse_token(options.token or _asked())
+    token = admission.parse_token(options.token or _read_token())
     issued = _key(places, site=options.site_certificate)
     knock = Knock(host, port, token)
     try:
         request = _request(name, token, issued)
-        offer = knock.ask(request, MINUTES_MAX * 60, lambda: _tell_waiting(request))
+        offer = knock.ask(request, MINUTES_MAX * 60, lambda: _print_waiting(request))
         _settle(offer, issued, HostFacts(name, Dn(offer.dn), offer.replica, options.domain), places, owner)
         knock.received()
     finally:
@@ -469,7 +469,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _asked() -> str:
+def _read_token() -> str:
     if sys.stdin.isatty():
         print("Token: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline()
@@ -489,7 +489,7 @@ def _request(name: str, token: AdmissionToken, issued: Issued) -> AdmissionReque
     return AdmissionRequest(admission.VERSION, token.secret.hex(), name, pem, certificate, SystemClock().now_ms())
 
 
-def _tell_waiting(request: AdmissionRequest) -> None:
+def _print_waiting(request: AdmissionRequest) -> None:
     csr = x509.load_pem_x509_csr(request.csr.encode())
     print(f"key fingerprint {admission.fingerprint(csr)}\nWaiting for the administrator to approve ...", flush=True)
 

@@ -45,7 +45,7 @@ def _accept(options: argparse.Namespace) -> int:
     with locked(root):
         lay_out(root)
         held = sum(1 for _ in (root / "replicas").glob("??/*.record")) + count_committed(root)
-        accepted = accept(_known(root) if held else None, service)
+        accepted = accept(_identity(root) if held else None, service)
         (root / blobs_notes.NAME).unlink(missing_ok=True)  # no earlier note counts: the next start reads the records
         write_identity(root, accepted, segments=bool(numbers(root)))
     host_files.give_back(root, root)
@@ -60,7 +60,7 @@ def accept(found: StoreIdentity | None, service: ServiceId) -> StoreIdentity:
     return replace(found, service=service, cluster="", replaces=True)
 
 
-def _known(root: Path) -> StoreIdentity | None:
+def _identity(root: Path) -> StoreIdentity | None:
     """Return a store's identity; None also for one that cannot be read, for which this command is the cure."""
     try:
         return read_identity(root)

@@ -187,7 +187,7 @@ class DevCluster:
         lock = self._lock()
         places = self.prepare()
         (self._root / "cluster.json").unlink(missing_ok=True)  # until all serve there is nothing to use
-        _tell(
+        _report(
             f"starting {len(places)} processes: {', '.join(place.name for place in places)}; logs: {self._root / 'log'}"
         )
         await self._await_ports(places)
@@ -315,9 +315,9 @@ class DevCluster:
         if not self._file("service-cert").exists():
             issued = ca.issue_host(f"{base}/CN=host/service", NAMES, now)
             issued.write(self._file("service-cert"), self._file("service-key"))
-        for name, who in (("user", "Jane Doe"), ("user2", "Juan Perez"), ("admin", "Dev Admin")):
+        for name, person in (("user", "Jane Doe"), ("user2", "Juan Perez"), ("admin", "Dev Admin")):
             if not self._file(f"{name}-cert").exists():
-                ca.issue_user(f"{base}/CN={who}", now).write(self._file(f"{name}-cert"), self._file(f"{name}-key"))
+                ca.issue_user(f"{base}/CN={person}", now).write(self._file(f"{name}-cert"), self._file(f"{name}-key"))
         self._renew_proxy()
 
     def _renew_proxy(self) -> None:
@@ -473,10 +473,10 @@ class DevCluster:
                 waited += LOOK_S
                 if waited > SILENT_S:
                     waited = 0.0
-                    _tell("not all of them serve yet")
+                    _report("not all of them serve yet")
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"cheloniad dev: {line}\n")
     sys.stderr.flush()
 
@@ -499,8 +499,8 @@ async def _all_serve(link: Link, places: list[DevNode]) -> bool:
 
 def _takes_bytes(node: NodeView) -> bool:
     """Return whether a Shepherd was heard in this run and takes new bytes, or has a lasting reason not to."""
-    heard = node.state == NODE_ALIVE and node.boot > 0
-    return heard and bool(node.accepting or node.drain or node.trouble or not node.free_bytes)
+    alive = node.state == NODE_ALIVE and node.boot > 0
+    return alive and bool(node.accepting or node.drain or node.trouble or not node.free_bytes)
 
 
 def load_issued(cert: Path, key: Path) -> Issued:

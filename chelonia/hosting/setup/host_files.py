@@ -95,12 +95,12 @@ def set_up_before(places: HostPaths, name: str, verb: str) -> str:
 def check_writable(places: HostPaths) -> None:
     """Check that the places can be written. Raises: BAD_CONFIG naming the first directory that cannot."""
     for option, path in (("conf", places.conf), ("grid", places.grid), ("data", places.data)):
-        there = next(each for each in (path, *path.parents) if each.exists())
-        if not there.is_dir():
-            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(there), f"it is no directory: --{option} names another")
-        if not os.access(there, os.W_OK | os.X_OK):
+        base = next(each for each in (path, *path.parents) if each.exists())
+        if not base.is_dir():
+            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(base), f"it is no directory: --{option} names another")
+        if not os.access(base, os.W_OK | os.X_OK):
             cause = f"cannot be written: run this command as root, or name another place with --{option}"
-            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(there), cause)
+            raise CheloniaError(Kind.BAD_CONFIG, "set up", str(base), cause)
 
 
 def check_free_of_data(places: HostPaths) -> None:
@@ -127,8 +127,8 @@ def check_ports(first: int) -> None:
     """Check that the ports of the host's nodes are free. Raises: UNAVAILABLE."""
     taken = [port for port in (first + offset for offset in LISTENING) if not is_free(port)]
     if taken:
-        told = ", ".join(map(str, taken))
-        cause = f"port {told} is taken on this host: stop what listens there, or begin elsewhere with --port"
+        ports = ", ".join(map(str, taken))
+        cause = f"port {ports} is taken on this host: stop what listens there, or begin elsewhere with --port"
         raise CheloniaError(Kind.UNAVAILABLE, "set up", cause=cause)
 
 
@@ -221,18 +221,18 @@ def give(path: Path, owner: Account, *, of_root: bool = False) -> None:
 def give_back(made: Path, place: Path) -> None:
     """Give what root has made for a store to the owner of the store's place, as whom the daemon runs. While nothing is
     there, or root's, that is the owner of the directory above."""
-    there = next((kept for each in (place, place.parent) if each.exists() and (kept := each.lstat()).st_uid), None)
-    if there is not None:
-        give_all(made, Account("", there.st_uid, there.st_gid))
+    status = next((kept for each in (place, place.parent) if each.exists() and (kept := each.lstat()).st_uid), None)
+    if status is not None:
+        give_all(made, Account("", status.st_uid, status.st_gid))
 
 
 def give_all(directory: Path, owner: Account) -> None:
     """Make `owner` the owner of a directory and all that is in it. It changes links themselves, never their targets."""
     if os.geteuid() == 0:
         os.chown(directory, owner.uid, owner.gid, follow_symlinks=False)
-        for _, directories, files, there in os.fwalk(directory):
+        for _, directories, files, descriptor in os.fwalk(directory):
             for name in (*directories, *files):
-                os.chown(name, owner.uid, owner.gid, dir_fd=there, follow_symlinks=False)
+                os.chown(name, owner.uid, owner.gid, dir_fd=descriptor, follow_symlinks=False)
 
 
 def make_directory(path: Path, owner: Account, *, of_root: bool = False) -> None:

@@ -75,7 +75,7 @@ class Admission:
     """`admit` for one host, at the host below `tmp_path/one`."""
 
     def __init__(self, root: Path, group: Group | None = None, *, told_as_json: bool = False) -> None:
-        self.teller = cli_join._Teller(json=told_as_json)
+        self.reporter = cli_join._Reporter(json=told_as_json)
         self.home = cli_join._home(places(root / "one"))
         assert self.home.core.ahash is not None
         (own,) = self.home.core.ahash.replicas
@@ -86,7 +86,7 @@ class Admission:
 
     async def __aenter__(self) -> Admission:
         ports = cli_join._HomePorts(self.group, self.registry)  # type: ignore[arg-type]
-        desk = cli_join._Desk(self.home, ports, NEW, self.teller, approve_all=False)
+        desk = cli_join._Desk(self.home, ports, NEW, self.reporter, approve_all=False)
         door = Door(desk.secret, desk.decide)
         self.port = self.home.port + ADMISSION
         self.token = str(AdmissionToken(door.pin, desk.secret))
@@ -165,7 +165,7 @@ async def test_a_program_may_admit_as_well(
     say(monkeypatch, answer)
     capsys.readouterr()
     async with Admission(tmp_path, told_as_json=True) as admission:
-        cli_join._tell_token(admission.teller, admission.home, NEW, parse_token(admission.token), 60)
+        cli_join._report_token(admission.reporter, admission.home, NEW, parse_token(admission.token), 60)
         [waiting] = map(json.loads, capsys.readouterr().out.splitlines())
         port = f"localhost:{admission.port}"
         command = f"cheloniad join {port} --as {NEW} --token {admission.token}"
@@ -177,7 +177,7 @@ async def test_a_program_may_admit_as_well(
     [fingerprint] = [line.split()[-1] for line in said if line.startswith("key fingerprint")]
     assert (asks["event"], asks["host"], asks["fingerprint"]) == ("asks", NEW, fingerprint)
     assert asks["dn"].endswith(f"/CN=host/{NEW}")
-    cli_join._tell_admitted(admission.teller, admission.home, NEW)
+    cli_join._report_admitted(admission.reporter, admission.home, NEW)
     librarian = f"https://{NEW}:{admission.home.port + 1}/Librarian"
     assert json.loads(capsys.readouterr().out) == {
         "event": "admitted", "host": NEW, "librarian_to_add": librarian, "cas_to_add": [], "replicas_to_name": []
@@ -212,7 +212,7 @@ def test_who_admits_names_the_newcomers_replica_and_says_who_else_has_to(
     assert host_files.name_replicas(path, section.replicas), "again"
     left = cli_join._to_name(home, "x.org", status, named=True)
     assert left == (NEW,)
-    cli_join._tell_admitted(cli_join._Teller(json=False), home, "x.org", left)
+    cli_join._report_admitted(cli_join._Reporter(json=False), home, "x.org", left)
     assert f"`replicas` in {path} of {NEW}" in capsys.readouterr().out
 
 
@@ -237,11 +237,11 @@ def test_a_host_is_said_to_need_the_other_cas_that_are_trusted(
     second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
     publish_to(second, one.ca_dir)
     capsys.readouterr()
-    cli_join._tell_admitted(cli_join._Teller(json=False), cli_join._home(one), NEW)
+    cli_join._report_admitted(cli_join._Reporter(json=False), cli_join._home(one), NEW)
     said = capsys.readouterr().out
     assert "/O=Grid/O=Chelonia/CN=CA 2" in said
     assert f"copy their files from {one.ca_dir}" in said
-    cli_join._tell_admitted(cli_join._Teller(json=True), cli_join._home(one), NEW)
+    cli_join._report_admitted(cli_join._Reporter(json=True), cli_join._home(one), NEW)
     assert json.loads(capsys.readouterr().out)["cas_to_add"] == ["/O=Grid/O=Chelonia/CN=CA 2"]
 
 
@@ -344,8 +344,8 @@ def test_who_has_no_ca_is_told_where_it_may_be(tmp_path: Path, capsys: pytest.Ca
     site(tmp_path)
     home = cli_join._home(places(tmp_path / "one"))
     capsys.readouterr()
-    teller = cli_join._Teller(json=False)
-    cli_join._tell_token(teller, home, NEW, AdmissionToken(b"p" * 16, b"s" * 16), 60)
+    reporter = cli_join._Reporter(json=False)
+    cli_join._report_token(reporter, home, NEW, AdmissionToken(b"p" * 16, b"s" * 16), 60)
     said = capsys.readouterr().out
     assert "run `cheloniad admit` there" in said
     assert said.splitlines()[-3].endswith("--site-certificate")
