@@ -130,10 +130,10 @@ def disk_watch(committing_ms: Callable[[], int]) -> Job:
     return Job("look whether commits return", look, Wait(LOOK_MS))
 
 
-def leave(why: str) -> NoReturn:
+def leave(reason: str) -> NoReturn:
     """Log the reason and end the process at once: an orderly end would never return."""
     threading.Timer(LAST_WORDS_S, os._exit, (1,)).start()
-    _LOG.error("%s", why)
+    _LOG.error("%s", reason)
     os._exit(1)
 
 
@@ -270,7 +270,7 @@ def _cannot_go_on(reason: str) -> None:
     raise CheloniaError(Kind.INTERNAL, "found", cause=reason)
 
 
-def tell(metrics: Metrics, status: AHashStatus) -> None:
+def set_gauges(metrics: Metrics, status: AHashStatus) -> None:
     """Set the gauges of a replica."""
     metrics.gauge("ahash_master", "Whether this replica of the A-Hash is master.", status.role == "master")
     metrics.gauge("ahash_term", "The mastership that this replica holds or follows (0: none).", status.term)
@@ -289,8 +289,8 @@ def tell(metrics: Metrics, status: AHashStatus) -> None:
             metrics.gauge("ahash_pages_checked_seconds", "When all were last checked, Unix time.", seen.ended_ms / 1000)
     lags = {view.replica: view.lag for view in status.replicas if view.lag >= 0}  # known to the master alone
     metrics.gauges("ahash_lag_commits", "Commits a replica has yet to confirm.", "replica", lags)
-    away_s = {view.replica: view.round_trip_ms / 1000 for view in status.replicas if view.round_trip_ms >= 0}
-    metrics.gauges("ahash_round_trip_seconds", "To a replica and back, at least.", "replica", away_s)
+    round_trips_s = {view.replica: view.round_trip_ms / 1000 for view in status.replicas if view.round_trip_ms >= 0}
+    metrics.gauges("ahash_round_trip_seconds", "To a replica and back, at least.", "replica", round_trips_s)
 
 
 def unready(status: AHashStatus) -> None:

@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cheloniad: {error}", file=sys.stderr)
         return USAGE if error.kind in (Kind.BAD_CONFIG, Kind.BAD_REQUEST) else FAILED
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        print(f"cheloniad: {what}{_cure(error)}", file=sys.stderr)
+        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"cheloniad: {message}{_cure(error)}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return FAILED

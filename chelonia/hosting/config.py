@@ -394,13 +394,13 @@ def _replica_problems(section: AHashSection, listeners: Sequence[ListenSection])
             yield bad(f"{where}.port", "a port is a number from 1 to 65535")
         if not entry.dn.startswith("/"):
             yield bad(f"{where}.dn", "a DN starts with /")
-    for what, values in (
+    for key, values in (
         ("id", [str(entry.id) for entry in section.replicas]),
         ("host and port", [f"{entry.host}:{entry.port}" for entry in section.replicas]),
         ("dn", [entry.dn for entry in section.replicas]),
     ):
         if len(set(values)) < len(values):
-            yield bad("ahash.replicas", f"two replicas have the same {what}")
+            yield bad("ahash.replicas", f"two replicas have the same {key}")
     if len(section.replicas) > bounds.REPLICAS_MAX:
         yield bad("ahash.replicas", f"at most {bounds.REPLICAS_MAX} replicas")
     if not section.tuning.get("cluster"):
@@ -560,8 +560,8 @@ class _ConfigReader:
             return None
         self._refuse_unknown(table, items, path)
         hints = typing.get_type_hints(TUNING[section][0])
-        known = {name: value for name, value in table.items() if name in items}
-        return {name: self._value(hints[name], value, f"{path}.{name}") for name, value in known.items()}
+        given = {name: value for name, value in table.items() if name in items}
+        return {name: self._value(hints[name], value, f"{path}.{name}") for name, value in given.items()}
 
     def _refuse_unknown(self, table: Mapping[str, Any], items: Mapping[str, Any], path: str) -> None:
         for name in table:
@@ -625,10 +625,10 @@ def render_key(name: str, value: Any, *, brief: bool) -> list[str]:
 
 
 def _render_tuning(head: str, section: type[Any], given: Mapping[str, Any], brief: bool) -> list[str]:
-    known = settings_keys(section)
+    items = settings_keys(section)
     lines = [
         f"{name} = {_toml(given[name] if name in given else default_of(item))}"
-        for name, item in known.items()
+        for name, item in items.items()
         if name in given or not brief
     ]
     return [head, *lines, ""] if lines else []

@@ -28,7 +28,7 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     """Yield problems with which the node could not start, or reach its files, as far as this host can tell."""
     missing = list(_missing_files(config))
     yield from missing
-    yield from _closed_places(config)
+    yield from _unwritable_paths(config)
     if not any(problem.subject in ("tls.cert", "tls.key") for problem in missing):
         yield from _wrong_key(config, now_ms)
 
@@ -36,12 +36,12 @@ def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
 def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
     """Yield problems that may pass by themselves, or are another host's: a node starts and goes on with them."""
     trust = load_trust(TlsSettings(ca_dir=Path(config.tls.ca_dir)))
-    for why in explain_file(Path(config.tls.cert), trust, now_ms):
+    for reason in explain_file(Path(config.tls.cert), trust, now_ms):
         yield bad(
-            "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {why}"
+            "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {reason}"
         )
     yield from _other_names(config)
-    yield from _lost_names(config)
+    yield from _unresolved_names(config)
 
 
 def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
@@ -61,22 +61,22 @@ def _missing_files(config: NodeConfig) -> Iterator[CheloniaError]:
             )
         ),
     )
-    told = ""
+    last_key = ""
     for key, name, look in looks:
-        if not name or key == told:
+        if not name or key == last_key:
             continue
         try:
             look(Path(name))
         except OSError as error:
-            told = key
+            last_key = key
             cure = ": the account that runs the node has to own it" if isinstance(error, PermissionError) else ""
             yield bad(key, f"{name}: {error.strerror or error}{cure}")
         except CheloniaError as error:
-            told = key
+            last_key = key
             yield bad(key, f"{name}: {error.cause}")
 
 
-def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
+def _unwritable_paths(config: NodeConfig) -> Iterator[CheloniaError]:
     """Yield problems of data directories and log files that this account can neither write nor make."""
     places = [
         (f"{key}.data_dir", section.data_dir) for key in ("ahash", "shepherd") if (section := getattr(config, key))
@@ -84,12 +84,12 @@ def _closed_places(config: NodeConfig) -> Iterator[CheloniaError]:
     for key, name in (*places, ("log.audit_file", config.log.audit_file), ("log.access_file", config.log.access_file)):
         path = Path(name).absolute()
         makes = (path, *path.parents) if key.endswith("dir") else (path, path.parent)  # a log's directory is not made
-        there = next((each for each in makes if os.path.exists(each)), None)
-        if name and there is None:
+        found = next((each for each in makes if os.path.exists(each)), None)
+        if name and found is None:
             yield bad(key, f"{path.parent}: No such file or directory")
-        elif name and there is not None and not os.access(there, os.W_OK if there.is_file() else os.W_OK | os.X_OK):
+        elif name and found is not None and not os.access(found, os.W_OK if found.is_file() else os.W_OK | os.X_OK):
             cause = "the account that runs the node has to own it, and its unit to name it in ReadWritePaths="
-            yield bad(key, f"{there} cannot be written: {cause}")
+            yield bad(key, f"{found} cannot be written: {cause}")
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
@@ -119,14 +119,14 @@ def _other_names(config: NodeConfig) -> Iterator[CheloniaError]:
             yield bad(key, cause)
 
 
-def _lost_names(config: NodeConfig) -> Iterator[CheloniaError]:
+def _unresolved_names(config: NodeConfig) -> Iterator[CheloniaError]:
     """Yield problems of hosts in the configuration's URLs that have no address."""
-    told: set[str] = set()
+    checked: set[str] = set()
     for key, url in urls_of(config):
         host = urlsplit(url).hostname
-        if not host or host in told:
+        if not host or host in checked:
             continue
-        told.add(host)
+        checked.add(host)
         try:
             socket.getaddrinfo(host, None)
         except OSError as error:

@@ -64,18 +64,18 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     logging.setLogRecordFactory(LineRecord)
     logging.getLogger("asyncio").addFilter(_is_of_this_node)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
-    told = settings.access_file or settings.level == "DEBUG"
-    logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if told else logging.WARNING)
+    wanted = settings.access_file or settings.level == "DEBUG"
+    logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if wanted else logging.WARNING)
     for name, path in ((AUDIT_LOGGER, settings.audit_file), (ACCESS_LOGGER, settings.access_file)):
-        apart = logging.getLogger(name)
-        for old in list(apart.handlers):
-            apart.removeHandler(old)
-        apart.propagate = not path
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            logger.removeHandler(old)
+        logger.propagate = not path
         if path:
             # WatchedFileHandler looks before each line and reopens a file that others rotated away.
             file = LinesTogether(Path(path), encoding="utf-8")
             file.setFormatter(formatter)
-            apart.addHandler(file)
+            logger.addHandler(file)
 
 
 def _is_of_this_node(record: logging.LogRecord) -> bool:

@@ -164,10 +164,10 @@ class Metrics:
 
     def healing(self, status: HealStatus) -> None:
         """Set the gauges of healing. A class of exposed files that has emptied shows 0, not its last number."""
-        told = {found.live: found.blobs for found in status.exposed}
-        self._lives.update(told)
+        exposed = {found.live: found.blobs for found in status.exposed}
+        self._lives.update(exposed)
         text = "Files with fewer verified copies than wanted, by copies left."
-        self.gauges("heal_exposed", text, "left", {**dict.fromkeys(self._lives, 0), **told})
+        self.gauges("heal_exposed", text, "left", {**dict.fromkeys(self._lives, 0), **exposed})
         for name, text, value in (
             ("leader", "Whether this Librarian leads repair: its figures are the whole picture.", status.is_leader),
             ("paused", "Whether an administrator has paused healing.", status.control.paused),

@@ -70,12 +70,12 @@ async def _refuses(family: socket.AddressFamily, address: Any) -> bool:
         return False
 
 
-def heartbeats_end(told: Callable[[ServiceId], None]) -> Callable[[HttpRequest, str, Sequence[Any]], None]:
+def heartbeats_end(notify: Callable[[ServiceId], None]) -> Callable[[HttpRequest, str, Sequence[Any]], None]:
     """Return a Librarian door's hook after operations, which announces the end of a connection of heartbeats."""
 
     def done(request: HttpRequest, operation: str, arguments: Sequence[Any]) -> None:
         if operation == "heartbeat":
             beat: Heartbeat = arguments[0]
-            request.when_closed(("heartbeat", beat.shepherd), lambda: told(beat.shepherd))
+            request.when_closed(("heartbeat", beat.shepherd), lambda: notify(beat.shepherd))
 
     return done

@@ -174,7 +174,7 @@ class Node:
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
-    async def _say_goodbye(self) -> None:
+    async def _announce_end(self) -> None:
         """Notify the cluster that this node ends, before it refuses calls."""
         try:
             async with asyncio.timeout(GOODBYE_MS / 1000):
@@ -184,7 +184,7 @@ class Node:
 
     async def _shut_down(self) -> None:
         self._node.readiness.held = "it is stopping"
-        await self._say_goodbye()
+        await self._announce_end()
         deadline = self._node.config.node.stop_deadline_ms
         await asyncio.gather(*(server.stop(deadline) for server in self._servers))
         tasks = [task for task, name in self._node.tasks.items() if name != "ahash"]

@@ -52,16 +52,16 @@ class KeyVerifier:
     """A `Verifier` of signatures that keeps parsed keys and the last valid signatures."""
 
     def __init__(self) -> None:
-        self._right: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
+        self._verified: OrderedDict[tuple[str, bytes, str], None] = OrderedDict()
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
-        asked = (verify_key, message, signature)
-        if asked not in self._right:
+        claim = (verify_key, message, signature)
+        if claim not in self._verified:
             if not _is_right(verify_key, message, signature):
                 return False
-            self._right[asked] = None
-            if len(self._right) > VERIFIED_MAX:
-                self._right.popitem(last=False)
+            self._verified[claim] = None
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
         return True
 
 

@@ -65,12 +65,12 @@ class ChildProcess:
         """Start the process and keep it alive; return when it has ended and shall not start again."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(BACKOFF_MS, BACKOFF_MAX_MS)
-        while not self._told_to_stop():
+        while not self._must_stop():
             started = loop.time()
             code = await self._once()
             lived_ms = (loop.time() - started) * 1000
-            if self._told_to_stop() or not self._restart:
-                level = logging.INFO if self._told_to_stop() else logging.WARNING
+            if self._must_stop() or not self._restart:
+                level = logging.INFO if self._must_stop() else logging.WARNING
                 log.log(level, "ended name=%s code=%d", self.program.name, code)
                 return
             if lived_ms >= STEADY_MS:
@@ -79,7 +79,7 @@ class ChildProcess:
             log.info("died, is started again name=%s code=%d pause_ms=%d", self.program.name, code, pause_ms)
             await asyncio.sleep(pause_ms / 1000)
 
-    def _told_to_stop(self) -> bool:
+    def _must_stop(self) -> bool:
         return self._stopping
 
     async def _once(self) -> int:

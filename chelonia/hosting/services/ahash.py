@@ -22,9 +22,9 @@ from chelonia.hosting.ahash_replica import (
     host_replica,
     leave_group,
     page_scrub,
+    set_gauges,
     settings_of,
     store_settings,
-    tell,
     unready,
 )
 from chelonia.hosting.config import AHashSection
@@ -54,7 +54,7 @@ async def host(node: HostingNode, section: AHashSection) -> None:
 
     async def check() -> None:
         status = await ahash.status(call)
-        tell(node.metrics, status)
+        set_gauges(node.metrics, status)
         node.metrics.gauge("ahash_commits", "Commits of the A-Hash in this generation.", status.position.sequence)
         node.metrics.gauge("ahash_free_bytes", "Space left for the A-Hash.", status.free_bytes)
         node.metrics.gauge("ahash_writable", "Whether this A-Hash takes changes.", status.writable)

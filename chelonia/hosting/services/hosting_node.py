@@ -139,7 +139,7 @@ class HostingNode:
         if self.guarded is not None:
             self.guarded.served(self.clock.monotonic_ms())
 
-    async def persist(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
+    async def persist(self, name: str, start: Callable[[], Awaitable[None]]) -> bool:
         """Start a service, again and again while its errors are retryable; return False when the node stops before."""
         waiting = False
         while not self.stop.is_set():
@@ -150,7 +150,7 @@ class HostingNode:
                 if not error.meaning.retryable:
                     raise
                 if not waiting:
-                    log.info("%s waits to start error=%s", what, error)
+                    log.info("%s waits to start error=%s", name, error)
                 waiting = True
             await self.clock.sleep(START_RETRY_MS)
         return False

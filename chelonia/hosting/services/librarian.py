@@ -26,8 +26,8 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
     tuning = dict(section.tuning)
     admins = node.config.trust.administrators
     tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
-    known = load_record_key(section.record_key_file)
-    settings = LibrarianSettings(bootstrap=trusted(node.config), record_key=known, **tuning)
+    record_key = load_record_key(section.record_key_file)
+    settings = LibrarianSettings(bootstrap=trusted(node.config), record_key=record_key, **tuning)
     neighbours, carrier, strain = HttpNeighbours(node.link), HttpCarrier(node.client), Strain()
     around = (neighbours, carrier, strain, node.metrics.limits)
     world = World(node.directory, KeyVerifier(), node.clock, node.ids, settings, *around)

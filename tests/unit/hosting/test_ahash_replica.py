@@ -22,8 +22,8 @@ from chelonia.hosting.ahash_replica import (
     leave_group,
     outlive_grants,
     page_scrub,
+    set_gauges,
     store_settings,
-    tell,
     unready,
 )
 from chelonia.hosting.config import AHashSection, problems_of
@@ -132,7 +132,7 @@ def test_check_config_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def test_gauges_of_the_scrub_of_pages() -> None:
     metrics = Metrics()
-    tell(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(1_700_000_000_000), 2)))
+    set_gauges(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(1_700_000_000_000), 2)))
     told = (await metrics.expose()).decode()
     for line in (
         "chelonia_ahash_pages 413.0",
@@ -145,7 +145,7 @@ async def test_gauges_of_the_scrub_of_pages() -> None:
 
 async def test_a_scrub_that_has_not_ended_since_the_start_raises_no_alarm() -> None:
     metrics = Metrics()
-    tell(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(0), 0)))
+    set_gauges(metrics, replace(STATUS, pages=PagesSeen(413, 40, Ms(0), 0)))
     told = (await metrics.expose()).decode()
     assert "chelonia_ahash_pages_checked 40.0" in told
     assert "chelonia_ahash_pages_checked_seconds" not in told
@@ -173,7 +173,7 @@ async def test_an_a_hash_tells_of_a_damaged_page_in_its_status_and_serves_on(tmp
 
 async def test_gauges_of_a_master() -> None:
     metrics = Metrics()
-    tell(metrics, STATUS)
+    set_gauges(metrics, STATUS)
     told = (await metrics.expose()).decode()
     for line in (
         "chelonia_ahash_master 1.0",
@@ -190,14 +190,14 @@ async def test_a_replica_that_is_gone_has_no_figures() -> None:
     """Neither one that left the group, nor one that is away, nor the lag of others when it is master no more."""
     metrics = Metrics()
     near, far = (replace(view, round_trip_ms=ms) for view, ms in zip(STATUS.replicas[:2], (2, 40), strict=True))
-    tell(metrics, replace(STATUS, replicas=(near, far)))
+    set_gauges(metrics, replace(STATUS, replicas=(near, far)))
     told = (await metrics.expose()).decode()
     assert f'chelonia_ahash_round_trip_seconds{{replica="{far.replica}"}} 0.04' in told
-    tell(metrics, replace(STATUS, replicas=(near, replace(far, round_trip_ms=-1, lag=-1))))
+    set_gauges(metrics, replace(STATUS, replicas=(near, replace(far, round_trip_ms=-1, lag=-1))))
     told = (await metrics.expose()).decode()
     assert f'replica="{far.replica}"' not in told
     assert f'chelonia_ahash_round_trip_seconds{{replica="{near.replica}"}} 0.002' in told
-    tell(metrics, replace(STATUS, replicas=()))
+    set_gauges(metrics, replace(STATUS, replicas=()))
     assert 'replica="' not in (await metrics.expose()).decode()
 
 
