@@ -99,7 +99,7 @@ async def settled(
     if ask.final is not None:
         ask = await _exchanged(parts, ask, when, entry, shared=shared)
         if ask.versioning == SUSPENDED:
-            await _without_null(parts, ask, ask.place.name)
+            await _drop_older_nulls(parts, ask, ask.place.name)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
@@ -119,10 +119,10 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
                 raise
         entry, is_newest = await _entry_at(parts, ask, final), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
-            ask, waits, is_there = await _elsewhere(parts, ask)
+            ask, waits, is_there = await _locate(parts, ask)
             may_be_gone = when == ANY and not (shared and ask.version)  # it had its key, or one newer took its place
             if not (waits or is_there or may_be_gone):
-                raise _crossed()
+                raise _conflict()
             if not waits:
                 return ask
         try:
@@ -142,14 +142,14 @@ async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
         (answer,) = await apply_all(parts.plain, _makers(ask), (change,))
         if isinstance(answer, Failure) and answer.kind in _RACES:
-            raise _crossed()
+            raise _conflict()
 
 
-def _crossed() -> S3Error:
+def _conflict() -> S3Error:
     return S3Error("ConditionalRequestConflict", "the key was changed while this request was under way: send it again")
 
 
-async def _elsewhere(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
+async def _locate(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
     """Find a version that is not in its place. Returns: the request about it, whether it waits, whether it exists.
 
     A removal of the newest version gives its key to the next; another completion may give it a newer order."""
@@ -168,7 +168,7 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | N
         return
     await apply(parts.plain, _makers(ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
-        await _let_go(parts, ask, ask.place.parent)
+        await _remove_implied(parts, ask, ask.place.parent)
 
 
 def _makers(ask: Ask) -> Call:
@@ -220,14 +220,14 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         await apply(parts.plain, ask.exchange.call, mark)
         try:
             if entry is not None:
-                await _put_aside(parts, here, entry, order)
+                await _demote(parts, here, entry, order)
             else:
-                await _kept_back(parts, here)
+                await _touch_newest(parts, here)
                 if (await seen_to_change(parts, ask))[1] is not None:
                     raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
-                await _without_null(parts, here, f"{mark.place.name}-")
-                await _given_on(parts, here)  # the marker may have been erased by then
+                await _drop_older_nulls(parts, here, f"{mark.place.name}-")
+                await _promote(parts, here)  # the marker may have been erased by then
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_RACES, *_REFUSED):
@@ -238,9 +238,9 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     raise AssertionError("the last try returns or raises")
 
 
-async def _kept_back(parts: S3Parts, ask: Ask) -> None:
+async def _touch_newest(parts: S3Parts, ask: Ask) -> None:
     """Change the newest version: a request that has seen it without a marker, and is about to give it its key
-    (`_brought_back`), finds it changed."""
+    (`_restore`), finds it changed."""
     own = in_own_name(parts, ask)
     each = next((each for each in await kept(parts, own) if not each.removed), None)
     if each is not None:
@@ -251,17 +251,17 @@ async def _kept_back(parts: S3Parts, ask: Ask) -> None:
             raise answer.error(ask.operation)
 
 
-async def _put_aside(parts: S3Parts, ask: Ask, entry: Looked, order: str) -> None:
+async def _demote(parts: S3Parts, ask: Ask, entry: Looked, order: str) -> None:
     """Move the key's version behind the marker of this order; remove the null version, for a null marker."""
     when, call = _pinned(entry.attributes), ask.exchange.call
     if ask.marks or (ask.versioning == SUSPENDED and ask.current == NULL):
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
     await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when, parents=True))
-    await _let_go(parts, ask, ask.place.parent)
+    await _remove_implied(parts, ask, ask.place.parent)
 
 
-async def _let_go(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
+async def _remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """Remove the collection that a move has left, if it is implied."""
     (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(entry, Looked) and entry.attributes.implied:
@@ -274,20 +274,20 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
         here, entry = await seen_to_change(parts, ask, writes=True)
         try:
             if entry is not None and here.current == version:
-                await _current_removed(parts, here, entry)
+                await _remove_current(parts, here, entry)
                 return KeyRemoved(ask.target.key, version)
-            return await _kept_removed(parts, here, entry, version)
+            return await _remove_kept(parts, here, entry, version)
         except CheloniaError as error:
             if error.kind not in _RACES or not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-async def _current_removed(parts: S3Parts, ask: Ask, entry: Looked) -> None:
+async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked) -> None:
     when, call = _pinned(entry.attributes), ask.exchange.call
     newest = await kept(parts, in_own_name(parts, ask), 1)
     if newest and ask.current == NULL:
-        newest = await _but_null(parts, ask, await kept(parts, in_own_name(parts, ask)))
+        newest = await _drop_nulls(parts, ask, await kept(parts, in_own_name(parts, ask)))
     if ask.marks:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:
@@ -297,44 +297,44 @@ async def _current_removed(parts: S3Parts, ask: Ask, entry: Looked) -> None:
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
         if newest:
-            await _given_on(parts, ask)
+            await _promote(parts, ask)
 
 
-async def _kept_removed(parts: S3Parts, ask: Ask, entry: Looked | None, version: str) -> KeyRemoved:
+async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str) -> KeyRemoved:
     older = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(older) if each.version == version), -1)
     if at < 0:
         # It may have its key again by now, or have had it while the others were listed.
-        if await _given_on(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != older:
+        if await _promote(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != older:
             raise _busy(ask)
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
-        older = [*older[: at + 1], *await _but_null(parts, ask, older[at + 1 :])]
+        older = [*older[: at + 1], *await _drop_nulls(parts, ask, older[at + 1 :])]
     if entry is None and at == 0 and older[0].removed and len(older) > 1 and not older[1].removed:
-        await _brought_back(parts, ask, older[1], older[0])
-    await _gone(parts, ask, older[at])
+        await _restore(parts, ask, older[1], older[0])
+    await _erase(parts, ask, older[at])
     if not older[at].removed and (entry is not None or at):
         return KeyRemoved(ask.target.key, version)
     # Newer markers may have gone meanwhile. Or another null version has come to the key, and the one removed was to
     # take its place.
-    if await _given_on(parts, ask) == version == NULL:
+    if await _promote(parts, ask) == version == NULL:
         raise _busy(ask)
     return KeyRemoved(ask.target.key, version, marker=version if older[at].removed else "")
 
 
-async def _given_on(parts: S3Parts, ask: Ask) -> str:
+async def _promote(parts: S3Parts, ask: Ask) -> str:
     """Give the newest version its key, where no version has it and no marker is newer. Others then removed the current
     one and a marker behind it at the same time. Returns: the version that had the key before, "" for none."""
     here, entry = await seen_to_change(parts, ask, writes=True)
     newest = await kept(parts, in_own_name(parts, here), 1)
     if entry is None and newest and not newest[0].removed:
-        await _brought_back(parts, here, newest[0])
+        await _restore(parts, here, newest[0])
     return here.current
 
 
-async def _brought_back(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
+async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
     """Give a version its key again; `marker`: the one about to go. Raises: CONFLICT, when the key was removed anew
-    meanwhile. Then the version stays or, after a removal without `_kept_back`, goes back, overwritten or not."""
+    meanwhile. Then the version stays or, after a removal without `_touch_newest`, goes back, overwritten or not."""
     ask = ask.at(ask.apart) if ask.marks else ask  # a version has bytes: it is no collection
     own, call = in_own_name(parts, ask), ask.exchange.call
 
@@ -365,19 +365,19 @@ def _busy(ask: Ask) -> CheloniaError:
     return CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
 
 
-async def _gone(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
+async def _erase(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
     """Remove a version. Raises: PRECONDITION when another has its place, or none: it may have its key."""
     await apply(parts.plain, ask.exchange.call, Remove(each.place, Removing.KEY, when=When(guid=each.guid)))
 
 
-async def _without_null(parts: S3Parts, ask: Ask, since: str) -> None:
+async def _drop_older_nulls(parts: S3Parts, ask: Ask, since: str) -> None:
     """Remove null versions of a key, from a name among the versions on: only the newest may stay. Those before that
     name wait for the key, or have come since."""
     older = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
-    await _but_null(parts, ask, older, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
+    await _drop_nulls(parts, ask, older, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
 
 
-async def _but_null(
+async def _drop_nulls(
     parts: S3Parts, ask: Ask, older: list[KeptVersion], stay: tuple[Kind, ...] = (Kind.DENIED,)
 ) -> list[KeptVersion]:
     """Remove null versions, of which writes that broke off may have left several; return the others. `stay`: errors
@@ -385,7 +385,7 @@ async def _but_null(
     for each in older:
         try:
             if each.version == NULL:
-                await _gone(parts, ask, each)
+                await _erase(parts, ask, each)
         except CheloniaError as error:
             if error.kind not in stay:
                 raise
