@@ -77,7 +77,7 @@ class Healer:
         self.detecting = Detecting(on, identity.service_id, self._leading)
         rate = Rate()
         self._copies = Copies(on, Copier(records, uploads, identity, world), self._copied, rate)
-        planning = self._planning = Planning(on, self._copies.spared, self._tally)
+        planning = self._planning = Planning(on, self._copies.backing_off, self._tally)
         self._trimming = Trimming(on, planning, self._leading, self._work.blob_at)
         self._notifier = LeaderNotifier(on, self._leading)
         self._renewing = Renewing(on, self._leading)
@@ -172,7 +172,7 @@ class Healer:
         if self._leading.led:
             self._progress.begin(shepherd)
         self._work.unstick()
-        self._copies.heard(shepherd)
+        self._copies.retry(shepherd)
         self._planning.changed()
         self._erasers.wake(shepherd)
         self.life.look_again()

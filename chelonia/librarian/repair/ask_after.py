@@ -22,11 +22,11 @@ _LOG = logging.getLogger(__name__)
 
 async def ask_after(on: LibrarianContext, places: Iterable[Location]) -> None:
     """Have present Shepherds look for these copies; a later survey asks the others."""
-    asked: dict[ServiceId, list[ReferenceId]] = {}
+    by_shepherd: dict[ServiceId, list[ReferenceId]] = {}
     for place in places:
         if on.nodes.present(place.shepherd):
-            asked.setdefault(place.shepherd, []).append(place.reference)
-    await asyncio.gather(*(_ask(on, shepherd, references) for shepherd, references in asked.items()))
+            by_shepherd.setdefault(place.shepherd, []).append(place.reference)
+    await asyncio.gather(*(_ask(on, shepherd, references) for shepherd, references in by_shepherd.items()))
 
 
 async def _ask(on: LibrarianContext, shepherd: ServiceId, references: list[ReferenceId]) -> None:

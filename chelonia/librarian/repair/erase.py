@@ -31,7 +31,7 @@ from chelonia.librarian.metadata.elements import drop, isset, on_version, outbox
 from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransact, Records
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.nodes import NodeTable
-from chelonia.librarian.repair.guard import Sparing
+from chelonia.librarian.repair.guard import Backoffs
 from chelonia.librarian.repair.plan.decide import SURPLUS
 from chelonia.librarian.world import World
 
@@ -53,8 +53,8 @@ class Erasers:
         self._after: dict[ServiceId, str] = {}
         self._found: dict[ServiceId, int] = {}
         pauses = (world.settings.backoff_ms, world.settings.backoff_max_ms)
-        self._sparing = Sparing(*pauses)
-        self._stuck = Sparing(*pauses)
+        self._backoffs = Backoffs(*pauses)
+        self._stuck = Backoffs(*pauses)
         """Of single orders: one that cannot be carried out holds up no other."""
 
     @property
@@ -71,7 +71,7 @@ class Erasers:
     def wake(self, shepherd: ServiceId) -> None:
         """Look at this Shepherd's outbox soon."""
         self._due[shepherd] = Ms(0)
-        self._sparing.worked(shepherd)
+        self._backoffs.worked(shepherd)
 
     async def dispatch(self, now: Ms, lease: Element) -> None:
         """Send one batch to each Shepherd that is present and due."""
@@ -80,7 +80,7 @@ class Erasers:
             for shepherd in self._nodes.table.shepherds()
             if self._nodes.present(shepherd)
             and now >= self._due.get(shepherd, Ms(0))
-            and not self._sparing.spared(shepherd, now)
+            and not self._backoffs.active(shepherd, now)
         ]
         await asyncio.gather(*(self._dispatch_one(shepherd, now, lease) for shepherd in due))
 
@@ -95,21 +95,21 @@ class Erasers:
             self._due[shepherd] = Ms(0)
         if not page.items:
             return
-        blobs = await self._records.get(self._call, [blob_object(blob) for blob in given_up(page.items)])
-        keys, spared = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
-        keys = [key for key in keys if not self._stuck.spared(f"{shepherd} {key}", now)]
+        blobs = await self._records.get(self._call, [blob_object(blob) for blob in surplus_blobs(page.items)])
+        keys, to_relist = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
+        keys = [key for key in keys if not self._stuck.active(f"{shepherd} {key}", now)]
         boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
         position = await self._records.refresh_position(self._call)
         if position.generation != generation:
             self._after[shepherd] = ""
             return
         try:
-            absent = await self._take_back(shepherd, spared, lease)
+            absent = await self._take_back(shepherd, to_relist, lease)
             confirmed = await self._erase(shepherd, keys, position) if keys else []
             self._remember(shepherd, keys, confirmed, now)
         except CheloniaError as error:
             _LOG.info("shepherd %s erases nothing now: %s", shepherd, error)
-            self._sparing.failed(shepherd, now)
+            self._backoffs.failed(shepherd, now)
             self._after[shepherd] = ""
             return
         elements = [lease, *struck_off(shepherd, boot, [*confirmed, *absent])]
@@ -118,31 +118,31 @@ class Erasers:
         if (confirmed or absent) and (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
             self._found[shepherd] -= len(confirmed) + len(absent)
 
-    async def _take_back(self, shepherd: ServiceId, spared: Mapping[str, StoredObject], lease: Element) -> list[str]:
+    async def _take_back(self, shepherd: ServiceId, to_relist: Mapping[str, StoredObject], lease: Element) -> list[str]:
         """List copies again that their Shepherd still has; returns the keys of those that it lacks. These were erased
         before older metadata were restored. Orders wait meanwhile, for they may lie in quarantine."""
-        if not spared:
+        if not to_relist:
             return []
-        asked = tuple((key, outbox_reference(key)) for key in spared)
-        told = self._world.directory.shepherd(shepherd).stat(self._call, asked)
-        outcomes = await within(self._world.clock, self._world.settings.claim_ms, told)
+        queries = tuple((key, outbox_reference(key)) for key in to_relist)
+        stat = self._world.directory.shepherd(shepherd).stat(self._call, queries)
+        outcomes = await within(self._world.clock, self._world.settings.claim_ms, stat)
         for outcome in outcomes:
-            blob = spared.get(outcome.request_id)
+            blob = to_relist.get(outcome.request_id)
             if blob is not None and outcome.found and outcome.state == ReplicaState.ALIVE.value:
                 elements = [lease, *listed_again(shepherd, outcome.request_id, blob)]
                 if (await self._records.attempt(self._call, PlannedTransact(elements))).applied:
                     _LOG.warning("the last copy of %s stays, on %s: its erasure is called off", blob.id, shepherd)
-        return [o.request_id for o in outcomes if o.request_id in spared and not o.found]
+        return [o.request_id for o in outcomes if o.request_id in to_relist and not o.found]
 
     async def _erase(self, shepherd: ServiceId, keys: list[str], position: Position) -> list[str]:
         """Order the erasures; returns the outbox keys that the Shepherd confirmed, or can never confirm."""
         wanted = tuple((key, outbox_reference(key)) for key in keys)
         order = self._world.directory.shepherd(shepherd).delete(self._call, wanted, Authority(position))
         outcomes = await within(self._world.clock, self._world.settings.claim_ms, order)
-        asked = dict.fromkeys(keys)
-        confirmed = [o.request_id for o in outcomes if o.status == DELETED and o.request_id in asked]
+        sent = dict.fromkeys(keys)
+        confirmed = [o.request_id for o in outcomes if o.status == DELETED and o.request_id in sent]
         for outcome in outcomes:
-            if outcome.status == DELETED or outcome.request_id not in asked:
+            if outcome.status == DELETED or outcome.request_id not in sent:
                 continue
             if outcome.kind == Kind.BAD_REQUEST.value:  # no replica can have this name: the order would stay for ever
                 self._world.limits.met("erasures_void", shepherd, "an order was dropped")
@@ -156,12 +156,12 @@ class Erasers:
         """Spare for a while, ever longer, orders that failed, and a Shepherd that erases nothing at all."""
         done = dict.fromkeys(confirmed)
         if keys and not done:
-            self._sparing.failed(shepherd, now)
+            self._backoffs.failed(shepherd, now)
         for key in keys:
             self._stuck.worked(f"{shepherd} {key}") if key in done else self._stuck.failed(f"{shepherd} {key}", now)
 
 
-def given_up(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
+def surplus_blobs(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
     """Return the blobs whose surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
     parted = (value.split(" ") for _, value in orders)
     return tuple(dict.fromkeys(BlobId(blob) for blob, *reason in parted if reason == [SURPLUS]))
@@ -178,7 +178,7 @@ def sorted_out(
     out: list[str] = []
     back: dict[str, StoredObject] = {}
     for key, value in orders:
-        blob = next((blobs[given] for given in given_up([(key, value)]) if given in blobs), None)
+        blob = next((blobs[named] for named in surplus_blobs([(key, value)]) if named in blobs), None)
         if blob is None or not blob.exists:
             out.append(key)
             continue

@@ -46,7 +46,7 @@ COPY_BYTES: Final = 2 * 1024 * 1024
 """Bytes that take about as long as a copy without bytes: measured 9 ms a small copy and 3 to 4 ms per MiB."""
 PRIOR: Final = 1.0
 """Weight of `COPY_BYTES` in the fit, in samples."""
-APART: Final = 64.0
+RATIO_MAX: Final = 64.0
 """Largest ratio between the two costs by that measure: a cost that no sample shows is not taken as free."""
 ROUNDS: Final = 3
 """Rounds of finding outliers: one that is very far off spoils the first fit."""
@@ -79,17 +79,17 @@ class KnownLoss:
     share: float
 
 
-def outlook(seen: KnownLoss) -> tuple[int, int] | None:
+def outlook(loss: KnownLoss) -> tuple[int, int] | None:
     """Return all copies to make and their bytes, unseen blobs taken to be like seen ones; None while too few are seen.
 
     Right after a loss only some of it is counted: a forecast from that alone would be far too short.
     """
-    known = seen.copies + seen.copies_done
-    if seen.unplanned > known or seen.share < SHARE_MIN:
+    counted = loss.copies + loss.copies_done
+    if loss.unplanned > counted or loss.share < SHARE_MIN:
         return None
-    more = round((known + seen.unplanned) / seen.share) - known
-    size = (seen.bytes + seen.bytes_done) / known if known else 0
-    return seen.copies + more, seen.bytes + round(more * size)
+    more = round((counted + loss.unplanned) / loss.share) - counted
+    size = (loss.bytes + loss.bytes_done) / counted if counted else 0
+    return loss.copies + more, loss.bytes + round(more * size)
 
 
 def limited_ms(size: int, bytes_per_s: int, at_once: int) -> int:
@@ -132,28 +132,28 @@ class Rate:
         self._charged = 0.0
         self._charged_at = Ms(0)
         self._waits_from: Ms | None = None
-        self._spare_ms = 0.0
-        self._burst = self._begun = 0
+        self._overhead_ms = 0.0
+        self._burst = self._started = 0
 
     def began(self, copy: ReferenceId, size: int, now: Ms) -> None:
         """Note that a copy begins."""
         self._charge(now)
         if not self._running:
             self._anew(now)
-        self._running[copy] = _Running(size, now, self._charged, self._burst, self._begun)
-        self._begun += 1
+        self._running[copy] = _Running(size, now, self._charged, self._burst, self._started)
+        self._started += 1
 
     def ended(self, copy: ReferenceId, now: Ms, *, copied: bool) -> None:
         """Note that a copy has ended; the cost of a failed one is charged to those around it."""
         self._charge(now)
         sample = self._sample(self._running.pop(copy), now)
         if not copied:
-            self._spare(sample.cost_ms)
+            self._add_overhead(sample.cost_ms)
             return
-        spare = self._spare_ms / (len(self._running) + 1)
-        self._spare_ms -= spare
+        overhead = self._overhead_ms / (len(self._running) + 1)
+        self._overhead_ms -= overhead
         like = self._large if sample.size >= COPY_BYTES else self._small
-        like.append(replace(sample, cost_ms=sample.cost_ms + spare))
+        like.append(replace(sample, cost_ms=sample.cost_ms + overhead))
         self._recent.append((now, sample.size))
         self._forget(now)
 
@@ -201,13 +201,13 @@ class Rate:
         """Begin after an idle time: a new burst, unless it was short."""
         idle = now - self._charged_at
         if not self._burst or idle >= IDLE_MS:
-            self._burst, self._begun, self._spare_ms = self._burst + 1, 0, 0.0
+            self._burst, self._started, self._overhead_ms = self._burst + 1, 0, 0.0
         elif self._waits_from is not None:
-            self._spare(now - self._waits_from)
+            self._add_overhead(now - self._waits_from)
         self._charged_at, self._waits_from = now, None
 
-    def _spare(self, cost_ms: float) -> None:
-        self._spare_ms = min(self._spare_ms + cost_ms, IDLE_MS)
+    def _add_overhead(self, cost_ms: float) -> None:
+        self._overhead_ms = min(self._overhead_ms + cost_ms, IDLE_MS)
 
     def _sample(self, found: _Running, now: Ms) -> _Sample:
         cost = max(self._charged - found.charged_before, 1e-3)
@@ -269,10 +269,10 @@ def _least_squares(points: Sequence[_Point], shape: float) -> tuple[float, float
         at, bt = at + share * cost_ms, bt + more * cost_ms
     determinant = aa * bb - ab * ab
     a, b = (at * bb - bt * ab) / determinant, (aa * bt - ab * at) / determinant
-    if a * APART < b:
-        a = (at + APART * bt) / (aa + 2 * APART * ab + APART * APART * bb)
-        b = a * APART
-    elif b * APART < a:
-        b = (bt + APART * at) / (bb + 2 * APART * ab + APART * APART * aa)
-        a = b * APART
+    if a * RATIO_MAX < b:
+        a = (at + RATIO_MAX * bt) / (aa + 2 * RATIO_MAX * ab + RATIO_MAX * RATIO_MAX * bb)
+        b = a * RATIO_MAX
+    elif b * RATIO_MAX < a:
+        b = (bt + RATIO_MAX * at) / (bb + 2 * RATIO_MAX * ab + RATIO_MAX * RATIO_MAX * aa)
+        a = b * RATIO_MAX
     return a, b

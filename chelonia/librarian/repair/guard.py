@@ -163,7 +163,7 @@ class Slots:
                 del self._busy[shepherd]
 
 
-class Sparing:
+class Backoffs:
     """Shepherds, or single orders, that have failed: left alone for a while, longer with each failure in a row."""
 
     def __init__(self, first_ms: int, max_ms: int) -> None:
@@ -183,10 +183,10 @@ class Sparing:
         """Note a success, or that a Shepherd has been heard anew."""
         self._failing.pop(shepherd, None)
 
-    def spared(self, shepherd: str, now: Ms) -> bool:
+    def active(self, shepherd: str, now: Ms) -> bool:
         """Return whether to leave it alone now."""
-        return self.spared_ms(shepherd, now) > 0
+        return self.remaining_ms(shepherd, now) > 0
 
-    def spared_ms(self, shepherd: str, now: Ms) -> int:
+    def remaining_ms(self, shepherd: str, now: Ms) -> int:
         """Return the milliseconds for which to leave it alone."""
         return max(self._failing[shepherd][1] - now, 0) if shepherd in self._failing else 0

@@ -52,8 +52,8 @@ class LeaderNotifier:
         leader = self._leading.elsewhere
         if not blobs or leader is None:
             return
-        told = leader.consider(self._on.call, blobs)
+        request = leader.consider(self._on.call, blobs)
         try:
-            await within(self._on.world.clock, self._on.settings.lease_ms, told)
+            await within(self._on.world.clock, self._on.settings.lease_ms, request)
         except CheloniaError as error:
             _LOG.info("the leader was not told of %d blobs, its survey will find them: %s", len(blobs), error)

@@ -34,10 +34,10 @@ class Surveying:
 
     async def step(self) -> Next:
         """Survey all blobs once."""
-        settings, begun = self._on.settings, self._on.now
+        settings, start = self._on.settings, self._on.now
         await self._survey()
         self._tally.end()
-        return Wait(max(settings.survey_interval_ms - (self._on.now - begun), settings.tick_ms))
+        return Wait(max(settings.survey_interval_ms - (self._on.now - start), settings.tick_ms))
 
     async def _survey(self) -> None:
         self._tally.begin()

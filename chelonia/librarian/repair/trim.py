@@ -94,12 +94,12 @@ class Trimming:
         unproven = await self._unproven(plans, found)
         going: list[tuple[BlobPlan, StoredObject]] = []
         for plan in plans:
-            stands = repair.vouched(plan, answered - unproven)
-            if stands.removals and not self._guard.take(self._unasked(stands), self._on.now):
+            vouched = repair.vouched(plan, answered - unproven)
+            if vouched.removals and not self._guard.take(self._unasked(vouched), self._on.now):
                 self._hold_back(plan.blob)
-            elif stands.removals:
-                going.append((stands, found[plan.blob]))
-            if len(stands.removals) < len(plan.removals):
+            elif vouched.removals:
+                going.append((vouched, found[plan.blob]))
+            if len(vouched.removals) < len(plan.removals):
                 _LOG.info("blob %s: nothing is removed now, for not all other copies answer", plan.blob)
                 self._again(plan.blob)
         await self._remove_all(going)
@@ -173,25 +173,25 @@ class Trimming:
 
     async def _ask(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
         """The witnesses of these plans that answer, and have what they should."""
-        held: dict[ServiceId, list[tuple[Location, ReplicaFacts]]] = {}
+        copies: dict[ServiceId, list[tuple[Location, ReplicaFacts]]] = {}
         for plan in plans:
             facts = facts_of(blobs[plan.blob])
             for location in plan.witnesses:
-                held.setdefault(location.shepherd, []).append((location, facts))
-        answers = await asyncio.gather(*(self._stat(shepherd, asked) for shepherd, asked in held.items()))
+                copies.setdefault(location.shepherd, []).append((location, facts))
+        answers = await asyncio.gather(*(self._stat(shepherd, batch) for shepherd, batch in copies.items()))
         return frozenset(location for answer in answers for location in answer)
 
-    async def _stat(self, shepherd: ServiceId, held: Sequence[tuple[Location, ReplicaFacts]]) -> list[Location]:
+    async def _stat(self, shepherd: ServiceId, copies: Sequence[tuple[Location, ReplicaFacts]]) -> list[Location]:
         """Those that one Shepherd has whole; none when it is silent for a lease."""
-        asked = tuple((str(number), location.reference) for number, (location, _) in enumerate(held))
-        stat = self._on.world.directory.shepherd(shepherd).stat(self._on.call, asked)
+        queries = tuple((str(number), location.reference) for number, (location, _) in enumerate(copies))
+        stat = self._on.world.directory.shepherd(shepherd).stat(self._on.call, queries)
         try:
             outcomes = await within(self._on.world.clock, self._on.settings.lease_ms, stat)
         except CheloniaError as error:
             _LOG.info("shepherd %s does not answer for its copies: %s", shepherd, error)
             return []
-        said = {outcome.reference: outcome for outcome in outcomes}
-        return [location for location, facts in held if is_whole(said.get(location.reference), facts)]
+        by_reference = {outcome.reference: outcome for outcome in outcomes}
+        return [location for location, facts in copies if is_whole(by_reference.get(location.reference), facts)]
 
 
 def is_whole(outcome: ReplicaStatOutcome | None, facts: ReplicaFacts) -> bool:
@@ -200,5 +200,5 @@ def is_whole(outcome: ReplicaStatOutcome | None, facts: ReplicaFacts) -> bool:
         return False
     if outcome.checksum_type not in CHECKSUM_TYPES:
         return False
-    said = Checksums(**{outcome.checksum_type: outcome.checksum})
-    return outcome.size == facts.size and facts.checksums.agrees(said)
+    reported = Checksums(**{outcome.checksum_type: outcome.checksum})
+    return outcome.size == facts.size and facts.checksums.agrees(reported)

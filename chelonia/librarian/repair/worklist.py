@@ -34,7 +34,7 @@ Danger = tuple[int, int, Ms, BlobId]
 class QueuedBlob:
     """A blob in the queue. `ways`: the copies planned, as (target, sources)."""
 
-    what: Endangered
+    endangered: Endangered
     ways: tuple[tuple[ServiceId, tuple[ServiceId, ...]], ...]
 
 
@@ -146,17 +146,17 @@ class Worklist:
 
     def park(self, waiting: QueuedBlob) -> None:
         """Have a blob wait for a free slot, or leave it to a later page of its round if others are more endangered."""
-        blob = waiting.what.blob
+        blob = waiting.endangered.blob
         self._unqueue(blob)
-        danger = (waiting.what.live, self._generation, waiting.what.created_ms, blob)
+        danger = (waiting.endangered.live, self._generation, waiting.endangered.created_ms, blob)
         if blob not in self._origin:
             if len(self._queue) >= STUCK_MAX:
                 return
         elif self.full:
             worst = self._queue[-1]
-            if danger[0] >= worst[0][0] or worst[1].what.blob not in self._origin:
-                return self._leave(waiting.what)
-            self._leave(worst[1].what)
+            if danger[0] >= worst[0][0] or worst[1].endangered.blob not in self._origin:
+                return self._leave(waiting.endangered)
+            self._leave(worst[1].endangered)
         self._queued[blob] = danger
         insort(self._queue, (danger, waiting), key=itemgetter(0))
         assert len(self._queued) == len(self._queue) <= max(self._queue_max, STUCK_MAX), "each waits once, in bounds"
@@ -175,7 +175,7 @@ class Worklist:
             if len(chosen) < limit and fits(waiting):
                 chosen.append(waiting)
         for waiting in chosen:
-            blob = waiting.what.blob
+            blob = waiting.endangered.blob
             self._unqueue(blob)
             self._let_go[blob] = waiting
             self._dirty[blob] = None
@@ -187,20 +187,20 @@ class Worklist:
 
     def endangered(self, limit: int) -> tuple[Endangered, ...]:
         """Return the first blobs that wait."""
-        return tuple(waiting.what for _, waiting in self._queue[:limit])
+        return tuple(waiting.endangered for _, waiting in self._queue[:limit])
 
     def _unqueue(self, blob: BlobId) -> None:
         danger = self._queued.pop(blob, None)
         if danger is not None:
             _, waiting = self._queue.pop(bisect_left(self._queue, danger, key=itemgetter(0)))
-            assert waiting.what.blob == blob, "the queue is in order: no other blob is lost in its place"
+            assert waiting.endangered.blob == blob, "the queue is in order: no other blob is lost in its place"
         assert len(self._queued) == len(self._queue), "each that waits is found by its blob"
 
-    def _leave(self, what: Endangered) -> None:
-        self._unqueue(what.blob)
-        within, page = self._origin.pop(what.blob)
+    def _leave(self, endangered: Endangered) -> None:
+        self._unqueue(endangered.blob)
+        within, page = self._origin.pop(endangered.blob)
         assert self._rounds[within.shepherd] is within, "a round that comes back to it goes on"
-        within.leave(page, what.live)
+        within.leave(page, endangered.live)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
@@ -282,21 +282,21 @@ class Worklist:
         """Go through a Shepherd at a time."""
         self._at(due, "node", shepherd)
 
-    def _at(self, due: Ms, what: str, key: str) -> None:
+    def _at(self, due: Ms, kind: str, key: str) -> None:
         """Set a timer; one that would ring earlier for the same thing is enough, for it sets the next."""
-        if self._set.get((what, key), due + 1) > due:
-            self._set[(what, key)] = due
-            heapq.heappush(self._timers, (due, what, key))
+        if self._set.get((kind, key), due + 1) > due:
+            self._set[(kind, key)] = due
+            heapq.heappush(self._timers, (due, kind, key))
         assert len(self._set) <= len(self._timers), "whatever is set has a timer that will ring"
 
     def ring(self, now: Ms) -> tuple[ServiceId, ...]:
         """Mark the blobs that are due. Returns the Shepherds to go through now."""
         due_nodes: dict[ServiceId, None] = {}
         while self._timers and self._timers[0][0] <= now:
-            due, what, key = heapq.heappop(self._timers)
-            if self._set.get((what, key)) == due:
-                del self._set[(what, key)]
-            if what == "blob":
+            due, kind, key = heapq.heappop(self._timers)
+            if self._set.get((kind, key)) == due:
+                del self._set[(kind, key)]
+            if kind == "blob":
                 self.mark((BlobId(key),))
             else:
                 due_nodes[ServiceId(key)] = None

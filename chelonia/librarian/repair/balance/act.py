@@ -60,7 +60,7 @@ class Balancing:
         self._count = Pace(bounds.ERASURES_UNASKED_PER_MIN_MAX / MOVES_SHARE / 60)
         self._relief = Relief(2 * (settings.trim_grace_ms + settings.tick_ms))
         self._settled: Shape | None = None
-        self._apart: Places | None = None
+        self._settled_places: Places | None = None
         self._look_ms = Ms(0)
         self._held: dict[ServiceId, HeldDrain] = {}
 
@@ -76,7 +76,7 @@ class Balancing:
         if shape == self._settled and self._on.now < self._look_ms:
             return
         found = balance.sources(nodes, balanced)
-        if balanced.even_out and places != self._apart:
+        if balanced.even_out and places != self._settled_places:
             found = tuple(dict.fromkeys((*found, *(shepherd for shepherd, _ in places))))
         moved = waiting = 0
         self._held = {shepherd: held for shepherd, held in self._held.items() if shepherd in found}
@@ -86,14 +86,14 @@ class Balancing:
         if not self._leads():
             return  # an unfinished look finds nothing quiet
         if not moved and not waiting:
-            self._apart = places
+            self._settled_places = places
         soon = moved or waiting or any(node.draining for node in nodes.health.values())
         pause = self._on.settings.backoff_max_ms if soon else self._on.settings.survey_interval_ms
         self._settled, self._look_ms = shape, Ms(self._on.now + pause)
 
     def leave(self) -> None:
         """Drop the findings: another Librarian leads, and makes its own."""
-        self._settled = self._apart = None
+        self._settled = self._settled_places = None
         self._held.clear()
 
     async def _leave(self, shepherd: ServiceId) -> tuple[int, int]:

@@ -94,10 +94,10 @@ def move(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds, balance: Bala
     if not (own.draining or balance.even_out):
         return None
     others = tuple(home for home in homes if home != worst.shepherd)
-    held = tuple(dict.fromkeys(replica.location.shepherd for replica in blob.replicas))
-    demand = Demand(1, blob.size, holders=others, exclude=held)
+    occupied = tuple(dict.fromkeys(replica.location.shepherd for replica in blob.replicas))
+    demand = Demand(1, blob.size, holders=others, exclude=occupied)
     for target in nodes.fleet.choose(demand, Chance(blob).uniform):
-        assert target not in held, "two copies on one Shepherd are one"
+        assert target not in occupied, "two copies on one Shepherd are one"
         if own.draining or _better(worst.shepherd, target, others, nodes, balance):
             back = not own.draining and _better(target, worst.shepherd, others, nodes, balance)
             assert not back, "a move and its reverse are never both wanted"

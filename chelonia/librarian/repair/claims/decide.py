@@ -57,19 +57,19 @@ class Arrivals:
         self._claim_ms = claim_ms
         self._marks: dict[Location, _Mark] = {}
 
-    def due(self, told: Mapping[Location, Arriving], rate: float, now: Ms) -> dict[Location, Arriving]:
-        """Return the copies that have earned a renewal, in order of `told`; each stays due until it is `written`.
+    def due(self, arriving: Mapping[Location, Arriving], rate: float, now: Ms) -> dict[Location, Arriving]:
+        """Return the copies that have earned a renewal, in order of `arriving`; each stays due until it is `written`.
 
         Args:
-            told: the copies that Shepherds take, by their last heartbeats.
+            arriving: the copies that Shepherds take, by their last heartbeats.
             rate: bytes a second, from `rate_min`.
             now: monotonic milliseconds.
         """
         kept = {place: mark for place, mark in self._marks.items() if now - mark.since_ms < self._claim_ms}
-        looked = {place: self._looked(self._marks.get(place), copy.here, rate, now) for place, copy in told.items()}
+        looked = {place: self._looked(self._marks.get(place), copy.here, rate, now) for place, copy in arriving.items()}
         self._marks = {**kept, **looked}
         assert all(mark.since_ms <= now for mark in looked.values()), "nothing arrived later than now"
-        return {place: copy for place, copy in told.items() if looked[place].due}
+        return {place: copy for place, copy in arriving.items() if looked[place].due}
 
     def written(self, place: Location) -> None:
         """Note that a due renewal was written, or cannot be."""
@@ -99,8 +99,8 @@ def renewal(blob: StoredObject, place: Location, here: int, span: tuple[Ms, Ms],
     key, creating, (now, until) = str(place), ReplicaState.CREATING.value, span
     assert now < until, "a claim is renewed for some time"
     claim, size = blob.value("claims", key), blob.value("blob", "size")
-    stands = blob.value("locations", key) == creating and claim.isdecimal() and claim != GIVEN_UP
-    if not stands or not size.isdecimal() or not 0 <= here <= int(size):
+    is_active = blob.value("locations", key) == creating and claim.isdecimal() and claim != GIVEN_UP
+    if not is_active or not size.isdecimal() or not 0 <= here <= int(size):
         return None
     if not anyhow and not now < int(claim) <= until:
         return None

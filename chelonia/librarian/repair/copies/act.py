@@ -95,7 +95,7 @@ class Copier:
         try:
             turl = await within(self._world.clock, self._world.settings.claim_ms, self._place(job))
         except CheloniaError as error:
-            return await self._give_up(job, job.target.shepherd, error, begun=False)
+            return await self._give_up(job, job.target.shepherd, error, started=False)
         try:
             receipt = await self._while_claimed(job, self._push(job, turl))
         except CheloniaError as error:
@@ -169,10 +169,10 @@ class Copier:
             _LOG.info("blob %s at %s: creating -> alive", blob_of(job.blob), key)
             await self._uploads.receipt_audit.written((receipt,))
 
-    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError, *, begun: bool = True) -> HeldUp:
+    async def _give_up(self, job: CopyJob, blame: ServiceId, error: CheloniaError, *, started: bool = True) -> HeldUp:
         """Take the claim back, or let it expire now where the copy may go on; the planner decides anew."""
         _LOG.info("copy of %s from %s to %s is given up: %s", blob_of(job.blob), job.source, job.target, error)
-        elements = job.expired() if begun and error.kind in _UNKNOWN else job.unclaim()
+        elements = job.expired() if started and error.kind in _UNKNOWN else job.unclaim()
         await self._records.attempt(self._call, PlannedTransact(elements))
         return HeldUp(blame, error.kind in (Kind.BUSY, Kind.EXISTS))  # it has the copy, or takes it, of another order
 

@@ -21,7 +21,7 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata.blobs import blob_of, facts_of
 from chelonia.librarian.repair.copies.act import Copier, CopyJob
 from chelonia.librarian.repair.forecast import Rate
-from chelonia.librarian.repair.guard import Flow, Slots, Sparing, Throttle
+from chelonia.librarian.repair.guard import Backoffs, Flow, Slots, Throttle
 from chelonia.librarian.repair.plan.decide import BlobPlan, Copy
 from chelonia.librarian.repair.worklist import QueuedBlob
 
@@ -48,8 +48,8 @@ class Copies:
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
-        self._backoff = Sparing(settings.backoff_ms, settings.backoff_max_ms)
-        self._busy = Sparing(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
+        self._backoff = Backoffs(settings.backoff_ms, settings.backoff_max_ms)
+        self._busy = Backoffs(settings.backoff_ms, settings.backoff_ms << BUSY_DOUBLINGS)
         self._running: dict[ReferenceId, tuple[CopyJob, asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:
@@ -66,13 +66,13 @@ class Copies:
         """The Shepherds that copies can come from and go to."""
         return tuple(shepherd for shepherd in self._on.nodes.table.shepherds() if self._on.nodes.present(shepherd))
 
-    def spared(self, shepherd: ServiceId) -> bool:
+    def backing_off(self, shepherd: ServiceId) -> bool:
         """Return whether a Shepherd has just failed and is left alone."""
-        return self._backoff.spared(shepherd, self._on.now)
+        return self._backoff.active(shepherd, self._on.now)
 
-    def spared_ms(self) -> int:
+    def retry_in_ms(self) -> int:
         """Return the milliseconds until the first present Shepherd left alone is tried again; 0 when there is none."""
-        left = (self._backoff.spared_ms(shepherd, self._on.now) for shepherd in self.ends)
+        left = (self._backoff.remaining_ms(shepherd, self._on.now) for shepherd in self.ends)
         return min(filter(None, left), default=0)
 
     def steer(self, control: HealControl) -> None:
@@ -81,7 +81,7 @@ class Copies:
         self._slots.per_node_max = control.copies_per_node
         self._sent.bytes_per_s_max = self._taken.bytes_per_s_max = control.bytes_per_s
 
-    def heard(self, shepherd: ServiceId) -> None:
+    def retry(self, shepherd: ServiceId) -> None:
         """Try a Shepherd again that has been heard anew."""
         self._worked(shepherd)
 
@@ -149,13 +149,13 @@ class Copies:
         return next((s for s in copy.sources if self._gives(s.shepherd)), None)
 
     def _gives(self, shepherd: ServiceId) -> bool:
-        return self._free(shepherd) and self._sent.free(shepherd, self._on.now) and not self.spared(shepherd)
+        return self._free(shepherd) and self._sent.free(shepherd, self._on.now) and not self.backing_off(shepherd)
 
     def _takes(self, shepherd: ServiceId) -> bool:
         return self._free(shepherd) and self._taken.free(shepherd, self._on.now)
 
     def _free(self, shepherd: ServiceId) -> bool:
-        return self._slots.free(shepherd) and not self.paused and not self._busy.spared(shepherd, self._on.now)
+        return self._slots.free(shepherd) and not self.paused and not self._busy.active(shepherd, self._on.now)
 
     def _worked(self, *shepherds: ServiceId) -> None:
         for shepherd in shepherds:

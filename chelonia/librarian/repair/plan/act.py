@@ -133,7 +133,7 @@ class Repairing:
         if plan.short and self._work.stick(plan.blob):
             settings = self._on.settings
             # A spared Shepherd may be the place that it lacks; the planner sees it again at the next tick.
-            pause = self._copies.spared_ms() or settings.backoff_max_ms
+            pause = self._copies.retry_in_ms() or settings.backoff_max_ms
             self._work.blob_at(Ms(self._on.now + pause + settings.tick_ms), plan.blob)
         if plan.revisit_ms:
             self._work.blob_at(Ms(self._on.now + plan.revisit_ms - self._on.wall), plan.blob)

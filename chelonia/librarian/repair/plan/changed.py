@@ -46,14 +46,14 @@ def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], 
     places = [e for e in own if e.section == "locations"]
     nodes = [health.get(shepherd) for shepherd in {parse_location(e.property).shepherd for e in places}]
     well = all(n is not None and n.present and n.steady and n.proven and not n.draining for n in nodes)
-    apart = well and len(nodes) == len(places) and all(e.value == ReplicaState.ALIVE.value for e in places)
-    return apart and (len(nodes) == wanted or (part and PART_COPIES <= len(nodes) < wanted))
+    is_spread = well and len(nodes) == len(places) and all(e.value == ReplicaState.ALIVE.value for e in places)
+    return is_spread and (len(nodes) == wanted or (part and PART_COPIES <= len(nodes) < wanted))
 
 
 def _laid(elements: Sequence[Element]) -> list[BlobId]:
     """The parts whose bytes belong to a file from now on (`parts.decide.lay_page`)."""
     checks = [each for each in elements if each.change is ChangeType.CHECK]
-    asked = {(condition.section, condition.property) for each in checks for condition in each.conditions}
-    if ("content", "order") not in asked:
+    properties = {(condition.section, condition.property) for each in checks for condition in each.conditions}
+    if ("content", "order") not in properties:
         return []
     return [BlobId(each.property) for each in elements if each.section == "named" and each.value not in ("", "0")]

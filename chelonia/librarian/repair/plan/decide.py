@@ -208,9 +208,9 @@ def vouched(plan: BlobPlan, answered: Container[Location]) -> BlobPlan:
     assert plan.witnesses or not plan.removals, "what is removed rests on a verified copy"
     sure = {location.shepherd for location in plan.witnesses if location in answered}
     enough = len(sure) >= max(plan.wanted, 1)
-    stand = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
-    assert sure or not stand, "nothing goes for copies of which none has answered"
-    return replace(plan, copies=(), marks=(), removals=stand)
+    confirmed = tuple(r for r in plan.removals if enough or (sure and r.reason == EXPIRED))
+    assert sure or not confirmed, "nothing goes for copies of which none has answered"
+    return replace(plan, copies=(), marks=(), removals=confirmed)
 
 
 def view_of(stored: StoredObject) -> BlobView:
@@ -242,7 +242,7 @@ def plan_blob(blob: BlobView, nodes: ApprovedShepherds, policy: RepairPolicy, no
     recalled = _recalled(blob, count, nodes, missing)
     missing -= len(recalled)
     copies = _copies(blob, count, nodes, missing) if missing > 0 else ()
-    removals, stalled = _given_up(count)
+    removals, stalled = _expired(count)
     marks = [SetState(replica.location, _S.ALIVE) for replica in recalled] + stalled
     if len(_nodes(count.sure)) >= max(blob.wanted, 1):
         removals += [Removal(r.location, r.state.value) for r in count.broken if policy.ripe(r.since_ms, now)]
@@ -276,9 +276,9 @@ def _check_plan(planned: BlobPlan, blob: BlobView) -> None:
     leaving = {removal.location for removal in planned.removals}
     if planned.copies:
         targets = [copy.target for copy in planned.copies]
-        held = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
+        occupied = {replica.location.shepherd for replica in blob.replicas if replica.state in PROVEN}
         assert len({*targets}) == len(targets), "one copy on a Shepherd"
-        assert held.isdisjoint(targets), "no copy where there is one"
+        assert occupied.isdisjoint(targets), "no copy where there is one"
     if leaving:
         assert planned.witnesses, "what is removed rests on a verified copy"
         assert leaving.isdisjoint(planned.witnesses), "what a removal rests on stays"
@@ -425,7 +425,7 @@ def _copies(blob: BlobView, count: _Count, nodes: ApprovedShepherds, missing: in
     return tuple(Copy(turned, target) for target in nodes.fleet.choose(demand, chance.uniform))
 
 
-def _given_up(count: _Count) -> tuple[list[Removal], list[SetState]]:
+def _expired(count: _Count) -> tuple[list[Removal], list[SetState]]:
     """Expired claims. They are removed while a verified copy certainly exists, and kept as `stalled` when none does,
     for those bytes may be the last. While that is uncertain they stay as they are."""
     if count.secure:

@@ -23,20 +23,20 @@ from chelonia.librarian.repair.tally import RepairTally
 
 _LOG = logging.getLogger(__name__)
 
-UNREADABLE_TOLD_MAX: Final = 1000
+UNREADABLE_LOGGED_MAX: Final = 1000
 """Unreadable records that are logged, each once, at most: fsck finds them all."""
 
-Spared = Callable[[ServiceId], bool]
+BackingOff = Callable[[ServiceId], bool]
 """Returns whether a Shepherd has just failed: it takes no copies for a while."""
 
 
 class Planning:
     """Makes plans and keeps the tally of their findings."""
 
-    def __init__(self, context: LibrarianContext, spared: Spared, tally: RepairTally) -> None:
+    def __init__(self, context: LibrarianContext, backing_off: BackingOff, tally: RepairTally) -> None:
         settings = context.settings
         self._on = context
-        self._spared = spared
+        self._backing_off = backing_off
         self._tally = tally
         self._policy = RepairPolicy(settings.repair_delay_ms, settings.trim_grace_ms, settings.claim_ms)
         self._nodes = ApprovedShepherds.of({})
@@ -70,7 +70,7 @@ class Planning:
                 if view.replicas:
                     yield view
             except (CheloniaError, ValueError) as error:
-                if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_TOLD_MAX:
+                if stored.version != self._unreadable.get(stored.id) and len(self._unreadable) < UNREADABLE_LOGGED_MAX:
                     self._unreadable[stored.id] = stored.version
                     _LOG.error("%s is not healed, it cannot be read (see `chelonia admin fsck`): %s", stored.id, error)
 
@@ -100,7 +100,7 @@ class Planning:
         nodes, out = self._on.nodes, {}
         unsteady = nodes.table.unsteady(self._on.now)
         for view in nodes.views():
-            fit = view.accepting and not self._spared(view.shepherd)
+            fit = view.accepting and not self._backing_off(view.shepherd)
             present, proven = nodes.present(view.shepherd), nodes.proven(view.shepherd)
             steady = view.shepherd not in unsteady
             seen = view if fit == view.accepting else replace(view, accepting=fit)

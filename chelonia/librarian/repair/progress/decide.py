@@ -44,7 +44,7 @@ class RepairRound:
         self.kept = kept
         self.after = after
         self.read = after == END
-        self._begun = _position(after)
+        self._start = _position(after)
         self._whole = self.read
         self._until = END
         self._stuck: str | None = None
@@ -121,7 +121,7 @@ class RepairRound:
     @property
     def share(self) -> float:
         """Share that has been read once, 0 to 1, by place: references are random."""
-        return 1.0 if self._whole else (_position(self.after) - self._begun) / (1 - self._begun)
+        return 1.0 if self._whole else (_position(self.after) - self._start) / (1 - self._start)
 
     @property
     def cursor(self) -> NodeCursor:

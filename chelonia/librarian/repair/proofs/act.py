@@ -38,17 +38,17 @@ class Proving:
     async def proven(self, plans: Sequence[BlobPlan], blobs: Mapping[BlobId, StoredObject]) -> frozenset[Location]:
         """Return the copies of these plans that have proven themselves."""
         nonce = self._on.world.ids.token(NONCE_BYTES).hex()
-        held: dict[ServiceId, list[Question]] = {}
+        questions: dict[ServiceId, list[Question]] = {}
         for plan in plans:
             spans = proofs.spans(facts_of(blobs[plan.blob]).size, self._on.world.ids.uniform)
-            for location in proofs.asked(plan):
-                held.setdefault(location.shepherd, []).append(Question(location.reference, spans))
-        answers = await asyncio.gather(*(self._ask(shepherd, nonce, asked) for shepherd, asked in held.items()))
-        said = {location: digest for answer in answers for location, digest in answer.items()}
+            for location in proofs.questioned(plan):
+                questions.setdefault(location.shepherd, []).append(Question(location.reference, spans))
+        answers = await asyncio.gather(*(self._ask(shepherd, nonce, batch) for shepherd, batch in questions.items()))
+        digests = {location: digest for answer in answers for location, digest in answer.items()}
         sure: set[Location] = set()
         odd: dict[ServiceId, list[ReferenceId]] = {}
         for plan in plans:
-            own = {location: said.get(location, "") for location in proofs.asked(plan)}
+            own = {location: digests.get(location, "") for location in proofs.questioned(plan)}
             agreed = proofs.agreed(own)
             sure |= agreed
             for location in (location for location, digest in own.items() if digest and location not in agreed):
@@ -56,12 +56,12 @@ class Proving:
         await asyncio.gather(*(self._doubt(shepherd, references) for shepherd, references in odd.items()))
         return frozenset(sure)
 
-    async def _ask(self, shepherd: ServiceId, nonce: str, asked: Sequence[Question]) -> dict[Location, str]:
+    async def _ask(self, shepherd: ServiceId, nonce: str, questions: Sequence[Question]) -> dict[Location, str]:
         """The answers of one Shepherd, {} when it gives none."""
         port, found = self._on.world.directory.shepherd(shepherd), dict[Location, str]()
         try:
-            for start in range(0, len(asked), bounds.PROOF_QUESTIONS_MAX):
-                part = tuple(asked[start : start + bounds.PROOF_QUESTIONS_MAX])
+            for start in range(0, len(questions), bounds.PROOF_QUESTIONS_MAX):
+                part = tuple(questions[start : start + bounds.PROOF_QUESTIONS_MAX])
                 answer = await within(self._on.world.clock, PROVE_MS, port.prove(self._on.call, Challenge(nonce, part)))
                 for question, digest in zip(part, answer, strict=False):
                     found[Location(shepherd, question.reference)] = digest

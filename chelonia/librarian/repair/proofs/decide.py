@@ -21,7 +21,7 @@ def needed(plan: BlobPlan) -> bool:
     return any(removal.reason == SURPLUS for removal in plan.removals)
 
 
-def asked(plan: BlobPlan) -> tuple[Location, ...]:
+def questioned(plan: BlobPlan) -> tuple[Location, ...]:
     """Return the copies that answer for each other: those that stay, and the good ones that go."""
     out = (*plan.witnesses, *(removal.location for removal in plan.removals if removal.reason == SURPLUS))
     assert len({*out}) == len(out), "nobody answers twice: what goes does not vouch for itself"

@@ -11,7 +11,7 @@ from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import Arriving
 from chelonia.core.timing.pacing import Pace
 from chelonia.librarian.repair.claims.decide import Arrivals
-from chelonia.librarian.repair.guard import MINUTE_MS, Flow, RateGuard, Relief, Slots, Sparing, Throttle
+from chelonia.librarian.repair.guard import MINUTE_MS, Backoffs, Flow, RateGuard, Relief, Slots, Throttle
 from chelonia.librarian.repair.plan.decide import BlobPlan
 from chelonia.librarian.repair.tally import RepairTally
 from chelonia.librarian.repair.worklist import QueuedBlob, Worklist
@@ -199,16 +199,16 @@ def test_slots_keep_to_what_a_shepherd_bears_itself() -> None:
 
 
 def test_backoff_doubles_to_its_limit_and_forgets_on_success() -> None:
-    backoff = Sparing(100, 350)
+    backoff = Backoffs(100, 350)
     now, pauses = Ms(0), []
     for _ in range(4):
         until = backoff.failed(A, now)
         pauses.append(until - now)
-        assert backoff.spared(A, Ms(until - 1))
-        assert not backoff.spared(A, until)
+        assert backoff.active(A, Ms(until - 1))
+        assert not backoff.active(A, until)
         now = until
     assert pauses == [100, 200, 350, 350]
-    assert not backoff.spared(B, now)
+    assert not backoff.active(B, now)
     backoff.worked(A)
     assert backoff.failed(A, now) - now == 100
 

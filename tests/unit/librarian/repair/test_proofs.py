@@ -68,7 +68,7 @@ def test_only_good_copies_that_go_need_proofs() -> None:
     assert not proofs.needed(replace(plan, removals=(damaged,)))
     both = replace(plan, removals=(damaged, surplus))
     assert proofs.needed(both)
-    assert proofs.asked(both) == (place(1), place(2), place(4))
+    assert proofs.questioned(both) == (place(1), place(2), place(4))
 
 
 def honest_copies_left(wanted: int) -> int:
