@@ -311,7 +311,7 @@ class LibrarianService:
     keep_access_key = _in(lambda parts: parts.keys.keep)
     drop_access_key = _in(lambda parts: parts.keys.drop)
 
-    quotas = _in(lambda parts: parts.names.quotas.told)
+    quotas = _in(lambda parts: parts.names.quotas.listed)
     set_quota = _in(lambda parts: parts.names.quotas.set)
     recount_quotas = _in(lambda parts: parts.names.quotas.recount)
 

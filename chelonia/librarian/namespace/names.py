@@ -61,7 +61,7 @@ from chelonia.librarian.metadata.records import Items, PlannedTransact, Records
 from chelonia.librarian.namespace import summaries, trash, tree, view
 from chelonia.librarian.namespace.parts.decide import Opened, give_up
 from chelonia.librarian.namespace.quotas.act import Quotas, ancestors
-from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
+from chelonia.librarian.namespace.tree import MoveView, Removable, Slot
 from chelonia.librarian.world import World
 
 SWEEP_PAGE = 500
@@ -118,9 +118,9 @@ class Names:
 
     async def below(self, call: Call, ask: Below) -> BelowPage:
         """Return a page of what is below a collection, in byte order of path."""
-        asked = replace(ask, start=entry_id(Guid(ask.start)), needed=view.stored_filter(ask.needed))
+        query = replace(ask, start=entry_id(Guid(ask.start)), needed=view.stored_filter(ask.needed))
         page, top = await asyncio.gather(
-            self._records.below(call, asked), self._records.one(call, asked.start, tree.ENTRY)
+            self._records.below(call, query), self._records.one(call, query.start, tree.ENTRY)
         )
         if not tree.visible(top):
             raise CheloniaError(Kind.NOT_FOUND, "below", ask.start, "no such collection")
@@ -137,19 +137,19 @@ class Names:
     ) -> tuple[StoredObject, ...]:
         """Views of entries; reads their blobs, but `linked` ones, in one call and only for a filter with locations."""
         blobs = dict(linked)
-        shown: dict[ObjectId, tuple[BlobId, ...]] = {}
+        named: dict[ObjectId, tuple[BlobId, ...]] = {}
         if view.asks_locations(needed):
             files = [entry for entry in entries if tree.type_of(entry) == TYPE_FILE]
-            shown = {file.id: await self._blobs_shown(call, file) for file in files}
-            ids = [blob_object(blob) for some in shown.values() for blob in some]
+            named = {file.id: await self._blobs_shown(call, file) for file in files}
+            ids = [blob_object(blob) for some in named.values() for blob in some]
             more = [blob for blob in ids if blob not in blobs]
             found = await self._records.get(call, more, view.BLOBS_LINKED.needed)
             blobs |= dict(zip(more, found, strict=True))
-        done, asked, present = dict[int, StoredObject](), view.asked(needed), cache(self._present)
+        done, requested, present = dict[int, StoredObject](), view.requested(needed), cache(self._present)
         for entry in entries:
             if id(entry) not in done:  # several walks may end at one entry
-                own = [blobs[blob] for blob in map(blob_object, shown.get(entry.id, ()))]
-                done[id(entry)] = view.shown(entry, asked, view.weakest_locations(own, present))
+                own = [blobs[blob] for blob in map(blob_object, named.get(entry.id, ()))]
+                done[id(entry)] = view.shown(entry, requested, view.weakest_locations(own, present))
         return tuple([done[id(entry)] for entry in entries])
 
     async def _blobs_shown(self, call: Call, file: StoredObject) -> tuple[BlobId, ...]:
@@ -209,9 +209,9 @@ class Names:
 
         async def build(first: bool) -> PlannedTransact:
             child = await self._records.one(call, entry_id(request.child))
-            doomed = await self._doomed(call, child, ((request.parent, request.name),), presumed=first)
+            removable = await self._removable(call, child, ((request.parent, request.name),), presumed=first)
             draft = await self.draft(
-                call, tree.unlink(request, doomed, self._now(), self._keep_ms), request.child, child
+                call, tree.unlink(request, removable, self._now(), self._keep_ms), request.child, child
             )
             if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
                 await self._emptied(call, child)
@@ -221,10 +221,10 @@ class Names:
 
     async def unlink_all(self, call: Call, requests: Sequence[Unlink | None]) -> tuple[int, ...]:
         """Drop as many names as fit into one transact, each the only one of an entry that is no collection."""
-        asked = {number: request for number, request in enumerate(requests) if request is not None}
-        children = await self._records.get(call, [entry_id(request.child) for request in asked.values()])
-        doomed = [await self._doomed(call, child, presumed=True) for child in children]
-        parts = tree.unlink_together(asked, doomed, self._now(), self._keep_ms)
+        numbered = {number: request for number, request in enumerate(requests) if request is not None}
+        children = await self._records.get(call, [entry_id(request.child) for request in numbered.values()])
+        removables = [await self._removable(call, child, presumed=True) for child in children]
+        parts = tree.unlink_together(numbered, removables, self._now(), self._keep_ms)
         outcome = None
         if parts:
             draft = await self._joined(call, [*parts.values()], " ".join(map(str, parts)))
@@ -240,8 +240,10 @@ class Names:
         async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid))
             tree.check_removable(entry)
-            doomed = await self._doomed(call, entry, presumed=first)
-            elements = expectations(request.expect) + tree.remove_entry(doomed, "deleted", self._now(), self._keep_ms)
+            removable = await self._removable(call, entry, presumed=first)
+            elements = expectations(request.expect) + tree.remove_entry(
+                removable, "deleted", self._now(), self._keep_ms
+            )
             return await self.draft(call, elements, request.guid, entry)
 
         await self._records.carry_out(call, build)
@@ -278,8 +280,8 @@ class Names:
             entry = await self._records.one(call, entry_id(request.guid), _UNMADE)
             tree.check_unmakable(entry)
             await self._emptied(call, entry, swept=not first)
-            doomed = await self._doomed(call, entry, presumed=first)
-            elements = expectations(request.expect) + tree.remove_entry(doomed, "unmade", self._now(), self._keep_ms)
+            removable = await self._removable(call, entry, presumed=first)
+            elements = expectations(request.expect) + tree.remove_entry(removable, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
 
         await self._records.carry_out(call, build)
@@ -304,8 +306,8 @@ class Names:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
         if not swept:
             return
-        held = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
-        elements = tree.sweep_reservations(collection.id, held.items, self._now())
+        pending = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
+        elements = tree.sweep_reservations(collection.id, pending.items, self._now())
         if elements:
             await self._records.attempt(self._world.step(call), PlannedTransact(elements))
         await self._without_uploads(call, collection)
@@ -315,28 +317,28 @@ class Names:
         while (listed := await self._records.scan(call, collection.id, "uploads", "", SWEEP_PAGE // 5)).items:
             ids = [content_object(parse_upload(parse_mark(mark)[1])[1]) for mark, _ in listed.items]
             for content in ids:
-                await self._records.apply(self._world.step(call), partial(self._upload_given_up, call, content))
+                await self._records.apply(self._world.step(call), partial(self._give_up_upload, call, content))
             dangling = [drop(collection.id, "uploads", mark) for mark, _ in listed.items]
             await self._records.attempt(self._world.step(call), PlannedTransact(dangling))
 
-    async def _upload_given_up(self, call: Call, content: ObjectId) -> PlannedTransact:
+    async def _give_up_upload(self, call: Call, content: ObjectId) -> PlannedTransact:
         header = await self._records.one(call, content, (Needed("content"), Needed("tally")))
         if header.value("content", "state") != OPEN:
             return PlannedTransact(())
         return await self.draft(call, give_up(Opened(header), self._now()), "", header)
 
-    async def _doomed(
+    async def _removable(
         self, call: Call, entry: StoredObject, extra: Iterable[tuple[Guid, str]] = (), *, presumed: bool = False
-    ) -> Doomed:
+    ) -> Removable:
         """Read what removing an entry touches: its parents, and its blobs where the trash does not keep them.
         `presumed`: trust its own record of its names; the transact finds them otherwise."""
         blobs = await self.blobs(call, entry) if self._keep_ms <= 0 else ()
         names = dict.fromkeys((*tree.names_of(entry), *extra))
         if presumed and len(names) == len(tree.names_of(entry)):
-            return Doomed(entry, tree.leading_to(entry), blobs)
+            return Removable(entry, tree.leading_to(entry), blobs)
         ids = list(dict.fromkeys(entry_id(parent) for parent, _ in names))
         parents = await self._records.get(call, ids, tree.slot_filter(dict.fromkeys(name for _, name in names)))
-        return Doomed(entry, {Guid(parent.id): parent for parent in parents}, blobs)
+        return Removable(entry, {Guid(parent.id): parent for parent in parents}, blobs)
 
     # --- moving and changing ----------------------------------------------------------------------------------------
 
@@ -345,12 +347,12 @@ class Names:
 
         async def build(first: bool) -> PlannedTransact:
             view = await self._move_view(call, request, presumed=first)
-            changed = (view.child, view.there.entry) if view.there is not None else (view.child,)
-            if request.over == Over.EXCHANGE.value and view.there is not None:
+            changed = (view.child, view.holder.entry) if view.holder is not None else (view.child,)
+            if request.over == Over.EXCHANGE.value and view.holder is not None:
                 elements = tree.exchange(request, view)
             else:
-                if view.there is not None and tree.type_of(view.there.entry) == TYPE_COLLECTION:
-                    await self._emptied(call, view.there.entry)
+                if view.holder is not None and tree.type_of(view.holder.entry) == TYPE_COLLECTION:
+                    await self._emptied(call, view.holder.entry)
                 elements = tree.move(request, view, self._now(), self._keep_ms)
             return await self.draft(call, self._resting(request, elements, view.child), request.child, *changed)
 
@@ -378,7 +380,7 @@ class Names:
             target=slot,
             epoch=epoch.value("epoch", "tree"),
             above=above,
-            there=await self._in_the_way(call, request, slot),
+            holder=await self._in_the_way(call, request, slot),
             above_source=above_source,
         )
 
@@ -392,11 +394,11 @@ class Names:
             return Slot(tree.leading_to(child)[request.source_parent], request.source_name), free
         names = tree.slot_filter(dict.fromkeys((request.source_name, request.target_name)))
         ids = (entry_id(request.source_parent), entry_id(request.target_parent))
-        held, target = await self._records.get(call, ids, names)
+        source, target = await self._records.get(call, ids, names)
         slot = await self._with_pending(call, Slot(target, request.target_name))
-        return Slot(held, request.source_name), slot
+        return Slot(source, request.source_name), slot
 
-    async def _in_the_way(self, call: Call, request: MoveEntry, target: Slot) -> Doomed | None:
+    async def _in_the_way(self, call: Call, request: MoveEntry, target: Slot) -> Removable | None:
         """The entry whose name a move may take. Raises: CONFLICT when it is another than the caller saw."""
         if request.over == Over.REFUSE.value:
             return None
@@ -407,7 +409,7 @@ class Names:
         if not target.child:
             return None
         entry = await self._records.one(call, entry_id(target.child))
-        return await self._doomed(call, entry, ((request.target_parent, request.target_name),))
+        return await self._removable(call, entry, ((request.target_parent, request.target_name),))
 
     async def change_entry(self, call: Call, request: ChangeEntry) -> StoredObject | None:
         """Change several properties of one entry at once."""
@@ -526,12 +528,12 @@ class Names:
     async def _joined(self, call: Call, parts: Sequence[tree.JointPart], memo: str) -> PlannedTransact:
         """Decisions about different entries as one transact, each part with the entries that it changes."""
         changed = [summaries.changes(*part) for part in parts]
-        kept = [e for (own, _), some in zip(parts, changed, strict=True) for e in summaries.kept(own, some)]
-        kept += summaries.stamps(kept, f"{self._now()} {self._world.ids.uuid()[:8]}")
+        elements = [e for (own, _), some in zip(parts, changed, strict=True) for e in summaries.kept(own, some)]
+        elements += summaries.stamps(elements, f"{self._now()} {self._world.ids.uuid()[:8]}")
         changes = [change for some in changed for change in some]
         counted = await self.quotas.counted(call, changes)
         left = tuple(StoredObject(later.id, read.version + 1, later.sections) for read, later in changes)
-        return PlannedTransact([*kept, *counted], memo, unmet=self.quotas.unmet, left=left)
+        return PlannedTransact([*elements, *counted], memo, unmet=self.quotas.unmet, left=left)
 
     @property
     def _keep_ms(self) -> int:

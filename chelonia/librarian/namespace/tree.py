@@ -176,8 +176,8 @@ def given_anew(given: Sections, now: Ms) -> dict[str, Mapping[str, str]]:
 def ruled(file: StoredObject, rules: Mapping[str, str] | None) -> list[Element]:
     """Replace a file's rules by these, but for those of groups; None: it keeps them."""
     after = file.sections.get("policy", {}) if rules is None else with_rules(file.sections.get("policy", {}), rules)
-    gone = [who for who in sorted(file.sections.get("policy", {})) if who not in after]
-    return [*(drop(file.id, "policy", who) for who in gone), *put_all(file.id, {"policy": rules or {}})]
+    dropped = [subject for subject in sorted(file.sections.get("policy", {})) if subject not in after]
+    return [*(drop(file.id, "policy", subject) for subject in dropped), *put_all(file.id, {"policy": rules or {}})]
 
 
 def new_sections(request: MakeEntry, guid: Guid, parents: Mapping[str, str], now: Ms) -> dict[str, dict[str, str]]:
@@ -224,8 +224,8 @@ def take_name(slot: Slot, owner: str, now: Ms) -> list[Element]:
 def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
     """Remove a reservation that no longer counts. Raises: EXISTS when it is another's and has not expired."""
     guid = slot.reservation.partition(" ")[0]
-    mine = slot.pending is not None and bool(owner) and slot.pending.value("entry", "owner") == owner
-    if not mine and not expired(slot.reservation, now):
+    is_own = slot.pending is not None and bool(owner) and slot.pending.value("entry", "owner") == owner
+    if not is_own and not expired(slot.reservation, now):
         raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=f"{_holds(slot.reservation)}; take another name")
     elements = drop_reservation(slot.parent.id, slot.name, slot.reservation)
     if slot.pending is not None and type_of(slot.pending) == TYPE_PENDING:
@@ -266,7 +266,7 @@ def content_change(parent: StoredObject) -> list[Element]:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Removable:
     """An entry that may go, as read: itself, its parents (with `slot_filter` of its names) and its blobs."""
 
     entry: StoredObject
@@ -274,41 +274,41 @@ class Doomed:
     blobs: tuple[StoredObject, ...] = ()
 
 
-def unlink(request: Unlink, doomed: Doomed, now: Ms, keep_ms: int = 0) -> list[Element]:
+def unlink(request: Unlink, removable: Removable, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Drop one name; the last name takes the entry with it (a collection only when it is empty).
 
     Args: `keep_ms`: time that the trash keeps a file.
     Raises: NOT_FOUND.
     """
-    slot = Slot(doomed.parents[request.parent], request.name)
-    if not visible(doomed.entry) or slot.child != request.child:
+    slot = Slot(removable.parents[request.parent], request.name)
+    if not visible(removable.entry) or slot.child != request.child:
         raise CheloniaError(Kind.NOT_FOUND, "unlink", request.name, "no such name for this entry")
     elements = expectations(request.expect)
-    others = [pair for pair in names_of(doomed.entry) if pair != (request.parent, request.name)]
+    others = [pair for pair in names_of(removable.entry) if pair != (request.parent, request.name)]
     if not others:
-        return elements + remove_entry(doomed, "unlinked", now, keep_ms)
-    elements += drop_name(slot, type_of(doomed.entry), request.child)
+        return elements + remove_entry(removable, "unlinked", now, keep_ms)
+    elements += drop_name(slot, type_of(removable.entry), request.child)
     parents_key = f"{request.parent}/{request.name}"
-    elements.append(drop(doomed.entry.id, "parents", parents_key, version(doomed.entry.version)))
+    elements.append(drop(removable.entry.id, "parents", parents_key, version(removable.entry.version)))
     return elements
 
 
-def remove_entry(doomed: Doomed, reason: str, now: Ms, keep_ms: int = 0) -> list[Element]:
+def remove_entry(removable: Removable, reason: str, now: Ms, keep_ms: int = 0) -> list[Element]:
     """Remove an entry, every name that still leads to it, and (through the outboxes) every replica of its blobs.
 
     A file is kept with its bytes in the trash for `keep_ms`, unless that is 0; so is a collection, which is empty.
     """
-    entry, kind = doomed.entry, type_of(doomed.entry)
+    entry, kind = removable.entry, type_of(removable.entry)
     kept = kind in (TYPE_FILE, TYPE_COLLECTION) and keep_ms > 0
     conditions: list[Condition] = [version(entry.version)]
     if kind == TYPE_COLLECTION:
         conditions += [empty("entries"), empty("pending"), empty("uploads")]
     elements = trash.keep(entry, Ms(now + keep_ms), now) if kept else [erase(entry.id, *conditions)]
     for parent, name in names_of(entry):
-        slot = Slot(doomed.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
+        slot = Slot(removable.parents.get(parent, StoredObject(ObjectId(parent), 0)), name)
         if slot.child == Guid(entry.id):
             elements += drop_name(slot, kind, Guid(entry.id))
-    elements += [] if kept else trash.leave_bytes(entry, doomed.blobs, reason, now)
+    elements += [] if kept else trash.leave_bytes(entry, removable.blobs, reason, now)
     if len(elements) > bounds.TRANSACT_ELEMENTS_MAX:
         cause = f"removing it takes {len(elements)} changes; unlink some of its names first"
         raise CheloniaError(Kind.TOO_LARGE, subject=entry.id, cause=cause)
@@ -320,27 +320,27 @@ JointPart = tuple[Sequence[Element], Sequence[StoredObject]]
 
 
 def unlink_together(
-    requests: Mapping[int, Unlink], doomed: Sequence[Doomed], now: Ms, keep_ms: int
+    requests: Mapping[int, Unlink], removables: Sequence[Removable], now: Ms, keep_ms: int
 ) -> dict[int, JointPart]:
     """Return the names that can go in one transact, by number: each the only one of an entry that is no collection. No
-    blob is touched twice, and there is room for the consequences of each. `doomed`: the entries, in their order."""
+    blob is touched twice, and there is room for the consequences of each. `removables`: the entries, in their order."""
     parts: dict[int, JointPart] = {}
-    taken: set[ObjectId] = set()
+    used: set[ObjectId] = set()
     size = 0
-    for (number, request), each in zip(requests.items(), doomed, strict=True):
+    for (number, request), each in zip(requests.items(), removables, strict=True):
         touched = {each.entry.id, *(blob.id for blob in each.blobs)}
-        if size < bounds.TRANSACT_ELEMENTS_MAX // 2 and touched.isdisjoint(taken) and _is_only_name(request, each):
+        if size < bounds.TRANSACT_ELEMENTS_MAX // 2 and touched.isdisjoint(used) and _is_only_name(request, each):
             parts[number] = unlink(request, each, now, keep_ms), (each.entry,)
             size += len(parts[number][0])
-            taken |= touched
+            used |= touched
     assert size <= bounds.TRANSACT_ELEMENTS_MAX, "what has room is within what a transact may hold"
     return parts
 
 
-def _is_only_name(request: Unlink, doomed: Doomed) -> bool:
+def _is_only_name(request: Unlink, removable: Removable) -> bool:
     """Whether an entry that is no collection goes with this name."""
-    only = names_of(doomed.entry) == ((request.parent, request.name),)
-    return only and visible(doomed.entry) and type_of(doomed.entry) != TYPE_COLLECTION
+    only = names_of(removable.entry) == ((request.parent, request.name),)
+    return only and visible(removable.entry) and type_of(removable.entry) != TYPE_COLLECTION
 
 
 def checked_once(elements: Sequence[Element]) -> list[Element]:
@@ -424,7 +424,7 @@ def sweep_reservations(collection: ObjectId, reservations: Iterable[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """The facts that a move rests on, as read: the child, both names, and the entry `there` where it may take its name.
+    """The facts that a move rests on, as read: the child, both names, and the `holder` whose name it may take.
     Of a collection the tree epoch (read first) and every collection `above` the target, its parent included. Of an
     exchange also those `above_source`."""
 
@@ -433,7 +433,7 @@ class MoveView:
     target: Slot
     epoch: str = ""
     above: frozenset[Guid] = frozenset()
-    there: Doomed | None = None
+    holder: Removable | None = None
     above_source: frozenset[Guid] = frozenset()
 
 
@@ -449,10 +449,10 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
         raise CheloniaError(Kind.NOT_FOUND, "move", request.source_name, "no such name for this entry")
     _check_no_cycle(request.child, kind, view.above, request.target_name)
     elements = [*expectations(request.expect)]
-    if view.there is None:
+    if view.holder is None:
         elements += take_name(view.target, "", now)
     else:
-        elements += _clear_name(request, view, view.there, now, keep_ms)
+        elements += _clear_name(request, view, view.holder, now, keep_ms)
     elements.append(put(view.target.parent.id, "entries", key_for(request.target_name, kind), child.id))
     elements += _source_name(request, view.source, kind)
     elements += _parents(request, child)
@@ -463,22 +463,22 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
     return elements
 
 
-def _clear_name(request: MoveEntry, view: MoveView, there: Doomed, now: Ms, keep_ms: int) -> list[Element]:
+def _clear_name(request: MoveEntry, view: MoveView, holder: Removable, now: Ms, keep_ms: int) -> list[Element]:
     """Take the name from the entry that has it, for another of its kind (POSIX rename)."""
-    kind, other = type_of(view.child), type_of(there.entry)
+    kind, other = type_of(view.child), type_of(holder.entry)
     if kind == TYPE_COLLECTION and other != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, "move", request.target_name, f"what has the name is a {other}")
     if other == TYPE_COLLECTION and kind != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_FILE, "move", request.target_name, "what has the name is a collection")
     check_collection(view.target.parent, request.target_name)
-    name = Unlink(request.target_parent, request.target_name, Guid(there.entry.id))
-    return unlink(name, there, now, keep_ms)
+    name = Unlink(request.target_parent, request.target_name, Guid(holder.entry.id))
+    return unlink(name, holder, now, keep_ms)
 
 
 def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
     """Exchange the names of two entries in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
-    assert view.there is not None, "an exchange is of two entries"
-    one, other = view.child, view.there.entry
+    assert view.holder is not None, "an exchange is of two entries"
+    one, other = view.child, view.holder.entry
     for entry, slot in ((one, view.source), (other, view.target)):
         if not visible(entry) or slot.child != Guid(entry.id):
             raise CheloniaError(Kind.NOT_FOUND, "move", slot.name, "no such name for this entry")

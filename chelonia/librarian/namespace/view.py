@@ -20,7 +20,7 @@ from chelonia.librarian.namespace.tree import visible
 Present = Callable[[ServiceId], bool]
 """Returns whether a Shepherd is present now."""
 
-Asked = Mapping[str, set[str]] | None
+Requested = Mapping[str, set[str]] | None
 """Requested properties by section, "" among them for the whole section; None: everything."""
 
 HIDDEN = frozenset({"put", "pending", "uploads", "summaries"})
@@ -54,7 +54,7 @@ def stored_filter(needed: Filter) -> Filter:
     return tuple(parts)
 
 
-def asked(needed: Filter) -> Asked:
+def requested(needed: Filter) -> Requested:
     """Return a reader's filter by section."""
     if not needed:
         return None
@@ -64,19 +64,19 @@ def asked(needed: Filter) -> Asked:
     return found
 
 
-def shown(entry: StoredObject, asked: Asked, locations: Mapping[str, str]) -> StoredObject:
+def shown(entry: StoredObject, requested: Requested, locations: Mapping[str, str]) -> StoredObject:
     """Return the entry as readers see it; one that they may not see has version 0."""
     if not visible(entry):
         return StoredObject(entry.id, 0)
     sections = {**entry.sections, LOCATIONS: locations} if locations else entry.sections
     picked = {}
     for name, properties in sections.items():
-        if name in HIDDEN or (name in NAMED_ONLY if asked is None else name not in asked):
+        if name in HIDDEN or (name in NAMED_ONLY if requested is None else name not in requested):
             continue
         if name == "entries":
             properties = {entry_name(key): guid for key, guid in properties.items()}
-        if asked is not None and "" not in asked[name]:
-            properties = {each: properties[each] for each in properties if each in asked[name]}
+        if requested is not None and "" not in requested[name]:
+            properties = {each: properties[each] for each in properties if each in requested[name]}
         if properties:
             picked[name] = properties
     counts = {name: count for name, count in entry.counts.items() if name not in HIDDEN}

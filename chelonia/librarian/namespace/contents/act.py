@@ -28,7 +28,7 @@ from chelonia.librarian.namespace.names import Names, entry_id, fresh
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.world import World
 
-_TOLD: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
+_SIZED: Final[Filter] = (Needed("entry"), Needed("states"), Needed("content"))
 
 
 class Contents:
@@ -64,10 +64,10 @@ class Contents:
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return await self._names.draft(call, made, guid, fresh(guid))
-            held = await self._held(call, request, guid)
-            new = self._new(request, guid, decide.wanted_of(held.file, begin))
-            spliced = decide.splice(request, held, new, content, self._world.clock.now_ms())
-            return await self._names.draft(call, spliced, guid, held.file)
+            current = await self._current(call, request, guid)
+            new = self._new(request, guid, decide.wanted_of(current.file, begin))
+            spliced = decide.splice(request, current, new, content, self._world.clock.now_ms())
+            return await self._names.draft(call, spliced, guid, current.file)
 
         outcome, left = await self._records.carry_out(call, build)
         await self._uploads.receipt_audit.written(each for piece in request.pieces for each in piece.receipts)
@@ -76,13 +76,13 @@ class Contents:
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
 
-    async def _held(self, call: Call, request: SpliceFile, guid: Guid) -> FileContent:
+    async def _current(self, call: Call, request: SpliceFile, guid: Guid) -> FileContent:
         """A file as far as a splice may change it, of one state. Raises: NO_REPLICA, CONFLICT, TOO_LARGE."""
         for _ in range(TRIES):
             file = await self._records.one(call, entry_id(guid))
-            held = await self._read(call, request, file)
-            if not content_of(file) or decide.is_of_one_state(held):
-                return held
+            current = await self._read(call, request, file)
+            if not content_of(file) or decide.is_of_one_state(current):
+                return current
             if (await self._records.one(call, entry_id(guid), tree.ENTRY)).version == file.version:
                 cause = "records of its extents are damaged: `chelonia admin fsck` says more; write it anew"
                 raise CheloniaError(Kind.NO_REPLICA, "splice", str(request.begin.ln), cause)
@@ -95,17 +95,17 @@ class Contents:
             if any(not blob.exists for blob in blobs):
                 cause = "bytes of it are not known to the metadata: `chelonia admin fsck` says more; write it anew"
                 raise CheloniaError(Kind.NO_REPLICA, "splice", str(request.begin.ln), cause)
-            there = decide.extents_of(blobs)
-            return FileContent(file, StoredObject(ObjectId(""), 0), there[-1].end if there else 0, there, blobs)
+            extents = decide.extents_of(blobs)
+            return FileContent(file, StoredObject(ObjectId(""), 0), extents[-1].end if extents else 0, extents, blobs)
         size = int(file.value("states", "size", "0"))
         span = decide.span_of(request, size)
         if decide.begins_anew(request, span):
             return FileContent(file, StoredObject(content_object(content), 0), size)
-        there = await self._extents(call, content, span)
-        ids = list(dict.fromkeys(extent.blob for extent in there))
+        extents = await self._extents(call, content, span)
+        ids = list(dict.fromkeys(extent.blob for extent in extents))
         header = await self._header(call, content, ids)
         return FileContent(
-            file, header, size, there, await self._records.get(call, [blob_object(blob) for blob in ids])
+            file, header, size, extents, await self._records.get(call, [blob_object(blob) for blob in ids])
         )
 
     async def _extents(self, call: Call, content: ContentId, span: Span) -> tuple[Extent, ...]:
@@ -132,15 +132,15 @@ class Contents:
     async def extents(self, call: Call, guid: Guid, at: int, end: int) -> ExtentPage:
         """Return the extents of a file in a span; read again while it changes."""
         for _ in range(TRIES):
-            file = await self._records.one(call, entry_id(guid), _TOLD)
+            file = await self._records.one(call, entry_id(guid), _SIZED)
             if not tree.visible(file):
                 raise CheloniaError(Kind.NOT_FOUND, "extents", guid, "no such file")
-            told = await self._told(call, file, at, end)
+            page = await self._page(call, file, at, end)
             if (await self._records.one(call, entry_id(guid), tree.ENTRY)).version == file.version:
-                return told
+                return page
         raise CheloniaError(Kind.CONFLICT, "extents", guid, "the file keeps changing; read it again")
 
-    async def _told(self, call: Call, file: StoredObject, at: int, end: int) -> ExtentPage:
+    async def _page(self, call: Call, file: StoredObject, at: int, end: int) -> ExtentPage:
         content, size = content_of(file), int(file.value("states", "size") or "0")
         end = min(end, size)
         if not content or not 0 <= at < end:

@@ -40,13 +40,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file of `size` bytes as read. `there`: its extents that meet the span of a change; `blobs`: their objects, or
+    """A file of `size` bytes as read. `extents`: those that meet the span of a change; `blobs`: their objects, or
     its only blob. `content`: the header of its content, with `named` for these blobs."""
 
     file: StoredObject
     content: StoredObject
     size: int = 0
-    there: tuple[Extent, ...] = ()
+    extents: tuple[Extent, ...] = ()
     blobs: tuple[StoredObject, ...] = ()
 
 
@@ -54,7 +54,7 @@ class FileContent:
 class Laid:
     """A change of the extents of a content: records to unset and to set, and the bytes named of each blob touched."""
 
-    gone: tuple[str, ...]
+    removed: tuple[str, ...]
     made: Mapping[str, str]
     named: Mapping[BlobId, int]
     extents: int
@@ -109,26 +109,28 @@ def check_pieces(request: SpliceFile, new: Sequence[NewBlob]) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, subject=unused[0] if unused else "blobs", cause=cause)
 
 
-def is_of_one_state(held: FileContent) -> bool:
+def is_of_one_state(current: FileContent) -> bool:
     """Return whether the records read of a content are of one state: no splice came in between, and none is damaged."""
-    named = held.content.sections.get("named", {})
-    told = all(count <= int(named.get(blob, "0")) for blob, count in _bytes_named(held.there).items())
-    return told and are_apart(held.there)
+    named = current.content.sections.get("named", {})
+    counted = all(count <= int(named.get(blob, "0")) for blob, count in _bytes_named(current.extents).items())
+    return counted and are_apart(current.extents)
 
 
-def lay(held: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
+def lay(current: FileContent, request: SpliceFile, span: Span, *, first: bool) -> Laid:
     """Return the change of a content's records. `first`: the content is new, nothing of it is stored yet."""
-    assert first or all(e.at < span.end and span.at < e.end for e in held.there), "nothing is read but what changes"
-    after = laid(held.there, request.extents, span.size)
-    before = {} if first else dict(map(extent_record, held.there))
+    assert first or all(e.at < span.end and span.at < e.end for e in current.extents), (
+        "nothing is read but what changes"
+    )
+    after = laid(current.extents, request.extents, span.size)
+    before = {} if first else dict(map(extent_record, current.extents))
     records = dict(map(extent_record, after))
-    old, new = _bytes_named(held.there), _bytes_named(after)
-    stored = old if first else {blob: int(held.content.value("named", blob, "0")) for blob in old}
+    old, new = _bytes_named(current.extents), _bytes_named(after)
+    stored = old if first else {blob: int(current.content.value("named", blob, "0")) for blob in old}
     named = {blob: stored.get(blob, 0) - old.get(blob, 0) + new.get(blob, 0) for blob in sorted({*old, *new})}
     assert all(count >= 0 for count in named.values()), "`is_of_one_state` has seen them"
-    counted = 0 if first else int(held.content.value("content", "extents", "0"))
+    counted = 0 if first else int(current.content.value("content", "extents", "0"))
     return Laid(
-        gone=tuple(key for key in sorted(before) if key not in records),
+        removed=tuple(key for key in sorted(before) if key not in records),
         made={key: value for key, value in sorted(records.items()) if before.get(key) != value},
         named=named,
         extents=counted - len(before) + len(after),
@@ -143,26 +145,26 @@ def _bytes_named(extents: Iterable[Extent]) -> dict[BlobId, int]:
 
 
 def splice(
-    request: SpliceFile, held: FileContent, new: Sequence[NewBlob], content: ContentId, now: Ms
+    request: SpliceFile, current: FileContent, new: Sequence[NewBlob], content: ContentId, now: Ms
 ) -> list[Element]:
     """Lay extents over a file; `content`: id of the content to make where there is none to change.
 
     Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
     """
-    file = held.file
+    file = current.file
     elements = rewrite(request.begin, file, "splice")
     check_pieces(request, new)
-    span = span_of(request, held.size)
+    span = span_of(request, current.size)
     first = begins_anew(request, span) or not content_of(file)
     if begins_anew(request, span):
-        held = FileContent(file, held.content, blobs=held.blobs if not content_of(file) else ())
-    change = lay(held, request, span, first=first)
+        current = FileContent(file, current.content, blobs=current.blobs if not content_of(file) else ())
+    change = lay(current, request, span, first=first)
     elements += trash.discard_content(file, now) if first else []
     id_ = content if first else content_of(file)
     splices = 1 if first else int(file.value("content", "splices", "0")) + 1
     elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
-    for blob in held.blobs:
-        elements += _kept_or_gone(blob, change, id_, now, once=Guid(file.id) if first else None)
+    for blob in current.blobs:
+        elements += _blob_change(blob, change, id_, now, once=Guid(file.id) if first else None)
     elements += _pieces(new, id_, Guid(file.id), request.mark)
     own = {"id": id_, "splices": str(splices)}
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
@@ -197,11 +199,11 @@ def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, firs
     if change.extents > bounds.CONTENT_EXTENTS_MAX:
         cause = f"a file has at most {bounds.CONTENT_EXTENTS_MAX} extents; write it anew in one piece"
         raise CheloniaError(Kind.TOO_LARGE, subject=facts["file"], cause=cause)
-    assert not (first and change.gone), "of a new content nothing is taken away"
+    assert not (first and change.removed), "of a new content nothing is taken away"
     obj = content_object(content)
     elements = [check(obj, version(0)) if first else check(obj, is_("content", "state", SEALED))]
     elements += put_all(obj, {"content": {**facts, "extents": str(change.extents)}, "extents": change.made})
-    elements += [drop(obj, "extents", key) for key in change.gone]
+    elements += [drop(obj, "extents", key) for key in change.removed]
     named = {blob: str(count) for blob, count in change.named.items() if count}
     elements += [put(obj, "named", blob, count) for blob, count in named.items()]
     return (
@@ -209,7 +211,7 @@ def _content(change: Laid, content: ContentId, facts: Mapping[str, str], *, firs
     )
 
 
-def _kept_or_gone(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, once: Guid | None) -> list[Element]:
+def _blob_change(blob: StoredObject, change: Laid, content: ContentId, now: Ms, *, once: Guid | None) -> list[Element]:
     """Drop a blob that no extent names any more, or hand it over to the first content of its file (`once` its own)."""
     if not change.named.get(blob_of(blob)):
         return leave_blob(blob, once or content, "replaced", now)

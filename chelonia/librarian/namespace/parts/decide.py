@@ -124,8 +124,8 @@ class Opened:
 def opened(content: StoredObject, begin: BeginPut | None = None, *, any_name: bool = False) -> Opened:
     """Return an open upload, of `begin`'s owner and (unless `any_name`) for its name. Raises: NOT_FOUND."""
     owner, ln = content.value("content", "owner"), content.value("content", "ln")
-    mine = begin is None or (owner == begin.owner and (any_name or ln == str(begin.ln)))
-    if content.value("content", "state") != OPEN or not mine:
+    matches = begin is None or (owner == begin.owner and (any_name or ln == str(begin.ln)))
+    if content.value("content", "state") != OPEN or not matches:
         raise CheloniaError(Kind.NOT_FOUND, subject="upload", cause=NO_UPLOAD)
     return Opened(content)
 
@@ -251,9 +251,9 @@ def put_part(upload: Opened, request: PutPart, new: NewBlob, before: Before, now
     if before.blob is not None:
         elements += [drop(obj, "named", blob_of(before.blob)), *leave_blob(before.blob, upload.id, "replaced", now)]
     replaced = parse_part(key, before.record).part.size if before.record else 0
-    known = int(upload.content.value("tally", "bytes", "0"))
-    more = max(part.size - replaced, -known)  # parts that came before sizes were counted are not in it
-    if known + more > bounds.FILE_BYTES_MAX:
+    total = int(upload.content.value("tally", "bytes", "0"))
+    more = max(part.size - replaced, -total)  # parts that came before sizes were counted are not in it
+    if total + more > bounds.FILE_BYTES_MAX:
         cause = f"together the parts have more than the {bounds.FILE_BYTES_MAX} bytes that a file may have"
         raise CheloniaError(Kind.TOO_LARGE, subject=f"part {number}", cause=cause)
     return [*elements, add(obj, "tally", "bytes", more)]
@@ -392,8 +392,8 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
     assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
     elements = rewrite(request.begin, file, "seal")
     elements += trash.leave_bytes(over.file, over.blobs, "replaced", now)
-    gone = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
-    for section, names in gone.items():
+    stale = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
+    for section, names in stale.items():
         stored = file.sections.get(section, {})
         elements += [drop(file.id, section, name) for name in sorted(stored) if name in names or not names]
     times = {"modified": seconds(now), **kept.get("timestamps", {})}

@@ -82,7 +82,7 @@ class Quotas:
         """The table with accounts for owners whom the default quota binds, and the new accounts."""
         table, new = decide.with_owners(table, owners, self._world.ids.uuid)
         if new:
-            _check_kept(table, 0)
+            _check_count(table, 0)
         return table, new
 
     async def enrol(self, call: Call, owners: Iterable[Dn]) -> bool:
@@ -100,12 +100,12 @@ class Quotas:
         return found
 
     async def _logged(self, call: Call, changes: Sequence[Change], table: Table, trees: Trees) -> list[Element]:
-        known = {}
+        records = {}
         for counter, change in decide.to_log(changes, table, trees):
             obj = decide.log_object(counter)
             found = await self._records.one(call, obj, (Needed("named", change.file),))
-            known[counter, change.file] = found.value("named", change.file)
-        return decide.logged(changes, table, trees, known)
+            records[counter, change.file] = found.value("named", change.file)
+        return decide.logged(changes, table, trees, records)
 
     async def unmet(self, call: Call, unmet: Unmet) -> bool:
         """Read anew after a transact that counts was refused; returns whether only a stale table was the cause.
@@ -131,9 +131,9 @@ class Quotas:
     async def table(self, call: Call) -> Table:
         """Return all quotas as they are now."""
         head, epoch = await self._records.get(call, (QUOTAS_OBJECT, TREE_OBJECT), (Needed("quotas"), Needed("epoch")))
-        known = self._table or Table()
-        accounts = known.accounts
-        if head.version != known.version:
+        last = self._table or Table()
+        accounts = last.accounts
+        if head.version != last.version:
             accounts = await self._accounts(call)
         found = Table(head.version, accounts, epoch.value("epoch", "tree"))
         if found != self._table:
@@ -186,7 +186,7 @@ class Quotas:
             parts.insert(0, name)
         return str(LogicalName(at, tuple(parts)))
 
-    async def told(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
+    async def listed(self, call: Call, owner: Dn, within: Guid) -> tuple[QuotaUse, ...]:
         """Return the quotas that count what `owner` writes into collection `within`; with neither all, by key."""
         table = await self.table(call)
         accounts = [table.accounts[key] for key in sorted(table.accounts)]
@@ -238,20 +238,20 @@ class Quotas:
         async def build() -> PlannedTransact:
             nonlocal account
             table = await self.table(call)
-            known = table.accounts.get(key)
+            old = table.accounts.get(key)
             elements = changed(table)
             if quota.bounds_nothing:
-                if known is None or known.implied:
+                if old is None or old.implied:
                     raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota of its own")
                 default = table.accounts.get(decide.DEFAULT)
                 if default is not None and quota.user not in ("", EACH_USER):
-                    account = replace(known, quota=replace(default.quota, user=quota.user), implied=True)
+                    account = replace(old, quota=replace(default.quota, user=quota.user), implied=True)
                     return PlannedTransact(changed(table, (account,)), memo=key)
-                account = replace(known, quota=quota)
-                return PlannedTransact([*elements, *_gone(known)], memo=key)
-            if known is None:
-                _check_kept(table, 1)
-            account = QuotaAccount(quota, known.counter, known.counting) if known else QuotaAccount(quota, "", fresh)
+                account = replace(old, quota=quota)
+                return PlannedTransact([*elements, *_removed(old)], memo=key)
+            if old is None:
+                _check_count(table, 1)
+            account = QuotaAccount(quota, old.counter, old.counting) if old else QuotaAccount(quota, "", fresh)
             elements += await self._collection(call, quota.tree)
             return PlannedTransact([*elements, put(QUOTAS_OBJECT, "tally", key, account.record)], memo=key)
 
@@ -266,20 +266,20 @@ class Quotas:
 
     async def _disenrol(self, call: Call) -> None:
         """Remove the accounts of a default quota that was removed; when one is set meanwhile, the rest stay."""
-        gone = list[QuotaAccount]()
+        removed = list[QuotaAccount]()
 
         async def build() -> PlannedTransact:
             table = await self.table(call)
             implied = [account for account in table.accounts.values() if account.implied]
-            gone[:] = [] if decide.DEFAULT in table.accounts else implied[: bounds.QUOTAS_RECOUNTED]
-            elements = [element for account in gone for element in _gone(account)]
-            return PlannedTransact([*changed(table), *elements] if gone else ())
+            removed[:] = [] if decide.DEFAULT in table.accounts else implied[: bounds.QUOTAS_RECOUNTED]
+            elements = [element for account in removed for element in _removed(account)]
+            return PlannedTransact([*changed(table), *elements] if removed else ())
 
         while True:
             await self._records.apply(call.keyed(RequestKey("")), build)
-            if not gone:
+            if not removed:
                 return
-            for account in gone:
+            for account in removed:
                 await self.clear_log(call, account.counting)
 
     async def _collection(self, call: Call, guid: Guid) -> list[Element]:
@@ -307,11 +307,11 @@ class Quotas:
             table = await self.table(call)
             again = [table.accounts[key] for key in keys if key in table.accounts]
             given_up[:] = [account.counting for account in again if account.counting]
-            gone = [*given_up, *(account.counter for account in again if forget and account.counter)]
-            elements = [erase(decide.counter_object(counter)) for counter in gone]
+            erased = [*given_up, *(account.counter for account in again if forget and account.counter)]
+            elements = [erase(decide.counter_object(counter)) for counter in erased]
             for account in again:
-                known = "" if forget else account.counter
-                fresh = replace(account, counter=known, counting=self._world.ids.uuid())
+                counter = "" if forget else account.counter
+                fresh = replace(account, counter=counter, counting=self._world.ids.uuid())
                 elements.append(put(QUOTAS_OBJECT, "tally", fresh.key, fresh.record))
             return PlannedTransact([*changed(table), *elements] if again else ())
 
@@ -331,13 +331,13 @@ class Quotas:
             )
 
 
-def _gone(account: QuotaAccount) -> list[Element]:
+def _removed(account: QuotaAccount) -> list[Element]:
     """The change that removes an account and its counters."""
     counters = [erase(decide.counter_object(each)) for each in (account.counter, account.counting) if each]
     return [drop(QUOTAS_OBJECT, "tally", account.key), *counters]
 
 
-def _check_kept(table: Table, more: int) -> None:
+def _check_count(table: Table, more: int) -> None:
     """Raises: TOO_LARGE when there are too many quotas."""
     if len(table.accounts) + more > bounds.QUOTAS_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "quota", cause=f"{bounds.QUOTAS_MAX} quotas are kept: remove some")

@@ -273,7 +273,7 @@ def _added(counter: str, prop: str, added: int, most: int, change_id: str) -> El
 
 
 def logged(
-    changes: Sequence[Change], table: Table, trees: Trees, known: Mapping[tuple[str, ObjectId], str]
+    changes: Sequence[Change], table: Table, trees: Trees, records: Mapping[tuple[str, ObjectId], str]
 ) -> list[Element]:
     """Return log records of files that change while a counter is being counted: what they counted before.
 
@@ -281,7 +281,7 @@ def logged(
     """
     elements = []
     for counter, change in to_log(changes, table, trees):
-        if not known[counter, change.file]:
+        if not records[counter, change.file]:
             was = any(a.counting == counter for a in accounts_of(table, change.before, trees))
             value = str(change.before.bytes) if was and change.before is not None else _NONE
             obj = log_object(counter)
@@ -322,8 +322,8 @@ def refused(use: QuotaUse, added: str = "") -> CheloniaError:
     if quota.files >= 0:
         parts.append(f"{use.files} of {quota.files} files")
     assert parts, "a quota without a limit refuses nobody"
-    told = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
-    return CheloniaError(Kind.QUOTA, subject=use.name, cause=f"{told}; remove some, or ask an administrator for more")
+    text = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
+    return CheloniaError(Kind.QUOTA, subject=use.name, cause=f"{text}; remove some, or ask an administrator for more")
 
 
 def other_tree(collection: str) -> CheloniaError:

@@ -64,24 +64,24 @@ class Sharing:
                 cause = "it has no bytes yet, or was written to in the middle just now; try again"
                 raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
             self._note_full(blobs)
-            theirs = decide.at_once(source, blobs, guid)
-            return await self._given(call, request, source, ContentId(""), guid, theirs)
+            rest = decide.at_once(source, blobs, guid)
+            return await self._transact(call, request, source, ContentId(""), guid, rest)
 
         return Guid((await self._records.apply(call, build)).memo)
 
-    async def _given(
-        self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, theirs: list[Element]
+    async def _transact(
+        self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, rest: list[Element]
     ) -> PlannedTransact:
         """The transact that makes the file of a copy, or gives it its bytes."""
         begin, now = request.begin, self._world.clock.now_ms()
         if not begin.replaces:
             slot = await self._names.slot(call, begin.parent, begin.name)
             made = decide.new_file(request, source, content, slot=slot, guid=guid, now=now)
-            return await self._names.draft(call, [*made, *theirs], guid, fresh(guid))
+            return await self._names.draft(call, [*made, *rest], guid, fresh(guid))
         file = await self._records.one(call, entry_id(guid))
         over = Overwritten(file, await self._names.blobs(call, file))
-        given = decide.over_file(request, source, content, over, now)
-        return await self._names.draft(call, [*given, *theirs], guid, file)
+        elements = decide.over_file(request, source, content, over, now)
+        return await self._names.draft(call, [*elements, *rest], guid, file)
 
     def _note_full(self, blobs: Sequence[StoredObject]) -> None:
         for blob in filter(decide.is_full, blobs):
@@ -93,16 +93,16 @@ class Sharing:
         """Copy a file of extents. Raises: CONFLICT when it changes meanwhile."""
         step, content = self._world.step, ContentId(self._world.ids.uuid())
         source = await self._source(call, request)
-        begun = decide.open_copy(source, content, guid, self._world.clock.now_ms())
-        await self._records.attempt(step(call), PlannedTransact(begun))
+        opened = decide.open_copy(source, content, guid, self._world.clock.now_ms())
+        await self._records.attempt(step(call), PlannedTransact(opened))
         try:
             extents = await self._laid(call, source, content)
             return await self._sealed(call, request, source, content, guid, extents)
         except (CheloniaError, asyncio.CancelledError):
             copied = await self._records.one(call, content_object(content), _HEADER)
             if copied.value("content", "state") == COPYING:
-                gone = decide.break_off(copied, self._world.clock.now_ms())
-                await self._records.attempt(step(call), PlannedTransact(gone))
+                broken_off = decide.break_off(copied, self._world.clock.now_ms())
+                await self._records.attempt(step(call), PlannedTransact(broken_off))
             raise
 
     async def _laid(self, call: Call, source: StoredObject, content: ContentId) -> int:
@@ -131,7 +131,7 @@ class Sharing:
 
         async def build() -> PlannedTransact:
             copied = await self._records.one(call, content_object(content), _HEADER)
-            theirs = decide.seal_copy(copied, guid, extents)
-            return await self._given(call, request, source, content, guid, theirs)
+            rest = decide.seal_copy(copied, guid, extents)
+            return await self._transact(call, request, source, content, guid, rest)
 
         return Guid((await self._records.apply(call, build)).memo)

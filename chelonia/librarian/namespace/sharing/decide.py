@@ -33,7 +33,7 @@ from chelonia.librarian.namespace.tree import (
 )
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
-_TOLD = ("size", "checksum", "checksumType", "neededReplicas")
+_INHERITED = ("size", "checksum", "checksumType", "neededReplicas")
 """Facts about the bytes of a file that its copy takes over."""
 
 
@@ -102,16 +102,16 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
 def _bytes(source: StoredObject, content: ContentId) -> dict[str, Mapping[str, str]]:
     """The facts of a copy about its bytes, as its source has them."""
     states = source.sections.get("states", {})
-    told = {name: states[name] for name in _TOLD if name in states}
-    given, _, of = states.get("etag", "").partition(" ")
+    inherited = {name: states[name] for name in _INHERITED if name in states}
+    tag, _, of = states.get("etag", "").partition(" ")
     own = f"{content_of(source)}-{source.value('content', 'splices')}"
     if not content:
         return {
-            "states": {**told, **({"etag": f"{given} {of}"} if of else {})},
+            "states": {**inherited, **({"etag": f"{tag} {of}"} if of else {})},
             "blobs": source.sections.get("blobs", {}),
         }
-    etag = {"etag": f"{given} {content}-1"} if of == own else {}
-    return {"states": {**told, **etag}, "content": {"id": content, "splices": "1"}}
+    etag = {"etag": f"{tag} {content}-1"} if of == own else {}
+    return {"states": {**inherited, **etag}, "content": {"id": content, "splices": "1"}}
 
 
 # --- page by page ---------------------------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ def copy_page(
         "what a page names is shared, and nothing else"
     )
     assert all(extent.length <= named[extent.blob] for extent in extents), "what is named sums up the extents"
-    theirs, obj = content_of(source), content_object(content)
+    source_content, obj = content_of(source), content_object(content)
     elements = [check(source.id, version(source.version), change_id=EXPECT)]
     elements += [check(obj, is_("content", "state", COPYING))]
     elements += [put(obj, "extents", *extent_record(extent)) for extent in extents]
     elements += [put(obj, "named", blob, str(named[blob])) for blob in map(blob_of, blobs)]
-    return elements + shared(blobs, theirs, content, A_CONTENT)
+    return elements + shared(blobs, source_content, content, A_CONTENT)
 
 
 def seal_copy(copied: StoredObject, guid: Guid, extents: int) -> list[Element]:

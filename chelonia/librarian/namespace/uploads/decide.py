@@ -197,11 +197,11 @@ def countable(new: NewBlob) -> list[Element]:
     """Return the conditions that receipts count: none has made a file before, and each Shepherd still has its key. A
     Shepherd that another Librarian has forgotten meanwhile has lost the key by which its receipt was checked."""
     assert len({location.shepherd for location in new.locations}) == len(new.locations), "no Shepherd counts twice"
-    known = isset("node", "verify_key")
+    has_key = isset("node", "verify_key")
     shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]
     # The receipt's use records the replica, and the record outlives the file until the bytes are erased.
     unused = [check(shepherd, unset("file", reference)) for shepherd, reference in shepherds]
-    return unused + [check(shepherd, known, change_id=EXPECT) for shepherd, _ in shepherds]
+    return unused + [check(shepherd, has_key, change_id=EXPECT) for shepherd, _ in shepherds]
 
 
 def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:

@@ -14,7 +14,7 @@ from chelonia.core.ids import ROOT, TREE_OBJECT, Dn, Guid, Ms, ObjectId
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, StoredObject
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Unlink, Unmake
 from chelonia.librarian.namespace import tree
-from chelonia.librarian.namespace.tree import Doomed, MoveView, Slot
+from chelonia.librarian.namespace.tree import MoveView, Removable, Slot
 from tests.sim.virtual_loop import virtual
 from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
@@ -66,7 +66,7 @@ def test_removal_takes_a_name_only_where_it_still_leads_to_the_entry() -> None:
     parents = {f"0/{name}": "parent" for name in ("mine", "others")}
     entry = StoredObject(ObjectId(A), 5, {"entry": {"type": TYPE_FILE}, "parents": parents})
     root = collection(entries={"mine": A, "others": B})
-    elements = tree.remove_entry(Doomed(entry, {ROOT: root}), "deleted", NOW)
+    elements = tree.remove_entry(Removable(entry, {ROOT: root}), "deleted", NOW)
     dropped = [e.property for e in elements if e.section == "entries"]
     assert dropped == ["mine"]
     kept = next(e for e in elements if e.section == "entries")
