@@ -74,13 +74,13 @@ class LibrarianDrills:
                 raise CheloniaError(Kind.UNAVAILABLE, "drill", cause=cause)
             return await leader.drill(self._on.call.keyed(call.request_key), order)
         async with self._busy:
-            asked = drills.order_id(order.by, call.request_key) or self._on.world.ids.uuid()
-            if asked in (self._current().id, self._stopped):
+            drill_id = drills.order_id(order.by, call.request_key) or self._on.world.ids.uuid()
+            if drill_id in (self._current().id, self._stopped):
                 return self.own_status()
             if order.action is not DrillAction.STOP:
-                return await self._begin(asked, order)
+                return await self._begin(drill_id, order)
             stopped = await self._stop(order)
-            self._stopped = asked
+            self._stopped = drill_id
             return stopped
 
     def own_status(self) -> DrillStatus:
@@ -105,27 +105,27 @@ class LibrarianDrills:
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
-    async def _begin(self, asked: str, order: DrillOrder) -> DrillStatus:
+    async def _begin(self, drill_id: str, order: DrillOrder) -> DrillStatus:
         scene = await self._settled()
         if reasons := drills.unready(scene):
             raise _refusal(order, reasons)
-        shepherd, held = await self._chosen(order, scene)
-        made = Drill(asked, shepherd=shepherd, files=len(held), began_ms=self._on.wall)
+        shepherd, holdings = await self._chosen(order, scene)
+        made = Drill(drill_id, shepherd=shepherd, files=len(holdings), began_ms=self._on.wall)
         if order.action is DrillAction.CORRUPT:
-            spared = await self._spared(shepherd, drills.spare_copies(held, scene, shepherd))
-            made = replace(made, reference=spared.reference, blob=spared.blob, name=spared.name, files=1)
-            held = [spared]
-        drill = drills.begun(order, self._current(), made, self._on.settings)
+            target = await self._target(shepherd, drills.spare_copies(holdings, scene, shepherd))
+            made = replace(made, reference=target.reference, blob=target.blob, name=target.name, files=1)
+            holdings = [target]
+        drill = drills.begin(order, self._current(), made, self._on.settings)
         if order.check_only:
             return DrillStatus(replace(drill, stage=DrillStage.NONE), self._on.wall)
         await self._store_first(drill)
-        self._watch(drill, held)
+        self._watch(drill, holdings)
         _LOG.warning(
             "DRILL %s begins by order of %s: %s of %s, %d files; what is missing or damaged there meanwhile is meant",
             drill.id, drill.by, drill.action.value, shepherd, drill.files,
         )  # fmt: skip
         try:
-            await self._tell(drill, drill.action)
+            await self._send(drill, drill.action)
         except CheloniaError as error:
             await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
             cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that callers retry unseen
@@ -136,10 +136,10 @@ class LibrarianDrills:
         """The first Shepherd that is fit for this drill, and its blobs. Raises: CONFLICT when none is."""
         refusals = []
         for shepherd in drills.candidates(order, scene)[: bounds.DRILL_TRIES]:
-            held = await self._held(shepherd, order.files_max + 1)
-            reasons = drills.unsafe(order, shepherd, held, scene)
+            holdings = await self._holdings(shepherd, order.files_max + 1)
+            reasons = drills.unsafe(order, shepherd, holdings, scene)
             if not reasons:
-                return shepherd, held
+                return shepherd, holdings
             refusals.append(_refusal(order, reasons))
         raise refusals[0]
 
@@ -161,25 +161,25 @@ class LibrarianDrills:
             running=running.id if running.running else "",
         )
 
-    async def _held(self, shepherd: ServiceId, limit: int) -> list[Holding]:
+    async def _holdings(self, shepherd: ServiceId, limit: int) -> list[Holding]:
         """The first `limit` blobs that a Shepherd holds, in order of reference."""
-        call, nodes, held, after = self._on.call.strongly(), self._planning.nodes().health, list[Holding](), ""
-        while len(held) < limit:
-            size = min(limit - len(held), bounds.BULK_ELEMENTS_MAX)
+        call, nodes, holdings, after = self._on.call.strongly(), self._planning.nodes().health, list[Holding](), ""
+        while len(holdings) < limit:
+            size = min(limit - len(holdings), bounds.BULK_ELEMENTS_MAX)
             page = await self._on.records.scan(call, shepherd_object(shepherd), "file", after, size)
             blobs = await self._on.records.get(call, [blob_object(BlobId(blob)) for _, blob in page.items])
             for (reference, _), blob in zip(page.items, blobs, strict=True):
                 if blob.exists:
-                    held.append(drills.holding(blob, ReferenceId(reference), shepherd, nodes))
+                    holdings.append(drills.holding(blob, ReferenceId(reference), shepherd, nodes))
             after = page.after
             if not after:
                 break
-        return held
+        return holdings
 
-    async def _spared(self, shepherd: ServiceId, spare: Sequence[Holding]) -> Holding:
+    async def _target(self, shepherd: ServiceId, candidates: Sequence[Holding]) -> Holding:
         """One copy to damage, whose fellows have just answered a `stat`. Raises: CONFLICT when none do."""
-        start = int(self._on.world.ids.uniform() * len(spare))
-        for item in (*spare[start:], *spare[:start])[: bounds.DRILL_TRIES]:
+        start = int(self._on.world.ids.uniform() * len(candidates))
+        for item in (*candidates[start:], *candidates[:start])[: bounds.DRILL_TRIES]:
             blob = await self._on.records.one(self._on.call.strongly(), blob_object(item.blob))
             answered = await self._trimming.answering(blob)
             if len({location.shepherd for location in answered} - {shepherd}) >= item.elsewhere:
@@ -187,14 +187,14 @@ class LibrarianDrills:
         cause = f"the other copies of what {shepherd} holds do not answer: `chelonia admin scrub`, then try again"
         raise CheloniaError(Kind.CONFLICT, "drill", shepherd, cause)
 
-    async def _tell(self, drill: Drill, action: DrillAction) -> None:
+    async def _send(self, drill: Drill, action: DrillAction) -> None:
         """Send the Shepherd its order. Raises: the Shepherd's errors, NETWORK, TIMEOUT."""
         position = await self._on.records.refresh_position(self._on.call.strongly())
         order = ShepherdDrill(
             action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob
         )  # fmt: skip
-        asked = self._on.world.directory.shepherd(drill.shepherd).drill(self._on.call, order)
-        await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), asked)
+        request = self._on.world.directory.shepherd(drill.shepherd).drill(self._on.call, order)
+        await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), request)
 
     async def _store_first(self, drill: Drill) -> None:
         """Store a drill that begins. Raises: CONFLICT when another runs or another Librarian leads."""
@@ -227,11 +227,11 @@ class LibrarianDrills:
             if not drill.running:
                 return
             if self._watching != drill.id:
-                self._watch(drill, [] if drill.blob else await self._held(drill.shepherd, bounds.DRILL_FILES_MAX))
-            await self._changed(drill, drills.progressed(drill, await self._seen(drill), self._on.wall))
+                self._watch(drill, [] if drill.blob else await self._holdings(drill.shepherd, bounds.DRILL_FILES_MAX))
+            await self._changed(drill, drills.progressed(drill, await self._view(drill), self._on.wall))
 
-    def _watch(self, drill: Drill, held: Sequence[Holding]) -> None:
-        self._tally.watch(frozenset([drill.blob] if drill.blob else [item.blob for item in held]))
+    def _watch(self, drill: Drill, holdings: Sequence[Holding]) -> None:
+        self._tally.watch(frozenset([drill.blob] if drill.blob else [item.blob for item in holdings]))
         self._watching = drill.id
 
     async def _changed(self, before: Drill, after: Drill) -> None:
@@ -241,27 +241,27 @@ class LibrarianDrills:
         await self._store(after)
         if after.recalled_ms and not before.recalled_ms and after.action is DrillAction.SILENCE:
             try:
-                await self._tell(after, DrillAction.STOP)
+                await self._send(after, DrillAction.STOP)
             except CheloniaError as error:
                 _LOG.info("drill %s: %s is not reached, it comes back by itself: %s", after.id, after.shepherd, error)
         if not after.running:
             took = f"noticed after {_since(after, after.noticed_ms)}, whole after {_since(after, after.whole_ms)}"
             _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
 
-    async def _seen(self, drill: Drill) -> DrillView:
+    async def _view(self, drill: Drill) -> DrillView:
         searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
         present, tally = self._on.nodes.present(drill.shepherd), self._tally
-        seen = DrillView(present, tally.watched, tally.touched, searching, self._others_away(drill))
+        view = DrillView(present, tally.watched, tally.touched, searching, self._others_away(drill))
         if not drill.blob:
-            return seen
+            return view
         blob = await self._on.records.one(self._on.call, blob_object(drill.blob))
         if not blob.exists:
-            return replace(seen, wanted=0)
+            return replace(view, wanted=0)
         location = str(Location(drill.shepherd, drill.reference))
         state = blob.value("locations", location)
         good = drills.holding(blob, drill.reference, drill.shepherd, self._planning.nodes().health).elsewhere
         return replace(
-            seen, state=ReplicaState(state) if state else None, good=good, wanted=max(facts_of(blob).wanted, 1)
+            view, state=ReplicaState(state) if state else None, good=good, wanted=max(facts_of(blob).wanted, 1)
         )  # fmt: skip
 
     def _others_away(self, drill: Drill) -> tuple[ServiceId, ...]:

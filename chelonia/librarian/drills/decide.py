@@ -148,36 +148,36 @@ def candidates(order: DrillOrder, scene: Scene) -> tuple[ServiceId, ...]:
     return tuple(shepherd for _, shepherd in sorted(holders))
 
 
-def unsafe(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
+def unsafe(order: DrillOrder, shepherd: ServiceId, holdings: Sequence[Holding], scene: Scene) -> list[str]:
     """Return the reasons why this Shepherd may not have this drill, each with its cure.
 
     Args:
-        held: blobs of the Shepherd, at most one more than `order.files_max`.
+        holdings: blobs of the Shepherd, at most one more than `order.files_max`.
     """
     if order.action is DrillAction.CORRUPT:
-        if spare_copies(held, scene, shepherd):
+        if spare_copies(holdings, scene, shepherd):
             return []
         return [
             f"{shepherd} holds no copy that can be spared: of a file with at least {LEFT_MIN + 1} verified copies, as "
             "many as it should have, and room for another on a Shepherd that has none: name another Shepherd, or store "
             "such a file (chelonia put --replicas 3)"
         ]
-    found = [*_too_exposed(order, shepherd, held), *_too_small(shepherd, held, scene)]
-    assert found or all(item.elsewhere for item in held), "no file is left without a verified copy elsewhere"
-    assert found or len(held) <= order.files_max, "no more is exposed than was allowed"
+    found = [*_too_exposed(order, shepherd, holdings), *_too_small(shepherd, holdings, scene)]
+    assert found or all(item.elsewhere for item in holdings), "no file is left without a verified copy elsewhere"
+    assert found or len(holdings) <= order.files_max, "no more is exposed than was allowed"
     return found
 
 
-def _too_exposed(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding]) -> list[str]:
-    if not held:
+def _too_exposed(order: DrillOrder, shepherd: ServiceId, holdings: Sequence[Holding]) -> list[str]:
+    if not holdings:
         return [f"{shepherd} holds nothing, nothing would be shown: name another Shepherd"]
-    if len(held) > order.files_max:
+    if len(holdings) > order.files_max:
         return [
             f"{shepherd} holds more than {order.files_max} files: name one that holds less, or allow more (--files)"
         ]
     found = []
-    none_left = [item for item in held if not item.elsewhere]
-    one_left = [item for item in held if item.elsewhere == 1]
+    none_left = [item for item in holdings if not item.elsewhere]
+    one_left = [item for item in holdings if item.elsewhere == 1]
     if none_left:
         cure = "give them more copies (chelonia modify <LN> set states neededReplicas 2), or name another Shepherd"
         found.append(f"{len(none_left)} files could not be read meanwhile, {_names(none_left)}: {cure}")
@@ -187,17 +187,17 @@ def _too_exposed(order: DrillOrder, shepherd: ServiceId, held: Sequence[Holding]
     return found
 
 
-def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> list[str]:
+def _too_small(shepherd: ServiceId, holdings: Sequence[Holding], scene: Scene) -> list[str]:
     """Reasons why the other Shepherds cannot take the copies that replace these."""
     others = {s: node.view for s, node in scene.nodes.items() if s != shepherd and node.view.accepting}
     found = []
-    needed = max((item.wanted for item in held), default=1)
+    needed = max((item.wanted for item in holdings), default=1)
     if len(others) < needed:
         found.append(f"{len(others)} other Shepherds take copies, files want up to {needed}: add one, or free space")
     domains = {view.domain or s for s, view in others.items()}
     if len(domains) < LEFT_MIN:
         found.append(f"the others are in {len(domains)} failure domain: add a Shepherd in another")
-    size, free = sum(max(item.size, 0) for item in held), sum(view.free_bytes for view in others.values())
+    size, free = sum(max(item.size, 0) for item in holdings), sum(view.free_bytes for view in others.values())
     if free < 2 * size:
         found.append(
             f"{size} bytes would be copied, the others have {free} free, half of which may be used: free space"
@@ -205,7 +205,7 @@ def _too_small(shepherd: ServiceId, held: Sequence[Holding], scene: Scene) -> li
     return found
 
 
-def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> list[Holding]:
+def spare_copies(holdings: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> list[Holding]:
     """Return the copies here that a drill may damage, in order of reference. Each is of a user's file with all wanted
     copies, all verified, at least `LEFT_MIN` elsewhere. A Shepherd without a copy has room for another."""
     room = sorted(
@@ -213,7 +213,7 @@ def spare_copies(held: Iterable[Holding], scene: Scene, shepherd: ServiceId) -> 
     )
     spare = [
         item
-        for item in held
+        for item in holdings
         if item.sound and item.spare and item.elsewhere >= max(LEFT_MIN, item.wanted - 1)
         if 0 < item.size < 2**40 and not item.guid.startswith("sys:")
         if len(room) > item.elsewhere and room[item.elsewhere] >= 2 * item.size
@@ -272,7 +272,7 @@ class DrillView:
     wanted: int = 0
 
 
-def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
+def begin(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
     """Return the drill that begins at `made.began_ms`, after the `last` one."""
     until = Ms(made.began_ms + duration_ms(order, settings))
     deadline = Ms(until + order.within_ms)
@@ -284,10 +284,10 @@ def begun(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettin
     )  # fmt: skip
 
 
-def progressed(drill: Drill, seen: DrillView, now: Ms) -> Drill:
+def progressed(drill: Drill, view: DrillView, now: Ms) -> Drill:
     """Return the drill after a look at it. Where `recalled_ms` is newly set, its Shepherd has to answer again."""
     assert drill.running, "a drill that has ended does not go on"
-    after = _looked_at(drill, seen, now)
+    after = _looked_at(drill, view, now)
     _check_progress(drill, after)
     return after
 
@@ -302,12 +302,12 @@ def _check_progress(before: Drill, after: Drill) -> None:
     assert after.stage is not DrillStage.LATE or after.why, "what is late is told why"
 
 
-def _looked_at(drill: Drill, seen: DrillView, now: Ms) -> Drill:
-    looks = looked(drill, seen.exposed, now)
-    drill = replace(drill, touched=max(drill.touched, seen.touched), looks=looks)
-    drill = _silence(drill, seen, now) if drill.action is DrillAction.SILENCE else _corruption(drill, seen, now)
+def _looked_at(drill: Drill, view: DrillView, now: Ms) -> Drill:
+    looks = looked(drill, view.exposed, now)
+    drill = replace(drill, touched=max(drill.touched, view.touched), looks=looks)
+    drill = _silence(drill, view, now) if drill.action is DrillAction.SILENCE else _corruption(drill, view, now)
     if drill.running and now > drill.deadline_ms:
-        left = sum(seen.exposed.values())
+        left = sum(view.exposed.values())
         why = drill.why or (f"{left} files are not whole yet" if left else "the Shepherd is not back yet")
         return replace(drill, stage=DrillStage.LATE, ended_ms=now, why=why)
     return drill
@@ -318,19 +318,19 @@ def called_off(drill: Drill, why: str, now: Ms) -> Drill:
     return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
 
 
-def _silence(drill: Drill, seen: DrillView, now: Ms) -> Drill:
-    whole = not (seen.exposed or seen.searching)
-    if not (drill.noticed_ms or seen.present):
+def _silence(drill: Drill, view: DrillView, now: Ms) -> Drill:
+    whole = not (view.exposed or view.searching)
+    if not (drill.noticed_ms or view.present):
         drill = replace(drill, noticed_ms=now)
     if drill.touched and whole and not drill.whole_ms:
         drill = replace(drill, whole_ms=now)
     if not drill.recalled_ms and now < drill.until_ms:
-        if seen.others_away:
-            return called_off(drill, f"{', '.join(seen.others_away)} went away meanwhile", now)
+        if view.others_away:
+            return called_off(drill, f"{', '.join(view.others_away)} went away meanwhile", now)
         if drill.whole_ms:
             return replace(drill, recalled_ms=now)
         return drill
-    if not (seen.present and whole):
+    if not (view.present and whole):
         return drill
     if not drill.noticed_ms:
         drill = replace(drill, why=drill.why or "the Shepherd was never found silent")
@@ -338,12 +338,12 @@ def _silence(drill: Drill, seen: DrillView, now: Ms) -> Drill:
     return replace(drill, stage=stage, whole_ms=drill.whole_ms or now, ended_ms=now)
 
 
-def _corruption(drill: Drill, seen: DrillView, now: Ms) -> Drill:
-    if not drill.noticed_ms and seen.state is not ReplicaState.ALIVE:
+def _corruption(drill: Drill, view: DrillView, now: Ms) -> Drill:
+    if not drill.noticed_ms and view.state is not ReplicaState.ALIVE:
         drill = replace(drill, noticed_ms=now)
-    if not seen.wanted:
+    if not view.wanted:
         return replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=now, why="the file was deleted meanwhile")
-    if drill.noticed_ms and seen.good >= seen.wanted:
+    if drill.noticed_ms and view.good >= view.wanted:
         stage = DrillStage.CALLED_OFF if drill.why else DrillStage.HEALED
         return replace(drill, stage=stage, whole_ms=now, ended_ms=now)
     return drill
@@ -374,8 +374,8 @@ def stored_drill(record: StoredObject) -> Drill:
 def storing(drill: Drill) -> list[Element]:
     """Return the change that stores a drill in place of the one before."""
     texts = {name: _text(getattr(drill, name)) for name in Drill.__struct_fields__}
-    kept = {name: text for name, text in texts.items() if text}
-    assert stored_drill(StoredObject(REPAIR_OBJECT, 1, {DRILL: kept})) == drill, "a drill is read as it was written"
+    facts = {name: text for name, text in texts.items() if text}
+    assert stored_drill(StoredObject(REPAIR_OBJECT, 1, {DRILL: facts})) == drill, "a drill is read as it was written"
     return [
         put(REPAIR_OBJECT, DRILL, name, text) if text else drop(REPAIR_OBJECT, DRILL, name)
         for name, text in texts.items()
