@@ -343,7 +343,7 @@ class LibrarianService:
 
     async def nodes(self, call: Call) -> tuple[NodeView, ...]:
         views = self._parts.nodes.views()
-        return await self._parts.life.told(call, views) if call.has(Role.ADMINISTRATOR) else views
+        return await self._parts.life.mark_drained(call, views) if call.has(Role.ADMINISTRATOR) else views
 
     async def services(self, call: Call) -> tuple[ServiceRecord, ...]:
         await self._parts.nodes.refresh(call)
@@ -404,7 +404,7 @@ class _Parts:
         self.nodes: NodeTable = nodes
         self.names: Names = Names(records, world, nodes.present)
         receipt_audit = ReceiptAudit(world, identity.call(), nodes.table)
-        nodes.listen(receipt_audit.heard)
+        nodes.listen(receipt_audit.audit)
         self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, receipt_audit)
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)
         self.copying: Sharing = Sharing(records, world, self.names)

@@ -199,9 +199,9 @@ class Counting:
             return ""
         ids = [counter_object(each) for each in (account.counter, account.counting)]
         old, new = await self._on.records.get(self._on.call, ids, (Needed("tally"),))
-        said = [_number(old, prop) for prop in ("bytes", "files")]
+        counted = [_number(old, prop) for prop in ("bytes", "files")]
         true = [_number(new, "bytes") + total.bytes, _number(new, "files") + total.files]
-        return "" if said == true else f"{said[0]} bytes and {said[1]} files, not {true[0]} and {true[1]}"
+        return "" if counted == true else f"{counted[0]} bytes and {counted[1]} files, not {true[0]} and {true[1]}"
 
 
 def _joined(account: QuotaAccount, total: Total) -> list[Element]:

@@ -81,13 +81,13 @@ class Detecting:
         return tuple(self._table.word(shepherd, self._on.now) for shepherd in shepherds)
 
     async def _examine(self, suspects: dict[ServiceId, Ms]) -> None:
-        left = suspects
+        remaining = suspects
         for pause in KNOCKS_MS:
-            if left and pause:
+            if remaining and pause:
                 await self._on.world.clock.sleep(pause)
-            found = await self._knock(left)
+            found = await self._knock(remaining)
             await self._consult(found)
-            left = {s: at for s, at in left.items() if s not in found and not self._heard_since(s, at)}
+            remaining = {s: at for s, at in remaining.items() if s not in found and not self._heard_since(s, at)}
         if self._leading.now:
             await self._leading.write_transitions(self._on.now)
 
@@ -102,8 +102,8 @@ class Detecting:
         suspects = {shepherd: at for shepherd, at in suspects.items() if shepherd in approved}
         refused = await asyncio.gather(*map(self._neighbours.refused, suspects))
         pairs = zip(suspects.items(), refused, strict=True)
-        gone = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
-        found = tuple(s for s in gone if not self._table.starting(s))  # then a lease decides
+        refusing = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
+        found = tuple(s for s in refusing if not self._table.starting(s))  # then a lease decides
         for shepherd in found:
             if not self._table.evidence.is_gone(shepherd):
                 _LOG.info("shepherd %s: its connections have closed and its address refuses", shepherd)
@@ -111,8 +111,8 @@ class Detecting:
         return found
 
     def _heard_since(self, shepherd: ServiceId, at: Ms) -> bool:
-        heard = self._table.heard_ms(shepherd)
-        return heard is not None and heard > at
+        heard_ms = self._table.heard_ms(shepherd)
+        return heard_ms is not None and heard_ms > at
 
     async def _consult(self, shepherds: Sequence[ServiceId]) -> None:
         """Ask the other Librarians about them, and note the evidence."""
@@ -143,9 +143,9 @@ class Detecting:
         """One Librarian's words; () when its process is gone, None when it does not answer."""
         assert self._neighbours is not None
         limit = min(ASK_MS_MAX, self._on.settings.lease_ms // 2)
-        asked = self._neighbours.librarian(librarian).hearing(self._on.call, tuple(shepherds))
+        request = self._neighbours.librarian(librarian).hearing(self._on.call, tuple(shepherds))
         try:
-            words = await within(self._on.world.clock, limit, asked)
+            words = await within(self._on.world.clock, limit, request)
         except CheloniaError:
             return () if await self._neighbours.refused(librarian) else None
         return words if len(words) == len(shepherds) else None

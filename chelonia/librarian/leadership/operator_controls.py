@@ -32,11 +32,11 @@ def control_of(stored: StoredObject, settings: LibrarianSettings) -> HealControl
     )
 
 
-def ordered(order: HealOrder, who: str, now: Ms) -> list[Element]:
+def ordered(order: HealOrder, by: str, now: Ms) -> list[Element]:
     """Return the change that stores an order. Raises: BAD_REQUEST for limits out of range."""
     match order.action:
         case HealAction.PAUSE:
-            return [put(REPAIR_OBJECT, CONTROL, "paused_by", who), put(REPAIR_OBJECT, CONTROL, "paused_ms", str(now))]
+            return [put(REPAIR_OBJECT, CONTROL, "paused_by", by), put(REPAIR_OBJECT, CONTROL, "paused_ms", str(now))]
         case HealAction.RESUME:
             return [drop(REPAIR_OBJECT, CONTROL, "paused_by"), drop(REPAIR_OBJECT, CONTROL, "paused_ms")]
         case HealAction.RATE:

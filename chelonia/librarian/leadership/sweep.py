@@ -60,11 +60,11 @@ class Expiring:
         for index, decide in ((TRASH_OBJECT, self._trashed), (PENDING_OBJECT, self._pending)):
             due = await self._due(index)
             while due and self._leading.now:
-                gone = 0
+                erased = 0
                 some = TOGETHER if index == TRASH_OBJECT else 1
                 for start in range(0, len(due), some):
-                    gone += await self._let_go(due[start : start + some], decide)
-                due = await self._due(index) if gone == len(due) else ()
+                    erased += await self._let_go(due[start : start + some], decide)
+                due = await self._due(index) if erased == len(due) else ()
         if (still := self._leading.litter) is not None:
             await self._forget_deleted(still)
 
@@ -133,9 +133,9 @@ class Expiring:
             match state:
                 case contents.OPEN:
                     _LOG.info("upload %s of %s is given up: its time is over", obj, header.value("content", "ln"))
-                    gone = give_up(Opened(header), self._on.wall)
+                    elements = give_up(Opened(header), self._on.wall)
                     await self._quotas.table(call)
-                    return [*gone, *await self._quotas.counted(call, changes(gone, (header,)))]
+                    return [*elements, *await self._quotas.counted(call, changes(elements, (header,)))]
                 case contents.SEALED:
                     return await self._parts_left(key, header)
                 case contents.COPYING:

@@ -93,8 +93,8 @@ def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Chec
 
 def measured(receipts: Sequence[Receipt]) -> Checksums:
     """Return all checksums that agreeing receipts know."""
-    known = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
-    return Checksums(**known)
+    sums = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
+    return Checksums(**sums)
 
 
 def make_blob(new: NewBlob) -> list[Element]:
@@ -113,8 +113,8 @@ def make_blob(new: NewBlob) -> list[Element]:
         "seal": facts.seal,
     }
     alive = {str(location): ReplicaState.ALIVE.value for location in new.locations}
-    known = {prop: value for prop, value in props.items() if value}
-    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": known, "locations": alive})]
+    filled = {prop: value for prop, value in props.items() if value}
+    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": filled, "locations": alive})]
     return elements + [file_record(location, facts.blob) for location in new.locations]
 
 
@@ -188,19 +188,19 @@ def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
     return elements + [outbox_record(loc, blob_of(blob), reason, now) for loc, _ in locations_of(blob)]
 
 
-def file_states(given: Mapping[str, str], new: NewBlob) -> dict[str, str]:
+def file_states(states: Mapping[str, str], new: NewBlob) -> dict[str, str]:
     """Return a file's `states` once its bytes are known; a checksum type that nobody measured stays as given.
 
     Raises: CHECKSUM when a given checksum is not the measured one.
     """
-    kind = (given.get("checksumType") or DEFAULT_CHECKSUM_TYPE).lower()
-    declared = given.get("checksum", "")
+    kind = (states.get("checksumType") or DEFAULT_CHECKSUM_TYPE).lower()
+    declared = states.get("checksum", "")
     value = getattr(new.facts.checksums, kind) if kind in CHECKSUM_TYPES else declared
     if declared and value and declared.lower() != value:
         cause = f"declared {kind} {declared[:80]}, measured {value}"
         raise CheloniaError(Kind.CHECKSUM, subject=new.facts.name, cause=cause)
     own = {"size": str(new.facts.size), "checksumType": kind, "neededReplicas": str(new.facts.wanted)}
-    return {**given, **own, "checksum": value or declared}
+    return {**states, **own, "checksum": value or declared}
 
 
 def known_checksum_type(checksums: Checksums) -> str:

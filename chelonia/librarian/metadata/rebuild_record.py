@@ -21,14 +21,14 @@ DONE: Final = "done"
 RUN: Final = "run"
 """Property that names the run begun last; no other run changes anything any more."""
 SHEPHERDS: Final = "shepherds"
-"""Section of that record: the Shepherds that have reported all they know (`TOLD`), and those that the rebuild was made
-without (`AWAY`). The latter may come back with bytes that nobody else knows."""
+"""Section of that record: the Shepherds that have reported all they know (`COMPLETE`), and those that the rebuild was
+made without (`AWAY`). The latter may come back with bytes that nobody else knows."""
 REPORTED: Final = "reported"
 """Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. `EVERY_BOOT`
 stands for a late one until then."""
 EVERY_BOOT: Final = str((1 << 63) - 1)
 """No boot is later: whenever such a Shepherd starts, the rebuild may just have listed bytes of its quarantine."""
-TOLD: Final = "told"
+COMPLETE: Final = "told"
 AWAY: Final = "away"
 KEPT: Final = "kept"
 """Property that is set while there may be records of deletions since the rebuild was begun."""
@@ -41,7 +41,7 @@ def under_way(stored: StoredObject) -> bool:
     return stored.value("rebuild", "state") == RUNNING
 
 
-def begun(stored: StoredObject, run: str) -> Element:
+def begin(stored: StoredObject, run: str) -> Element:
     """Begin a run, on condition that the record is as read: of two that begin at once one applies."""
     still = [as_read("rebuild", prop, stored.value("rebuild", prop)) for prop in ("state", RUN)]
     return put(REBUILD_OBJECT, "rebuild", RUN, run, *still)
@@ -82,15 +82,15 @@ def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
     return check(REBUILD_OBJECT, as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd)))
 
 
-def half_told(stored: StoredObject) -> tuple[ServiceId, ...]:
+def half_reported(stored: StoredObject) -> tuple[ServiceId, ...]:
     """Return the Shepherds whose knowledge a late rebuild takes in, or did so until it broke off."""
     reported = stored.sections.get(REPORTED, {})
     return tuple(ServiceId(shepherd) for shepherd, boot in sorted(reported.items()) if boot == EVERY_BOOT)
 
 
-def has_told(stored: StoredObject, shepherd: ServiceId) -> bool:
+def has_reported(stored: StoredObject, shepherd: ServiceId) -> bool:
     """Return whether a Shepherd has reported all it knew to a rebuild, then or later."""
-    return _words(stored).get(shepherd) == TOLD
+    return _words(stored).get(shepherd) == COMPLETE
 
 
 def _words(stored: StoredObject) -> Mapping[str, str]:
@@ -117,8 +117,8 @@ def litter(stored: StoredObject) -> Element | None:
 def tombstones(elements: Sequence[Element]) -> list[Element]:
     """Return a record of each blob and entry that a change deletes: a Shepherd may hold a file's earlier bytes."""
     deleted = (element.object for element in elements if element.change is ChangeType.DELETE)
-    gone = (obj.removeprefix(BLOB_PREFIX) for obj in deleted if obj.startswith(BLOB_PREFIX) or is_guid(obj))
-    return [put(OVERWRITTEN_OBJECT, "formerly", each, DELETED_FOR_GOOD) for each in gone]
+    ids = (obj.removeprefix(BLOB_PREFIX) for obj in deleted if obj.startswith(BLOB_PREFIX) or is_guid(obj))
+    return [put(OVERWRITTEN_OBJECT, "formerly", each, DELETED_FOR_GOOD) for each in ids]
 
 
 def waiting(stored: StoredObject) -> str:

@@ -125,15 +125,15 @@ class Records:
         patient._listeners, patient.written = self._listeners, self.written
         return patient
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, request: Callable[[], Awaitable[T]]) -> T:
         """Call, and call again while patience lasts. Raises: the A-Hash's last error, with the cure."""
         if self._patience is None:
-            return await ask()
+            return await request()
         clock, backoff = self._patience.clock, Backoff(PATIENCE_PAUSE_MS, PATIENCE_MS)
         give_up = clock.monotonic_ms() + PATIENCE_MS
         while True:
             try:
-                return await ask()
+                return await request()
             except CheloniaError as error:
                 if error.kind not in _UNKNOWN and error.kind is not Kind.READ_ONLY:
                     raise
@@ -222,16 +222,16 @@ class Records:
             outcome = await self._ask(lambda: self._ahash.transact(own, key, elements, draft.memo))
         except CheloniaError as error:
             if error.kind in _UNKNOWN or self._patience is not None:  # then an earlier try may have applied
-                self._tell(elements)
+                self._notify(elements)
             raise
         self._saw(outcome.position)
         _check_last(outcome)
         if outcome.applied:
             self.written[draft.cause or CAUSE.get()] += 1
-            self._tell(elements)
+            self._notify(elements)
         return outcome
 
-    def _tell(self, elements: tuple[Element, ...]) -> None:
+    def _notify(self, elements: tuple[Element, ...]) -> None:
         for listener in self._listeners:
             listener(elements)
 
@@ -274,10 +274,10 @@ class Records:
         raise CheloniaError(Kind.CONFLICT, cause="others keep changing the same entries; try again")
 
     def _saw(self, position: Position) -> None:
-        known = self.position
-        if position.cluster == known.cluster and position.generation > known.generation > 0:  # 0: it was empty
+        last = self.position
+        if position.cluster == last.cluster and position.generation > last.generation > 0:  # 0: it was empty
             self.restored.set()
-        self.position = max(known, position) if position.cluster == known.cluster else position
+        self.position = max(last, position) if position.cluster == last.cluster else position
 
 
 def _check_last(outcome: TransactOutcome) -> None:

@@ -64,8 +64,8 @@ class StoredKeys:
         room = await self._room(call, sealed.key)
 
         async def build() -> PlannedTransact:
-            there = await self._records.one(call, access_key_object(sealed.key.id))
-            if there.exists:
+            stored = await self._records.one(call, access_key_object(sealed.key.id))
+            if stored.exists:
                 raise CheloniaError(Kind.EXISTS, "createKey", sealed.key.id, "there is a key of this id")
             return PlannedTransact([*written(sealed), *room], memo=sealed.key.id)
 
@@ -75,10 +75,10 @@ class StoredKeys:
         """Drop a key. Raises: NOT_FOUND."""
 
         async def build() -> PlannedTransact:
-            there = await self._records.one(call, access_key_object(key_id))
-            if read_key(there) is None:
+            stored = await self._records.one(call, access_key_object(key_id))
+            if read_key(stored) is None:
                 raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "there is no such key")
-            return PlannedTransact((erase(there.id, version(there.version)),), memo=key_id)
+            return PlannedTransact((erase(stored.id, version(stored.version)),), memo=key_id)
 
         await self._records.apply(call, build)
 

@@ -20,7 +20,7 @@ class FailureEvidence:
         self._away: dict[ServiceId, Ms] = {}
         self._vouched: dict[ServiceId, Ms] = {}
 
-    def heard(self, shepherd: ServiceId) -> None:
+    def heartbeat(self, shepherd: ServiceId) -> None:
         """Note a heartbeat, which ends all doubt."""
         self._gone.discard(shepherd)
         self._away.pop(shepherd, None)

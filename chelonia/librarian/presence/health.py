@@ -57,7 +57,7 @@ class StoredNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatNews:
     """News of a heartbeat: the Shepherd was away before, has started anew, announces other facts than are stored, or
     has just compared its inventory."""
 
@@ -146,8 +146,8 @@ class HealthTable:
         """Take over the state in the A-Hash; forget Shepherds that are no longer registered."""
         fresh = {}
         for shepherd in sorted(stored):
-            known = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
-            known.take(stored[shepherd])
+            node = fresh[shepherd] = self._nodes.get(shepherd) or self._new(stored[shepherd])
+            node.take(stored[shepherd])
         self._nodes = fresh
 
     def note(self, shepherd: ServiceId, **written: Any) -> None:
@@ -173,7 +173,7 @@ class HealthTable:
         # One that was not heard since this Librarian started counts as present all the same: no ground to believe it.
         return not self.present(beat.shepherd, now) or self.boot(beat.shepherd) != beat.boot
 
-    def beat(self, beat: Heartbeat, now: Ms) -> Heard | None:
+    def beat(self, beat: Heartbeat, now: Ms) -> HeartbeatNews | None:
         """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
         node = self._nodes.get(beat.shepherd)
         if node is None or not node.stored.approved:
@@ -184,16 +184,16 @@ class HealthTable:
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
-        was_there = node.stored.state and not (node.beat is not None and node.beat.leaving)
-        if was_there and (returned or new_boot):
+        was_present = node.stored.state and not (node.beat is not None and node.beat.leaving)
+        if was_present and (returned or new_boot):
             node.returns.append(now)
         if beat.leaving:
             self.evidence.left(beat.shepherd, now)
         else:
-            self.evidence.heard(beat.shepherd)
+            self.evidence.heartbeat(beat.shepherd)
         node.beat, node.heard_ms, node.heard_ran_ms = beat, now, self.listening.ran(now)
         announced = (beat.domain, beat.verify_key)
-        return Heard(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
+        return HeartbeatNews(returned, new_boot, announced != (node.stored.domain, node.stored.verify_key), compared)
 
     def excuse(self, shepherd: ServiceId, until_ms: Ms) -> None:
         """Wait for a Shepherd that announced its end until then, also before that is written."""
@@ -237,8 +237,8 @@ class HealthTable:
         """Return the copies whose bytes arrive, by the last heartbeats of approved Shepherds, ordered by Shepherd.
         Malformed blob ids are left out, for they would spoil the call that asks for all blobs."""
         latest = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
-        told = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
-        return {Location(shepherd, copy.reference): copy for shepherd, copy in told}
+        copies = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
+        return {Location(shepherd, copy.reference): copy for shepherd, copy in copies}
 
     def starting(self, shepherd: ServiceId) -> bool:
         """Return whether a Shepherd last reported that it is still starting: until then its address refuses."""
@@ -332,11 +332,11 @@ class HealthTable:
         return tuple(out)
 
     def views(
-        self, now: Ms, wall: Ms, told: Callable[[ServiceId], RecordedHealth] = lambda _: RecordedHealth()
+        self, now: Ms, wall: Ms, recorded: Callable[[ServiceId], RecordedHealth] = lambda _: RecordedHealth()
     ) -> tuple[NodeView, ...]:
-        """Return all Shepherds, ordered by service id. `told`: further facts of one; its trouble goes first."""
+        """Return all Shepherds, ordered by service id. `recorded`: further facts of one; its trouble goes first."""
         shaky = self.unsteady(now)
-        views = (self._view(shepherd, now, wall, told(shepherd)) for shepherd in self._nodes)
+        views = (self._view(shepherd, now, wall, recorded(shepherd)) for shepherd in self._nodes)
         trouble = (
             "it comes and goes: nothing new is given to it until it has been steady for "
             f"{self._rule.window_ms // 1000} s"
@@ -346,7 +346,7 @@ class HealthTable:
             for view in views
         )
 
-    def _view(self, shepherd: ServiceId, now: Ms, wall: Ms, told: RecordedHealth) -> NodeView:
+    def _view(self, shepherd: ServiceId, now: Ms, wall: Ms, recorded: RecordedHealth) -> NodeView:
         node = self._nodes[shepherd]
         stored, beat = node.stored, node.beat if node.stored.approved else None
         here = self.present(shepherd, now)
@@ -363,9 +363,9 @@ class HealthTable:
             accepting=beat is not None and beat.accepting and not stored.drain_ms,
             domain=beat.domain if beat else stored.domain,
             maintenance_until_ms=stored.excused_until_ms,
-            store=told.store,
+            store=recorded.store,
             reclaimable_bytes=beat.reclaimable_bytes if beat else 0,
-            trouble=told.trouble,
+            trouble=recorded.trouble,
             drain=DRAINING if stored.drain_ms else "",
         )
 
@@ -380,7 +380,7 @@ class HealthTable:
     def _overdue(self, node: _ShepherdHealth, now: Ms, margin_ms: int = 0) -> bool:
         silent_ms = self.listening.ran(now) - max(self.listening.since, node.heard_ran_ms) + margin_ms
         starting = node.heard_ms is None and now + margin_ms < self._grace_until
-        return silent_ms >= self._lease_ms and not starting and not self.listening.stood_still(now)
+        return silent_ms >= self._lease_ms and not starting and not self.listening.stalled(now)
 
 
 def _state(stored: StoredNode, here: bool, wall: Ms) -> str:

@@ -145,9 +145,9 @@ def _twin(beat: Heartbeat, living: Heartbeat, settled: bool) -> Judgement | None
     return Judgement(REFUSED_TWIN, cause, alarm=True)
 
 
-def older(beat: Heartbeat, known: Heartbeat) -> bool:
+def older(beat: Heartbeat, last: Heartbeat) -> bool:
     """Return whether a message is of an earlier start: of the same store, as only its boots compare, or naming none."""
-    return beat.boot < known.boot and beat.store in ("", known.store)
+    return beat.boot < last.boot and beat.store in ("", last.store)
 
 
 ALARM_KEEP_MS = 600_000
@@ -215,7 +215,7 @@ class Voices:
         self._claims[beat.shepherd] = (beat.store, beat.boot, since, now)
         return since
 
-    def taken(self, beat: Heartbeat, now: Ms) -> bool:
+    def accept(self, beat: Heartbeat, now: Ms) -> bool:
         """Take a heartbeat as the Shepherd's own; returns whether its trouble, or the end of it, is news."""
         voice = self._voices.get(beat.shepherd)
         if voice is not None and older(beat, voice.beat):
@@ -234,9 +234,9 @@ class Voices:
         """Refuse a heartbeat; returns whether to notify a person now."""
         if not judged.alarm:
             return False
-        known = self.trouble(beat.shepherd, now)
+        before = self.trouble(beat.shepherd, now)
         self._alarms[beat.shepherd] = (judged.cause, Ms(now + ALARM_KEEP_MS))
-        return known != judged.cause
+        return before != judged.cause
 
     def trouble(self, shepherd: ServiceId, now: Ms) -> str:
         """Return the trouble of a Shepherd that a person should know, "" for none."""

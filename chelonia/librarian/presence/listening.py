@@ -35,7 +35,7 @@ class Listening:
     def watch(self, now: Ms) -> None:
         """Note that this process runs, `WATCHES` times in a lease; without any note it counts as running."""
         ran = self.ran(now)
-        if self.stood_still(now):
+        if self.stalled(now):
             if ran - self._woke_ran_ms >= STEADY_LEASES * self._lease_ms:
                 self.since = ran
             self._still_ms, self._woke_ran_ms = now - ran, ran
@@ -43,11 +43,11 @@ class Listening:
 
     def ran(self, now: Ms) -> int:
         """Return the time now without that in which this process stood still beyond its sleep between two notes."""
-        if self._watched_ms is not None and self.stood_still(now):
+        if self._watched_ms is not None and self.stalled(now):
             now = Ms(self._watched_ms + self._lease_ms // WATCHES)
         return now - self._still_ms
 
-    def stood_still(self, now: Ms) -> bool:
+    def stalled(self, now: Ms) -> bool:
         """Return whether this process has not run for half a lease, so that a lease may have passed without listening.
         A Shepherd that was heard two heartbeats before is not silent yet after half of it."""
         return self._watched_ms is not None and now - self._watched_ms >= self._lease_ms // 2

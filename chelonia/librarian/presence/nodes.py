@@ -58,7 +58,7 @@ ASK_RECONCILIATION = -1
 """`next_report_ms` that asks a Shepherd for its differences, as in the original."""
 
 OUTLIVED = (
-    "it has seen metadata of generation {seen}, and these are of generation {ours}: it erases nothing that they order; "
+    "it has seen metadata of generation {seen}, and these are of generation {own}: it erases nothing that they order; "
     "raise the generation as docs/operate/all-metadata-lost.md says (step 3), unless newer metadata are still there"
 )
 
@@ -98,16 +98,16 @@ class NodeTable:
         """Return all Shepherds, ordered by service id."""
         now, voices = self._world.clock.monotonic_ms(), self._voices
 
-        def told(shepherd: ServiceId) -> RecordedHealth:
+        def recorded(shepherd: ServiceId) -> RecordedHealth:
             trouble = voices.trouble(shepherd, now) or self._disobeys(shepherd)
             return RecordedHealth(voices.recorded(shepherd).store, trouble)
 
-        return self.table.views(now, self._world.clock.now_ms(), told)
+        return self.table.views(now, self._world.clock.now_ms(), recorded)
 
     def _disobeys(self, shepherd: ServiceId) -> str:
         """The reason why a Shepherd erases nothing that these metadata order, "" while it does."""
-        seen, ours = self.table.compared(shepherd), self._records.position.generation
-        return OUTLIVED.format(seen=seen, ours=ours) if seen > ours else ""
+        seen, own = self.table.compared(shepherd), self._records.position.generation
+        return OUTLIVED.format(seen=seen, own=own) if seen > own else ""
 
     # --- the registry -----------------------------------------------------------------------------------------------
 
@@ -142,8 +142,8 @@ class NodeTable:
 
         async def build() -> PlannedTransact:
             await self.refresh(call)
-            known = self.registry.find(record.role, record.service_id, record.dn)
-            if known is not None and known.forgotten:
+            registered = self.registry.find(record.role, record.service_id, record.dn)
+            if registered is not None and registered.forgotten:
                 raise CheloniaError(Kind.DENIED, "approve", record.service_id, BURNT)
             return PlannedTransact((registry.set_record(record),), memo=record.service_id)
 
@@ -200,23 +200,23 @@ class NodeTable:
         turned_away = await self._identified(call, beat)
         if turned_away is not None:
             return turned_away
-        heard = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
-        if heard is not None:
+        news = self.table.beat(beat, self._world.clock.monotonic_ms()) if not beat.trouble else None
+        if news is not None:
             if beat.leaving:
                 _LOG.info("shepherd says goodbye id=%s boot=%d", beat.shepherd, beat.boot)
                 self.table.excuse(beat.shepherd, self.left_until_ms())
                 self._changed(beat.shepherd)
-            elif heard.returned or heard.new_boot or heard.compared:
+            elif news.returned or news.new_boot or news.compared:
                 _LOG.info("shepherd heard again id=%s boot=%d", beat.shepherd, beat.boot)
                 self._changed(beat.shepherd)
-            if heard.changed:
+            if news.changed:
                 await self._announce(call, beat)
         return HeartbeatAnswer(self._world.settings.lease_ms, True, self._accepted(beat), self._records.position)
 
     async def _still_approved(self, call: Call, record: ServiceRecord) -> ServiceRecord | None:
         """The record of an approved identity that comes back: another Librarian may have burnt it while it was away."""
         stored = await self._records.one(call.strongly(), SERVICES_OBJECT, registry.needed(record))
-        if registry.stands(stored, record):
+        if registry.is_approved(stored, record):
             return record
         await self.refresh(call.strongly())
         return self.registry.find(record.role, record.service_id, record.dn)
@@ -239,7 +239,7 @@ class NodeTable:
                 cause = "another start spoke while this heartbeat waited; send the next"
                 raise CheloniaError(Kind.CONFLICT, "heartbeat", beat.shepherd, cause)
             await self._record_store(call, beat, self._voices.recorded(beat.shepherd))
-        if self._voices.taken(beat, now) and beat.trouble:
+        if self._voices.accept(beat, now) and beat.trouble:
             _LOG.warning(
                 "shepherd %s cannot tell anything of its replicas, it counts as away: %s", beat.shepherd, beat.trouble
             )
@@ -288,8 +288,8 @@ class NodeTable:
     def _accepted(self, beat: Heartbeat) -> int:
         """The last report applied for this boot, as far as known here. No heartbeat waits for the A-Hash: its Shepherd
         sends no other meanwhile, and would count as away before there is a new master."""
-        known = self._reached.get(beat.shepherd)
-        return known.number if known is not None and known.boot == beat.boot else 0
+        reached = self._reached.get(beat.shepherd)
+        return reached.number if reached is not None and reached.boot == beat.boot else 0
 
     def _changed(self, shepherd: ServiceId) -> None:
         for listener in self._listeners:
@@ -307,7 +307,7 @@ class NodeTable:
 
     async def maintenance(self, call: Call, shepherd: ServiceId, until_ms: Ms) -> None:
         """Announce or end planned absence."""
-        self.known("maintenance", shepherd)
+        self.require("maintenance", shepherd)
 
         async def build() -> PlannedTransact:
             element = put(shepherd_object(shepherd), "node", "maintenance_until_ms", str(until_ms))
@@ -321,7 +321,7 @@ class NodeTable:
         self.table.note(shepherd, **written)
         self._changed(shepherd)
 
-    def known(self, op: str, shepherd: ServiceId) -> StoredNode:
+    def require(self, op: str, shepherd: ServiceId) -> StoredNode:
         """Return the stored state of a Shepherd. Raises: NOT_FOUND."""
         stored = self.table.stored(shepherd)
         if stored is None:
@@ -335,8 +335,8 @@ class NodeTable:
         if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
             cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
             raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
-        known = self.registry.find(Role.SHEPHERD, report.shepherd, call.dn)
-        if known is not None and known.forgotten:
+        record = self.registry.find(Role.SHEPHERD, report.shepherd, call.dn)
+        if record is not None and record.forgotten:
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
         if report.number == 0:
             return await self._old_report(call, report)
@@ -362,8 +362,8 @@ class NodeTable:
                 answer = replace(answer, accepted=reports.accepted(report, last), unknown=())
             if not reports.is_next(report, last) and last != ReportPosition(report.boot, report.number):
                 return PlannedTransact(())
-            known = await self._known(call, report, stored)
-            judged = reports.judge(report, known, self._world.clock.now_ms())
+            context = await self._report_context(call, report, stored)
+            judged = reports.judge(report, context, self._world.clock.now_ms())
             if not reports.is_next(report, last):  # a repeat gets the unknown ones again: silence would mean "known"
                 answer = replace(answer, unknown=(*judged.unknown, *judged.unlisted))
                 return PlannedTransact(())
@@ -373,17 +373,17 @@ class NodeTable:
                 self._world.limits.met("report_entries", report.shepherd, "an entry was refused")
                 _LOG.warning("report %d of %s: an entry is refused: %s", report.number, report.shepherd, why)
             answer = replace(answer, accepted=report.number, unknown=tuple(judged.unknown))
-            as_it_says = [still_named(marker, report.shepherd)] if report.number == 1 else []
-            return PlannedTransact([*judged.elements, *as_it_says])
+            still = [still_named(marker, report.shepherd)] if report.number == 1 else []
+            return PlannedTransact([*judged.elements, *still])
 
         await self._records.apply(call, build)
         if answer.accepted == report.number:
             self._reached[report.shepherd] = ReportPosition(report.boot, report.number)
         return answer
 
-    async def _known(self, call: Call, report: Report, stored: StoredObject) -> ReportContext:
-        known = ReportContext(stored, {})
-        ids = list(dict.fromkeys(blob for r in report.replicas if (blob := known.blob_of(r))))
+    async def _report_context(self, call: Call, report: Report, stored: StoredObject) -> ReportContext:
+        context = ReportContext(stored, {})
+        ids = list(dict.fromkeys(blob for r in report.replicas if (blob := context.blob_of(r))))
         found = await self._records.get(call, [blob_object(blob) for blob in ids])
         return ReportContext(stored, dict(zip(ids, found, strict=True)))
 

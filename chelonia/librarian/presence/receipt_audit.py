@@ -72,7 +72,7 @@ class ReceiptAudit:
             del self._written[shepherd]
             self._begin_asking(shepherd, [receipt for _, receipt in waiting])
 
-    def heard(self, shepherd: ServiceId) -> None:
+    def audit(self, shepherd: ServiceId) -> None:
         """Ask a Shepherd heard again, perhaps of another start, for copies committed before that was known."""
         boot, written = self._table.boot(shepherd), self._written.get(shepherd)
         if not boot or not written:
@@ -98,9 +98,9 @@ class ReceiptAudit:
         """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`, with `tries` in all."""
         references = [receipt.location.reference for receipt in receipts]
         port = self._world.directory.shepherd(shepherd)
-        asked = port.stat(self._call, tuple((reference, reference) for reference in references))
+        request = port.stat(self._call, tuple((reference, reference) for reference in references))
         try:
-            await within(self._world.clock, self._world.settings.lease_ms, asked)
+            await within(self._world.clock, self._world.settings.lease_ms, request)
         except CheloniaError as error:
             _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)
             if tries > 1:

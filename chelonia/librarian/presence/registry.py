@@ -36,17 +36,17 @@ def parse(stored: StoredObject) -> tuple[ServiceRecord, ...]:
             service, blank, dn = prop.partition(" ")
             if blank:
                 service_id = ServiceId("" if service == NO_SERVICE else service)
-                said = value == APPROVED, value == FORGOTTEN, value == WITHDRAWN
-                out.append(ServiceRecord(role, Dn(dn), service_id, *said))
+                states = value == APPROVED, value == FORGOTTEN, value == WITHDRAWN
+                out.append(ServiceRecord(role, Dn(dn), service_id, *states))
     return tuple(out)
 
 
 def needed(record: ServiceRecord) -> Filter:
-    """Return the filter of the registry that shows whether an identity still `stands`."""
+    """Return the filter of the registry that shows whether an identity still `is_approved`."""
     return (Needed(record.role.value, property_of(record)),)
 
 
-def stands(stored: StoredObject, record: ServiceRecord) -> bool:
+def is_approved(stored: StoredObject, record: ServiceRecord) -> bool:
     """Return whether the registry as stored has this identity as approved."""
     return stored.value(record.role.value, property_of(record)) == APPROVED
 
@@ -102,9 +102,9 @@ class IdentityRegistry:
 
     def forgotten(self) -> tuple[ServiceId, ...]:
         """Return the forgotten Shepherds whose service id nobody has been registered under since."""
-        known = self.shepherds()
+        registered = self.shepherds()
         burnt = (r.service_id for r in self.records if r.role is Role.SHEPHERD and r.forgotten)
-        return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in known))
+        return tuple(dict.fromkeys(shepherd for shepherd in burnt if shepherd not in registered))
 
     def gives_way(self, dn: Dn) -> ServiceRecord | None:
         """Return the waiting identity that gives its place to a new one of `dn`: one of the DN with most of them. None

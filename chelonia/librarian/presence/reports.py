@@ -65,7 +65,7 @@ class Judged:
     """Entries that cannot be true, and change nothing: such a Shepherd is broken or lies."""
     fresh: set[BlobId] = field(default_factory=set)
     """Blobs of which this report lists a copy."""
-    gone: set[Location] = field(default_factory=set)
+    removed: set[Location] = field(default_factory=set)
     """Copies whose locations this report removes."""
 
 
@@ -125,28 +125,29 @@ def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Rep
     return told(shepherd), sequence if ordered == generation else 0
 
 
-def judge(report: Report, known: ReportContext, now: Ms) -> Judged:
+def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
     """Decide everything that a report in its turn changes at `now`, its number included."""
     judged = Judged(now)
     obj = shepherd_object(report.shepherd)
-    boot, number = known.shepherd.value("report", "boot"), known.shepherd.value("report", "number")
+    boot, number = context.shepherd.value("report", "boot"), context.shepherd.value("report", "number")
     conditions = (as_read("report", "boot", boot), as_read("report", "number", number))
     judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
     judged.elements.append(put(obj, "report", "number", str(report.number)))
     if report.number == 1:
-        last = told(known.shepherd)
-        so_far = as_read("report", "obeyed", known.shepherd.value("report", "obeyed"))  # as the answer says (`before`)
+        last = told(context.shepherd)
+        # as the answer says (`before`)
+        so_far = as_read("report", "obeyed", context.shepherd.value("report", "obeyed"))
         judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))
     replicas = {replica.reference: replica for replica in report.replicas}.values()
     for replica in sorted(replicas, key=lambda replica: replica.state is not ReplicaState.DELETED):  # may make place
-        _judge_one(Location(report.shepherd, replica.reference), replica, known, judged)
+        _judge_one(Location(report.shepherd, replica.reference), replica, context, judged)
     return judged
 
 
-def _judge_one(location: Location, replica: ReportedReplica, known: ReportContext, judged: Judged) -> None:
-    record = known.shepherd.value("file", replica.reference)
-    blob_id = known.blob_of(replica)
-    blob = known.blobs.get(blob_id)
+def _judge_one(location: Location, replica: ReportedReplica, context: ReportContext, judged: Judged) -> None:
+    record = context.shepherd.value("file", replica.reference)
+    blob_id = context.blob_of(replica)
+    blob = context.blobs.get(blob_id)
     cause = CAUSES.get(replica.state)
     if why := _impossible(replica, record):
         judged.refused.append(f"{location}: {why}")
@@ -179,7 +180,7 @@ def _impossible(replica: ReportedReplica, record: str) -> str:
 
 def _has_another(location: Location, blob: StoredObject, judged: Judged, blob_id: BlobId) -> bool:
     """Whether a Shepherd that reports one more copy of a blob has a verified one: it keeps one of each."""
-    listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN and place not in judged.gone)
+    listed = (place.shepherd for place, state in locations_of(blob) if state in PROVEN and place not in judged.removed)
     return blob_id in judged.fresh or location.shepherd in listed
 
 
@@ -218,7 +219,7 @@ def _change(location: Location, state: ReplicaState, cause: Cause, blob: StoredO
     judged.notes.append(f"{location}: {state.value} -> {after.value}")
     as_it_was = is_("locations", key, state.value)
     if after is ReplicaState.DELETED:
-        judged.gone.add(location)
+        judged.removed.add(location)
         judged.elements.append(drop(blob.id, "locations", key, as_it_was))
         judged.elements.append(drop(shepherd_object(location.shepherd), "file", location.reference))
     else:

@@ -98,9 +98,9 @@ class LiveLook:
     async def settle(self, rules: Callable[[], T]) -> T:
         """Return the result of `rules` once they find everything that they ask for."""
         while True:
-            said = rules()
+            result = rules()
             if not self._absent_sections and not self._absent_values:
-                return said
+                return result
             await self._fetch()
 
     async def _fetch(self) -> None:
@@ -111,9 +111,9 @@ class LiveLook:
             for obj in await self._records.get(self._call, ids, (Needed(section),)):
                 self._sections[(obj.id, section)] = obj.sections.get(section, {})
         for start in range(0, len(values), bounds.BULK_ELEMENTS_MAX):
-            asked = values[start : start + bounds.BULK_ELEMENTS_MAX]
-            walks = tuple(Walk(object_id, ((prop,),), section) for object_id, section, prop in asked)
-            for key, found in zip(asked, await self._records.walk(self._call, walks, _NO_SECTION), strict=True):
+            batch = values[start : start + bounds.BULK_ELEMENTS_MAX]
+            walks = tuple(Walk(object_id, ((prop,),), section) for object_id, section, prop in batch)
+            for key, found in zip(batch, await self._records.walk(self._call, walks, _NO_SECTION), strict=True):
                 self._values[key] = found.taken[0].object if found.taken else ""
 
 
@@ -255,17 +255,17 @@ class Fsck:
 
     async def _wide_page(self, call: Call, piece: Piece, cursor: Cursor) -> None:
         """A page of one wide section; then its next page, the object's next section, or the next object."""
-        seen = SectionPage("", 0, ())
+        page = SectionPage("", 0, ())
 
         async def look() -> Iterable[Finding]:
-            nonlocal seen
-            seen = await self._wide_rules(call, ObjectId(cursor.after), cursor)
-            return seen.findings
+            nonlocal page
+            page = await self._wide_rules(call, ObjectId(cursor.after), cursor)
+            return page.findings
 
         piece.findings += await self._confirmed(look)
-        piece.looked += seen.count
-        section = cursor.section if seen.after else _NEXT_SECTION.get(cursor.section, "")
-        piece.cursor = replace(cursor, section=section, at=seen.after)
+        piece.looked += page.count
+        section = cursor.section if page.after else _NEXT_SECTION.get(cursor.section, "")
+        piece.cursor = replace(cursor, section=section, at=page.after)
 
     async def _wide_rules(self, call: Call, obj: ObjectId, cursor: Cursor) -> SectionPage:
         if cursor.section == "file":
@@ -307,15 +307,15 @@ class Fsck:
 
     async def _record_pages(self, call: Call, obj: ObjectId, after: str) -> SectionPage:
         """Some pages of a Shepherd's records: the outbox, read through once, must have those that no blob lists."""
-        shepherd, left, count = ServiceId(obj.removeprefix(SHEPHERD_PREFIX)), list[Item](), 0
+        shepherd, unlisted, count = ServiceId(obj.removeprefix(SHEPHERD_PREFIX)), list[Item](), 0
         for _ in range(RECORDS_PER_OUTBOX_PASS):
             page = await self._records.scan(call, obj, "file", after, PAGE)
-            left += await self._unlisted(call, shepherd, page.items)
+            unlisted += await self._unlisted(call, shepherd, page.items)
             count, after = count + len(page.items), page.after
             if not after:
                 break
-        ordered = await self._ordered(call, obj, {reference for reference, _ in left})
-        return SectionPage(after, count, tuple(invariants.record_rules(shepherd, left, ordered)))
+        ordered = await self._ordered(call, obj, {reference for reference, _ in unlisted})
+        return SectionPage(after, count, tuple(invariants.record_rules(shepherd, unlisted, ordered)))
 
     async def _unlisted(self, call: Call, shepherd: ServiceId, items: Sequence[Item]) -> tuple[Item, ...]:
         look = LiveLook(self._records, call)
@@ -407,8 +407,8 @@ class Fsck:
             call, PlannedTransact([*found.elements, *await self._unsummed(call, found)])
         )
         if outcome.applied:
-            _LOG.info("mended %s: %s by=%s", finding, found.what, call.dn)
-        return Mended(outcome.applied, found.what if outcome.applied else "it has changed meanwhile")
+            _LOG.info("mended %s: %s by=%s", finding, found.text, call.dn)
+        return Mended(outcome.applied, found.text if outcome.applied else "it has changed meanwhile")
 
     async def _unsummed(self, call: Call, found: Mend) -> list[Element]:
         """The change that drops the summaries of the entries that a repair changes."""
@@ -440,8 +440,8 @@ class Fsck:
         if section != "file":
             return await self._item_rules(call, obj, section, items)
         shepherd = ServiceId(obj.removeprefix(SHEPHERD_PREFIX))
-        left = await self._unlisted(call, shepherd, items)
-        return invariants.record_rules(shepherd, left, await self._ordered(call, obj, {ref for ref, _ in left}))
+        unlisted = await self._unlisted(call, shepherd, items)
+        return invariants.record_rules(shepherd, unlisted, await self._ordered(call, obj, {ref for ref, _ in unlisted}))
 
 
 def _section_of(finding: Finding) -> str:

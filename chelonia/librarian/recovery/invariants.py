@@ -130,8 +130,8 @@ def entry_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
     names = names_of(entry)
     for parent, name in names:
         if look.value(ObjectId(parent), "entries", key_for(name, kind)) != entry.id:
-            what = f"parents names {parent}/{name}, which does not lead here"
-            yield _finding(entry.id, PARENT_DANGLING, f"{parent}/{name}", what)
+            text = f"parents names {parent}/{name}, which does not lead here"
+            yield _finding(entry.id, PARENT_DANGLING, f"{parent}/{name}", text)
     if Guid(entry.id) != ROOT and not names:
         yield _finding(entry.id, ORPHAN, "", "no name leads to it")
     elif kind == TYPE_COLLECTION and not reachable(look, Guid(entry.id)):
@@ -166,15 +166,15 @@ def _file_rules(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
 def _had(look: RuleContext, blob: BlobId, obj: ObjectId, owner: Owner, wanted: str) -> Iterator[Finding]:
     """Check a blob that a file or content names."""
     found = owned(look, blob)
-    theirs = found.value("blob", "wanted")
-    more = OWNERS in found.sections and theirs.isdecimal() and wanted.isdecimal() and int(theirs) >= int(wanted)
+    stored = found.value("blob", "wanted")
+    more = OWNERS in found.sections and stored.isdecimal() and wanted.isdecimal() and int(stored) >= int(wanted)
     if "blob" not in found.sections:
         yield _finding(obj, BLOB_MISSING, blob, f"its blob {blob} does not exist")
         return
     if owner not in owners_of(found):
         yield _finding(obj, OWNERS_WRONG, blob, f"its blob {blob} is another's alone, and would go with that")
-    if theirs != wanted and not more:
-        yield _finding(obj, WANTED_DIFFERS, blob, f"wants {wanted} replicas, its blob {blob} {theirs or 'no number'}")
+    if stored != wanted and not more:
+        yield _finding(obj, WANTED_DIFFERS, blob, f"wants {wanted} replicas, its blob {blob} {stored or 'no number'}")
 
 
 def owned(look: RuleContext, blob: BlobId) -> StoredObject:
@@ -195,8 +195,8 @@ def _content_named(look: RuleContext, file: StoredObject) -> Iterator[Finding]:
     content = content_of(file)
     header = look.section(content_object(content), "content") if content else {}
     if content and (header.get("state"), header.get("file")) != (SEALED, file.id):
-        what = f"its content {content} is {header.get('state') or 'not there'}, and of file {header.get('file') or '-'}"
-        yield _finding(file.id, CONTENT_MISSING, content, what)
+        text = f"its content {content} is {header.get('state') or 'not there'}, and of file {header.get('file') or '-'}"
+        yield _finding(file.id, CONTENT_MISSING, content, text)
     elif content and (header.get("size"), header.get("splices")) != (
         file.value("states", "size"), file.value("content", "splices")
     ):  # fmt: skip
@@ -236,22 +236,22 @@ def name_rules(look: RuleContext, collection: ObjectId, names: Iterable[Item]) -
 
 def summary_rules(look: RuleContext, collection: ObjectId, summaries: Iterable[Item]) -> Iterator[Finding]:
     """Check a page of a collection's `summaries`."""
-    for name, told in summaries:
-        child = ObjectId(told.partition(" ")[0])
+    for name, summary in summaries:
+        child = ObjectId(summary.partition(" ")[0])
         file = StoredObject(child, 1, {section: look.section(child, section) for section in sorted(SECTIONS)})
         if look.value(collection, "entries", name) != child:
             yield _finding(collection, SUMMARY_WRONG, name, f"what listings tell of {name!r} is of another entry")
-        elif summary_of(file) != told:
+        elif summary_of(file) != summary:
             yield _finding(collection, SUMMARY_WRONG, name, f"listings tell of {name!r} what it is not")
 
 
 def reservation_rules(look: RuleContext, collection: ObjectId, reservations: Iterable[Item]) -> Iterator[Finding]:
     """Check a page of a collection's `pending`."""
     for name, value in reservations:
-        held = value.partition(" ")[0]
-        if look.section(ObjectId(held), "entry").get("type", "") != TYPE_PENDING:
-            what = f"{name!r} is reserved by {held}, which is no upload"
-            yield _finding(collection, RESERVATION_DANGLING, name, what)
+        holder = value.partition(" ")[0]
+        if look.section(ObjectId(holder), "entry").get("type", "") != TYPE_PENDING:
+            text = f"{name!r} is reserved by {holder}, which is no upload"
+            yield _finding(collection, RESERVATION_DANGLING, name, text)
 
 
 def reservation_work(collection: ObjectId, reservations: Iterable[Item], now: Ms) -> Iterator[Finding]:
@@ -267,11 +267,11 @@ def index_rules(look: RuleContext, index: ObjectId, keys: Iterable[str]) -> Iter
         guid = ObjectId(trash.parse_former(key)[2] if "/" in key else trash.parse_due(key)[1])
         if guid.startswith(CONTENT_PREFIX):
             due = look.section(guid, "content").get("due_ms", "")
-            kept = bool(due) and key == trash.due_key(int(due), guid)
+            matches = bool(due) and key == trash.due_key(int(due), guid)
         else:
             kind = look.section(guid, "entry").get("type")
-            kept = kind == (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING)
-        if not kept:
+            matches = kind == (TYPE_TRASHED if index == TRASH_OBJECT else TYPE_PENDING)
+        if not matches:
             yield _finding(index, DUE_DANGLING, key, f"leads to {guid}, which is not kept here")
 
 
@@ -344,8 +344,8 @@ def _location_rules(
     record = look.value(shepherd_object(location.shepherd), "file", location.reference)
     key = str(location)
     if record != blob_of(blob):
-        what = f"{location} is {state.value}, but its Shepherd's record says {record or 'nothing'}"
-        yield _finding(blob.id, LOCATION_UNRECORDED, key, what)
+        text = f"{location} is {state.value}, but its Shepherd's record says {record or 'nothing'}"
+        yield _finding(blob.id, LOCATION_UNRECORDED, key, text)
     claim = blob.value("claims", key)
     if state in CLAIMED and not claim:
         yield _finding(blob.id, CLAIM_MISSING, key, f"{location} is {state.value}, claims say nothing")
@@ -360,8 +360,8 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
     facts = facts_of(blob)
     wanted = max(facts.wanted, 1)
     if states and (states != ["alive"] * wanted or len(nodes) != wanted):
-        told = f"{', '.join(states)} on {len(nodes)} Shepherds, wanted {wanted}: {facts.name or 'no name'}"
-        yield _finding(blob.id, COPIES, "", told)
+        text = f"{', '.join(states)} on {len(nodes)} Shepherds, wanted {wanted}: {facts.name or 'no name'}"
+        yield _finding(blob.id, COPIES, "", text)
 
 
 # --- contents -------------------------------------------------------------------------------------------------------
@@ -444,12 +444,12 @@ def unlisted(look: RuleContext, shepherd: ServiceId, records: Iterable[Item]) ->
     )
 
 
-def record_rules(shepherd: ServiceId, left: Iterable[Item], ordered: Collection[str]) -> Iterator[Finding]:
+def record_rules(shepherd: ServiceId, unlisted: Iterable[Item], ordered: Collection[str]) -> Iterator[Finding]:
     """Check records that are `unlisted`, given the references that the outbox names."""
-    for reference, blob in left:
+    for reference, blob in unlisted:
         if reference not in ordered:
-            what = f"{reference} of {blob} is neither a location nor to be erased"
-            yield _finding(shepherd_object(shepherd), RECORD_ORPHAN, reference, what)
+            text = f"{reference} of {blob} is neither a location nor to be erased"
+            yield _finding(shepherd_object(shepherd), RECORD_ORPHAN, reference, text)
 
 
 def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) -> Iterator[Finding]:
@@ -461,8 +461,8 @@ def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) 
         location = Location(shepherd, reference)
         for listed in dict.fromkeys((blob, record)):
             if listed and _lists(look, BlobId(listed), location):
-                what = f"{reference} is to be erased, and still a location of {listed}"
-                yield _finding(obj, ERASE_LISTED, key, what)
+                text = f"{reference} is to be erased, and still a location of {listed}"
+                yield _finding(obj, ERASE_LISTED, key, text)
         if record not in ("", blob):
             yield _finding(obj, ERASE_OTHER, key, f"{reference} is to be erased as {blob}, but recorded as {record}")
 
@@ -470,8 +470,8 @@ def order_rules(look: RuleContext, shepherd: ServiceId, orders: Iterable[Item]) 
 def order_work(shepherd: ServiceId, orders: Sequence[Item]) -> Iterator[Finding]:
     """Find unconfirmed erasures of one page."""
     if orders:
-        what = f"{len(orders)} erasures are not confirmed"
-        yield _finding(shepherd_object(shepherd), ERASURES, orders[0][0], what)
+        text = f"{len(orders)} erasures are not confirmed"
+        yield _finding(shepherd_object(shepherd), ERASURES, orders[0][0], text)
 
 
 def _lists(look: RuleContext, blob: BlobId, location: Location) -> bool:

@@ -84,7 +84,7 @@ class Mend:
     """A repair: the transact, and its effect in a few words."""
 
     elements: tuple[Element, ...]
-    what: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Bench:
 
 def mend(finding: Finding, look: RuleContext, now: Ms) -> Mend | None:
     """Return the safe repair of a finding as things stand, None when there is none."""
-    known = _MENDS.get(finding.rule)
-    return known(finding, Bench(look, now)) if known else None
+    repair = _MENDS.get(finding.rule)
+    return repair(finding, Bench(look, now)) if repair else None
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ def _name_twice(finding: Finding, bench: Bench) -> Mend | None:
     name = finding.subject
     guid = ObjectId(bench.look.value(finding.object, "entries", name))
     fresh, old = f"{name}.{guid[:8]}", f"{finding.object}/{name}"
-    known = bench.look.section(guid, "parents").get(old)
-    if name.endswith("/") or not known or bench.entry(guid).get("type") in (TYPE_COLLECTION, TYPE_PENDING, None):
+    link = bench.look.section(guid, "parents").get(old)
+    if name.endswith("/") or not link or bench.entry(guid).get("type") in (TYPE_COLLECTION, TYPE_PENDING, None):
         return None
     elements = (
         drop(finding.object, "entries", name, is_("entries", name, guid), isset("entries", name + "/")),
@@ -183,19 +183,19 @@ def _name_unknown(finding: Finding, bench: Bench) -> Mend | None:
 def _parent_dangling(finding: Finding, bench: Bench) -> Mend | None:
     entry, (parent, _, name) = finding.object, finding.subject.partition("/")
     kind = bench.entry(entry).get("type", "")
-    known = isset("parents", finding.subject)
+    named = isset("parents", finding.subject)
     sound = bench.sound_name(entry)
     if sound is not None:
         still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), entry))
-        return Mend((drop(entry, "parents", finding.subject, known), still), "it has another name; this one is gone")
+        return Mend((drop(entry, "parents", finding.subject, named), still), "it has another name; this one is gone")
     holder, key = ObjectId(parent), key_for(name, kind)
     taken = bench.look.value(holder, "entries", name) or bench.look.value(holder, "entries", name + "/")
     if not kind:
         return None
     if bench.entry(holder).get("type") == TYPE_COLLECTION and not taken and kind != TYPE_COLLECTION:
         free = (unset("entries", name), unset("entries", name + "/"), is_("entry", "type", TYPE_COLLECTION))
-        return Mend((put(holder, "entries", key, entry, *free), check(entry, known)), f"the name {name!r} leads to it")
-    elements = (drop(entry, "parents", finding.subject, known), *_shelter(bench, entry, kind))
+        return Mend((put(holder, "entries", key, entry, *free), check(entry, named)), f"the name {name!r} leads to it")
+    elements = (drop(entry, "parents", finding.subject, named), *_shelter(bench, entry, kind))
     return Mend(elements, f"moved to /{LOST_FOUND_NAME}")
 
 
@@ -232,16 +232,16 @@ def _unreachable(finding: Finding, bench: Bench) -> Mend | None:
 
 def _summary_wrong(finding: Finding, bench: Bench) -> Mend | None:
     """Drop the summary: listings read the file, until the repair leader or the next change writes a new one."""
-    told = bench.look.value(finding.object, SECTION, finding.subject)
-    dropped = drop(finding.object, SECTION, finding.subject, is_(SECTION, finding.subject, told))
-    return Mend((dropped, missed()), "listings read the file itself again") if told else None
+    summary = bench.look.value(finding.object, SECTION, finding.subject)
+    dropped = drop(finding.object, SECTION, finding.subject, is_(SECTION, finding.subject, summary))
+    return Mend((dropped, missed()), "listings read the file itself again") if summary else None
 
 
 def _reservation_dangling(finding: Finding, bench: Bench) -> Mend | None:
     value = bench.look.value(finding.object, "pending", finding.subject)
     dropped = drop(finding.object, "pending", finding.subject, is_("pending", finding.subject, value))
-    held = ObjectId(value.partition(" ")[0])
-    still = (check(held, isnot("entry", "type", TYPE_PENDING)),) if held else ()
+    holder = ObjectId(value.partition(" ")[0])
+    still = (check(holder, isnot("entry", "type", TYPE_PENDING)),) if holder else ()
     return Mend((dropped, *still), "the reservation was dropped")
 
 
@@ -259,8 +259,8 @@ def _due_missing(finding: Finding, bench: Bench) -> Mend | None:
     kind, entry = bench.entry(finding.object).get("type", ""), finding.object
     if entry.startswith(CONTENT_PREFIX):
         due = bench.look.section(entry, "content").get("due_ms", "0")
-        kept = check(entry, is_("content", "due_ms", due))
-        return Mend((put(PENDING_OBJECT, "due", trash.due_key(int(due), entry), "-"), kept), "its time is known again")
+        same = check(entry, is_("content", "due_ms", due))
+        return Mend((put(PENDING_OBJECT, "due", trash.due_key(int(due), entry), "-"), same), "its time is known again")
     still = check(entry, is_("entry", "type", kind))
     if kind == TYPE_TRASHED:
         until = bench.look.section(entry, "trashed").get("until_ms", "0")
@@ -329,8 +329,8 @@ def _lost_found(bench: Bench) -> list[Element]:
         return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
     names = (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
     taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
-    left = (name for name, held in zip(names, taken, strict=True) if not held)
-    name = next(left, f"{LOST_FOUND_NAME}.{bench.now}")  # a name that nobody can have taken beforehand
+    free_names = (name for name, holder in zip(names, taken, strict=True) if not holder)
+    name = next(free_names, f"{LOST_FOUND_NAME}.{bench.now}")  # a name that nobody can have taken beforehand
     sections = _new(bench, shelter, TYPE_COLLECTION, {"closed": "no"})
     sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))
@@ -355,18 +355,18 @@ def _wanted_differs(finding: Finding, bench: Bench) -> Mend | None:
         header = bench.look.section(file, "content")
         if header.get("state") in (OPEN, COPYING):
             wants = is_("content", "wanted", header.get("wanted", ""))
-            told = put(blob, "blob", "wanted", header.get("wanted", ""), *owned)
-            return Mend((told, check(file, wants)), "its upload says how many replicas are wanted")
+            corrected = put(blob, "blob", "wanted", header.get("wanted", ""), *owned)
+            return Mend((corrected, check(file, wants)), "its upload says how many replicas are wanted")
         file = ObjectId(bench.look.section(file, "content").get("file", ""))
-    ours = bench.look.section(file, "states").get("neededReplicas", "")
-    theirs = bench.look.section(blob, "blob").get("wanted", "")
-    numbers = [int(number) for number in (ours, theirs) if number.isdecimal()]
+    of_file = bench.look.section(file, "states").get("neededReplicas", "")
+    of_blob = bench.look.section(blob, "blob").get("wanted", "")
+    numbers = [int(number) for number in (of_file, of_blob) if number.isdecimal()]
     if not numbers:
         return None
     wanted = str(max(numbers))
     elements = (
-        put(file, "states", "neededReplicas", wanted, as_read("states", "neededReplicas", ours)),
-        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", theirs), *owned),
+        put(file, "states", "neededReplicas", wanted, as_read("states", "neededReplicas", of_file)),
+        put(blob, "blob", "wanted", wanted, as_read("blob", "wanted", of_blob), *owned),
     )
     return Mend(elements, f"{wanted} replicas are wanted")
 
@@ -380,14 +380,14 @@ def _blob_unowned(finding: Finding, bench: Bench) -> Mend | None:
         return Mend((erase(blob, owned, empty("locations")),), "it has no bytes: forgotten")
     if shared:
         # None of these names it; so it is as good as a file's of its own.
-        gone = [drop(blob, OWNERS, owner, is_(OWNERS, owner, kind)) for owner, kind in shared.items()]
+        dropped = [drop(blob, OWNERS, owner, is_(OWNERS, owner, kind)) for owner, kind in shared.items()]
         still = [_names_not(bench, owner, kind, blob_id(blob)) for owner, kind in shared.items()]
-        return Mend((*gone, *still), "none of its owners' any more")
+        return Mend((*dropped, *still), "none of its owners' any more")
     guid = ObjectId(blob.removeprefix(BLOB_PREFIX))
     if content := facts.get("content", ""):
         # Its content, if there is one, does not name it; so it is as good as a file of its own.
-        left = drop(blob, "blob", "content", is_("blob", "content", content))
-        return Mend((left, check(content_object(ContentId(content)), unset("named", guid))), "no content's any more")
+        cleared = drop(blob, "blob", "content", is_("blob", "content", content))
+        return Mend((cleared, check(content_object(ContentId(content)), unset("named", guid))), "no content's any more")
     if bench.entry(guid):
         return None  # if it names the blob, that is found of it, and mended
     checksums = Checksums(*(facts.get(kind, "") for kind in CHECKSUM_TYPES))
@@ -421,8 +421,8 @@ def _owners_wrong(finding: Finding, bench: Bench) -> Mend | None:
     kind, others = owners.get(owner, ""), [other for other in owners if other != owner]
     if not kind or not any(invariants.names_it(bench.look, each, owners[each], blob) for each in others):
         return None
-    gone = drop(finding.object, OWNERS, owner, *(isset(OWNERS, other) for other in others))
-    return Mend((gone, _names_not(bench, owner, kind, blob)), f"{owner} is not among its owners any more")
+    dropped = drop(finding.object, OWNERS, owner, *(isset(OWNERS, other) for other in others))
+    return Mend((dropped, _names_not(bench, owner, kind, blob)), f"{owner} is not among its owners any more")
 
 
 def _owner_missing(finding: Finding, bench: Bench) -> Mend | None:
@@ -472,8 +472,8 @@ def _content_unowned(finding: Finding, bench: Bench) -> Mend | None:
         sections["metadata"] = {"was": f"parts {parts} of {header['ln']}", "wasOwnedBy": header["owner"]}
     owned = is_("content", "file", header.get("file", "")), is_("content", "splices", header["splices"])
     takes = put(content, "content", "file", guid, *owned, is_("content", "state", SEALED))
-    gone = [drop(content, "content", fact) for fact in ("ln", "owner", "wanted", FOUND_PARTS) if fact in header]
-    return _found_file(bench, guid, sections, takes, *gone, name=f"{guid}.parts-{parts}" if parts else "")
+    dropped = [drop(content, "content", fact) for fact in ("ln", "owner", "wanted", FOUND_PARTS) if fact in header]
+    return _found_file(bench, guid, sections, takes, *dropped, name=f"{guid}.parts-{parts}" if parts else "")
 
 
 def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:
@@ -482,8 +482,8 @@ def _upload_unlisted(finding: Finding, bench: Bench) -> Mend | None:
     if bench.entry(within).get("type") != TYPE_COLLECTION:
         return None
     still = check(finding.object, is_("content", "state", OPEN), is_("content", "listed", header.get("listed", "")))
-    is_there = is_("entry", "type", TYPE_COLLECTION)
-    listed = put(within, "uploads", header.get("listed", ""), header.get("opened_ms", "-"), is_there)
+    exists = is_("entry", "type", TYPE_COLLECTION)
+    listed = put(within, "uploads", header.get("listed", ""), header.get("opened_ms", "-"), exists)
     return Mend((listed, still), "it is listed again")
 
 
@@ -542,8 +542,8 @@ def _record_orphan(finding: Finding, bench: Bench) -> Mend | None:
         fresh = (unset("locations", str(location)), isset("blob", "file"))
         stalled = put(blob_object(blob), "locations", str(location), ReplicaState.STALLED.value, *fresh)
         return Mend((stalled, check(finding.object, recorded)), "listed again, to be proven by its Shepherd")
-    gone = check(blob_object(blob), unset("blob", "file"))
-    return Mend((drop(finding.object, "file", reference, recorded), gone), "its Shepherd sets the bytes aside")
+    absent = check(blob_object(blob), unset("blob", "file"))
+    return Mend((drop(finding.object, "file", reference, recorded), absent), "its Shepherd sets the bytes aside")
 
 
 def _order_doubtful(finding: Finding, bench: Bench) -> Mend | None:

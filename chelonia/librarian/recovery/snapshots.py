@@ -148,10 +148,10 @@ class Snapshotting:
 
     async def take(self, stored: StoredObject) -> None:
         """Take a snapshot; without changes it is only a manifest. Raises: NO_SHEPHERD, NO_REPLICA, CONFLICT."""
-        begun, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
+        began_ms, number = self._on.wall, Ms(max(self._on.wall, _last(stored) + 1))
         writing = _Writing(self, await self._newest(stored))
         try:
-            manifest = await self._write(writing, begun)
+            manifest = await self._write(writing, began_ms)
             if manifest is None:
                 return
             raw = encode_manifest(manifest, self._internal_blobs.record_key)
@@ -161,7 +161,7 @@ class Snapshotting:
             raise
         await self._register(new, number, manifest)
 
-    async def _write(self, writing: _Writing, begun: Ms) -> Manifest | None:
+    async def _write(self, writing: _Writing, began_ms: Ms) -> Manifest | None:
         """Read everything and store what is new; None when this Librarian must stop."""
         await writing.start()
         # Uploads come first: one that is sealed meanwhile has its blobs here, wherever its file is.
@@ -173,7 +173,7 @@ class Snapshotting:
                 if not self._goes_on:
                     return None
         position = self._on.records.position
-        return await writing.finish(position.cluster, position.generation, begun)
+        return await writing.finish(position.cluster, position.generation, began_ms)
 
     async def _read(self, ids: Sequence[ObjectId]) -> Sequence[StoredObject]:
         return await self._on.records.get(self._on.call, ids, _READ)
@@ -200,7 +200,7 @@ class Snapshotting:
             for obj in await self._whole(entry, blobs):
                 yield obj
 
-    async def _whole(self, entry: StoredObject, known: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
+    async def _whole(self, entry: StoredObject, cached: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
         """An entry, its content and their blobs; one that keeps changing is as of its last read. A file that gets other
         bytes leaves the old ones: a blob that still is its owner's was so at every moment between."""
         objects: Sequence[StoredObject] = (entry,)
@@ -209,13 +209,13 @@ class Snapshotting:
             counts = [item for part in content for item in part.sections.get("named", {}).items()]
             named = [BlobId(blob) for blob, count in counts if count != "0"] if content else blobs_of(entry)
             ids = [blob_object(blob) for blob in named]
-            found = {blob.id: blob for blob in await self._read([each for each in ids if each not in known])}
-            blobs = [found.get(each) or known[each] for each in ids]
+            found = {blob.id: blob for blob in await self._read([each for each in ids if each not in cached])}
+            blobs = [found.get(each) or cached[each] for each in ids]
             objects = (entry, *content, *blobs)
             owner = content_of(entry) or entry.id
             if _is_its_own(entry, content) and all(owner in owners_of(blob) for blob in blobs):
                 return objects
-            entry, known = await self._on.records.one(self._on.call, entry.id, _READ), {}
+            entry, cached = await self._on.records.one(self._on.call, entry.id, _READ), {}
         _LOG.info("%s changes too often to be whole in this snapshot", entry.id)
         return objects
 
@@ -240,15 +240,15 @@ class Snapshotting:
     async def _newest(self, stored: StoredObject) -> Manifest | None:
         """The newest readable snapshot; None when there is none, and everything is written anew."""
         snapshots = stored.sections.get("snapshot", {})
-        for begun in sorted(snapshots, reverse=True):
-            blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[begun].split(" ")[0])))
+        for number in sorted(snapshots, reverse=True):
+            blob = await self._on.records.one(self._on.call, blob_object(BlobId(snapshots[number].split(" ")[0])))
             try:
                 places = [location for location, _ in locations_of(blob)]
                 return decode_manifest(
                     await self._internal_blobs.read(places, facts_of(blob)), self._internal_blobs.record_key
                 )
             except (CheloniaError, ValueError) as error:
-                _LOG.warning("snapshot %s cannot be read: %s", begun, error)
+                _LOG.warning("snapshot %s cannot be read: %s", number, error)
         return None
 
     async def usable(self, manifest: Manifest) -> dict[int, BlobId]:
@@ -319,8 +319,8 @@ def _is_its_own(file: StoredObject, content: Sequence[StoredObject]) -> bool:
     if not content_of(file):
         return True
     header = content[0].sections.get("content", {}) if content else {}
-    said = SEALED, file.id, file.value("content", "splices")
-    return (header.get("state"), header.get("file"), header.get("splices")) == said
+    expected = SEALED, file.id, file.value("content", "splices")
+    return (header.get("state"), header.get("file"), header.get("splices")) == expected
 
 
 def _copies(blob: StoredObject, states: Collection[ReplicaState]) -> int:
@@ -377,7 +377,7 @@ class _Writing:
         self.written.append(blob)
         self._segments[blob] = number
 
-    async def finish(self, cluster: str, generation: int, begun: Ms) -> Manifest:
+    async def finish(self, cluster: str, generation: int, began_ms: Ms) -> Manifest:
         """Return the manifest, a new one also without changes: deletions since the last show only in its beginning."""
         rest = self._pager.rest()
         if rest is not None:
@@ -385,4 +385,4 @@ class _Writing:
         if self._gathered.places:
             await self._flush()
         pages = tuple(self._known.get(digest) or self._new[digest] for digest in self._pages)
-        return Manifest(cluster, generation, begun, self._pager.objects, tuple(self._segments), pages)
+        return Manifest(cluster, generation, began_ms, self._pager.objects, tuple(self._segments), pages)

@@ -18,7 +18,7 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease import decide as leader
 from chelonia.librarian.leadership.lease.decide import Leadership
 from chelonia.librarian.metadata.elements import LEASE, put
-from chelonia.librarian.metadata.rebuild_record import half_told, litter, under_way, waiting
+from chelonia.librarian.metadata.rebuild_record import half_reported, litter, under_way, waiting
 from chelonia.librarian.metadata.records import PlannedTransact
 
 _LOG = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ class Leading:
         return litter(self._rebuild) if self._rebuild is not None else None
 
     @property
-    def half_told(self) -> tuple[ServiceId, ...]:
+    def half_reported(self) -> tuple[ServiceId, ...]:
         """Shepherds whose knowledge a late rebuild takes in, or did until it broke off; as last read."""
-        return half_told(self._rebuild) if self._rebuild is not None else ()
+        return half_reported(self._rebuild) if self._rebuild is not None else ()
 
     @property
     def waits_for(self) -> str:

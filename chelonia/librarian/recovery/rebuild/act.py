@@ -91,10 +91,10 @@ class RebuildProgress:
     notes: list[str] = field(default_factory=list)
     cause: str = ""
 
-    def count(self, what: str, number: int = 1) -> None:
+    def count(self, kind: str, number: int = 1) -> None:
         """Count something."""
         if number:
-            self.counts[what] = self.counts.get(what, 0) + number
+            self.counts[kind] = self.counts.get(kind, 0) + number
 
     def note(self, text: str) -> None:
         """Add a note for the administrator, and log it."""
@@ -129,11 +129,11 @@ class Rebuilding:
         self._task: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._total = 0
-        self._begun = Ms(0)
+        self._begun_ms = Ms(0)
         self._holes = False
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
-        self._naming = Naming(context, tools.names, self._attempt, self._told)
+        self._naming = Naming(context, tools.names, self._attempt, self._report)
         self._listing = RecordListing(context, self._note)
         self._readmitted: set[ServiceId] = set()
         self._aside: dict[ServiceId, ReferenceId] = {}
@@ -141,8 +141,8 @@ class Rebuilding:
     def _note(self, text: str) -> None:
         self._progress.note(text)
 
-    def _told(self, what: str, text: str) -> None:
-        self._progress.count(what)
+    def _report(self, kind: str, text: str) -> None:
+        self._progress.count(kind)
         self._progress.note(text)
 
     async def status(self) -> RebuildStatus:
@@ -171,7 +171,7 @@ class Rebuilding:
                 else "this namespace is none that was rebuilt"
             )
             raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, cause)
-        if rebuild_record.has_told(marker, shepherd):
+        if rebuild_record.has_reported(marker, shepherd):
             raise CheloniaError(Kind.CONFLICT, "rebuild", shepherd, "it has told all it knows already")
         if shepherd in self._on.nodes.registry.forgotten():
             raise CheloniaError(Kind.DENIED, "rebuild", shepherd, BURNT)
@@ -218,7 +218,7 @@ class Rebuilding:
     async def _enter(self, marker: StoredObject, *elements: Element) -> None:
         """Begin a run: any other ends with its next change. Raises: CONFLICT."""
         run = self._on.world.ids.uuid()
-        plan = PlannedTransact([rebuild_record.begun(marker, run), *elements])
+        plan = PlannedTransact([rebuild_record.begin(marker, run), *elements])
         if not (await self._tools.prompt.attempt(self._on.call, plan)).applied:
             cause = "another Librarian has just begun one, or come to its end: give the command again"
             raise CheloniaError(Kind.CONFLICT, "rebuild", cause=cause)
@@ -244,7 +244,7 @@ class Rebuilding:
             self._progress.stage = "done"
         except CheloniaError as error:
             _LOG.error("the rebuild has stopped, begin it again; nothing is repaired until it is through: %s", error)
-            await self._tell(str(error))
+            await self._record_failure(str(error))
             self._progress.stage, self._progress.cause = "failed", str(error)
         except BaseException as error:
             self._progress.stage, self._progress.cause = "failed", f"it broke off: {error!r}"
@@ -252,13 +252,13 @@ class Rebuilding:
 
     def _noted(self, basis: Basis) -> list[Element]:
         """The record of which Shepherds have reported all they know; notes the cure for the others."""
-        shepherds, told = self._on.nodes.table.shepherds(), self._listing.answering
-        away = [shepherd for shepherd in shepherds if shepherd not in told]
+        shepherds, answering = self._on.nodes.table.shepherds(), self._listing.answering
+        away = [shepherd for shepherd in shepherds if shepherd not in answering]
         for shepherd in away:
             self._progress.note(
                 f"what only {shepherd} knows comes when it is back: `{rebuild_record.late_command(shepherd)}`"
             )
-        return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in told], away)
+        return rebuild.through(basis, [shepherd for shepherd in shepherds if shepherd in answering], away)
 
     async def _reported(self, shepherds: Sequence[ServiceId]) -> list[Element]:
         """The record of the boots in which these have reported. Differences reported after their next start do not
@@ -281,8 +281,8 @@ class Rebuilding:
                 await self._read_late(shepherd, replace(basis, late=late))
             await self._have_compared()
             await self._tools.names.quotas.recount(self._on.call)
-            told = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.TOLD), missed()
-            await self._on.records.attempt(self._on.call, PlannedTransact([*told, *await self._reported([shepherd])]))
+            noted = put(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd, rebuild_record.COMPLETE), missed()
+            await self._on.records.attempt(self._on.call, PlannedTransact([*noted, *await self._reported([shepherd])]))
             self._progress.stage = rebuild_record.DONE
         except CheloniaError as error:
             _LOG.info("what only %s knows is not all brought in: %s", shepherd, error)
@@ -300,11 +300,11 @@ class Rebuilding:
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", shepherd, cause)
         self._total = self._progress.done
 
-    async def _tell(self, cause: str) -> None:
+    async def _record_failure(self, cause: str) -> None:
         """Record why it has stopped, for every Librarian and a later start of this one."""
         try:
-            told = put(REBUILD_OBJECT, "rebuild", "cause", cause), rebuild_record.is_last(self._on.records.run)
-            await self._tools.prompt.attempt(self._on.call, PlannedTransact(told))
+            elements = put(REBUILD_OBJECT, "rebuild", "cause", cause), rebuild_record.is_last(self._on.records.run)
+            await self._tools.prompt.attempt(self._on.call, PlannedTransact(elements))
             await self._tools.heed()
         except CheloniaError as error:
             _LOG.info("that the rebuild has stopped is known to this Librarian alone: %s", error)
@@ -316,12 +316,12 @@ class Rebuilding:
     async def _work(self) -> Basis:
         """Rebuild everything; returns the basis by which the records were judged."""
         found = await self._find_snapshots()
-        known: Manifests = {}
-        manifest = await self._choose(found, known)
-        begun = Ms(manifest.begun_ms) if manifest is not None else None
+        manifests: Manifests = {}
+        manifest = await self._choose(found, manifests)
+        begun_ms = Ms(manifest.begun_ms) if manifest is not None else None
         if manifest is not None:
-            await self._restore(manifest, found, known)
-        basis = Basis(self._record_key, begun, holes=self._holes)
+            await self._restore(manifest, found, manifests)
+        basis = Basis(self._record_key, begun_ms, holes=self._holes)
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
         await self._put_together()
@@ -361,7 +361,7 @@ class Rebuilding:
 
         return counted
 
-    async def _choose(self, found: dict[BlobId, SnapshotBlob], known: Manifests) -> Manifest | None:
+    async def _choose(self, found: dict[BlobId, SnapshotBlob], manifests: Manifests) -> Manifest | None:
         """The newest snapshot from before the loss with a readable manifest and all segments listed somewhere. `known`:
         gets the manifests that were read."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
@@ -370,10 +370,10 @@ class Rebuilding:
             try:
                 manifest = await self._read_manifest(each)
             except CheloniaError as error:
-                known[each.facts.blob] = None
+                manifests[each.facts.blob] = None
                 self._pass_over(f"the snapshot of {stamp(number)} cannot be read: {error.cause}")
                 continue
-            known[each.facts.blob] = manifest
+            manifests[each.facts.blob] = manifest
             if rebuild.of_this_namespace(manifest, generation, born):
                 self._progress.note(f"the snapshot of {stamp(number)} was taken after the loss: it is passed over")
                 continue
@@ -389,20 +389,20 @@ class Rebuilding:
         self._pass_over("no snapshot was found: policies, moves and deletions are not known")
         return None
 
-    def _pass_over(self, what: str) -> None:
+    def _pass_over(self, lack: str) -> None:
         """Note the lack of a snapshot or a part of it. Raises: UNAVAILABLE while a Shepherd that may have it is away or
         starting. Without it, names, owners and policies would come back wrong, and nothing corrects that later."""
-        self._progress.note(what)
-        away = [each for each in self._on.nodes.table.shepherds() if not self._tells(each)]
+        self._progress.note(lack)
+        away = [each for each in self._on.nodes.table.shepherds() if not self._has_listed(each)]
         if away:
             cure = (
                 "start them and give the command again when they have started, or `chelonia admin service withdraw` "
                 "what is lost for good"
             )
-            cause = f"{what}; {', '.join(away)} are away, starting, or do not tell their records: {cure}"
+            cause = f"{lack}; {', '.join(away)} are away, starting, or do not tell their records: {cure}"
             raise CheloniaError(Kind.UNAVAILABLE, "rebuild", cause=cause)
 
-    def _tells(self, shepherd: ServiceId) -> bool:
+    def _has_listed(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has listed its records, and is still present; one that is starting refuses requests."""
         nodes = self._on.nodes
         here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
@@ -448,10 +448,10 @@ class Rebuilding:
             named = uses if each is chosen else ""
             await self._attempt(rebuild.snapshot_blob(each.facts, each.locations, named, number))
 
-    async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], known: Manifests) -> None:
+    async def _restore(self, manifest: Manifest, found: dict[BlobId, SnapshotBlob], manifests: Manifests) -> None:
         self._progress.enter("restoring names", manifest.objects)
-        self._begun = Ms(manifest.begun_ms)
-        pages = SnapshotPages(self._read_manifest, self._read, found, manifest, known)
+        self._begun_ms = Ms(manifest.begun_ms)
+        pages = SnapshotPages(self._read_manifest, self._read, found, manifest, manifests)
         left: Sequence[PageLocation] = manifest.pages
         for last in (False, True):
             left = await self._restore_pages(pages, left, last=last)
@@ -530,7 +530,7 @@ class Rebuilding:
         parent = await self._on.records.one(self._on.call, named.object, rebuild.both_forms(named.property))
         ids = [ObjectId(holder) for holder in parent.sections.get("entries", {}).values()]
         holders = await self._on.records.get(self._on.call, ids, (Needed("timestamps", "created"),))
-        return rebuild.of_the_later(named, parent, holders, self._begun)
+        return rebuild.of_the_later(named, parent, holders, self._begun_ms)
 
     async def _attempt(self, elements: Sequence[Element]) -> bool:
         """Apply; False when it does not apply. An object that cannot be stored at all is noted and passed over."""
@@ -563,8 +563,8 @@ class Rebuilding:
             if item.aside:
                 self._aside[shepherd] = item.reference
             blob = blobs.get(blob_object(item.facts.blob)) if item.facts else None
-            known = RecordContext(blob or rebuild.NOTHING, rebuild.NOTHING)
-            exists = known.blob.exists and item.facts and rebuild.judge(item, known, basis) is RecordVerdict.LISTED
+            context = RecordContext(blob or rebuild.NOTHING, rebuild.NOTHING)
+            exists = context.blob.exists and item.facts and rebuild.judge(item, context, basis) is RecordVerdict.LISTED
             if exists and item.facts and not (basis.in_use and item.aside):
                 listed.append((item, at, [] if basis.in_use else rebuild.list_location(blob, item.facts, at)))
             else:
@@ -581,16 +581,16 @@ class Rebuilding:
             await self._take_one(item, at, basis)
 
     async def _take_one(self, item: ReplicaRecord, at: Location, basis: Basis) -> None:
-        known = await self._known(item, at if basis.in_use else None)
-        verdict = rebuild.judge(item, known, basis)
+        context = await self._context(item, at if basis.in_use else None)
+        verdict = rebuild.judge(item, context, basis)
         facts = item.facts
         if facts is not None:
             match verdict:
-                case RecordVerdict.LISTED if not known.deleted:
-                    await self._attempt(rebuild.list_location(known.blob, facts, at))
+                case RecordVerdict.LISTED if not context.deleted:
+                    await self._attempt(rebuild.list_location(context.blob, facts, at))
                 case RecordVerdict.FILE if not await self._naming.file(facts, at, surely=basis.surely):
                     verdict = RecordVerdict.SHELTERED
-                case RecordVerdict.VERSION if not await self._attempt(rebuild.new_version(facts, at, known)):
+                case RecordVerdict.VERSION if not await self._attempt(rebuild.new_version(facts, at, context)):
                     verdict = RecordVerdict.SHELTERED  # the file changes meanwhile: it keeps the bytes it has
                 case RecordVerdict.SNAPSHOT:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
@@ -599,7 +599,7 @@ class Rebuilding:
             if verdict is RecordVerdict.SHELTERED and not await self._is_part(facts, at, basis):
                 await self._attempt(rebuild.unowned(facts, at))
             if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):
-                await self._shelter([blob_object(facts.blob), *(blob.id for blob in known.current)])
+                await self._shelter([blob_object(facts.blob), *(blob.id for blob in context.current)])
         self._progress.count(verdict.value)
         if verdict in CONCERNING:
             name = facts.name if facts else "no readable record"
@@ -626,18 +626,18 @@ class Rebuilding:
             except CheloniaError as error:
                 _LOG.info("%s compares later what it has set aside: %s", shepherd, error)
 
-    async def _known(self, item: ReplicaRecord, at: Location | None) -> RecordContext:
+    async def _context(self, item: ReplicaRecord, at: Location | None) -> RecordContext:
         """The context of a record: its blob and file, and whether its erasure is ordered `at` a Shepherd."""
         if item.facts is None:
             return RecordContext(rebuild.NOTHING, rebuild.NOTHING)
         blob = await self._on.records.one(self._on.call, blob_object(item.facts.blob))
         file = await self._on.records.one(self._on.call, ObjectId(item.facts.guid or "-"))
-        current = await self._on.records.get(self._on.call, rebuild.blobs_known(file))
-        file_gone = "-" if blob.exists else item.facts.guid or "-"  # an existing blob may be another file's, too
-        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", file_gone))
+        current = await self._on.records.get(self._on.call, rebuild.blob_objects(file))
+        file_id = "-" if blob.exists else item.facts.guid or "-"  # an existing blob may be another file's, too
+        formerly = (Needed("formerly", item.facts.blob), Needed("formerly", file_id))
         passed = await self._on.records.one(self._on.call, OVERWRITTEN_OBJECT, formerly)
-        gone = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
-        deleted = gone or (at is not None and await self._has_record(at))
+        for_good = rebuild_record.DELETED_FOR_GOOD in passed.sections.get("formerly", {}).values()
+        deleted = for_good or (at is not None and await self._has_record(at))
         return RecordContext(blob, file, current, deleted=deleted)
 
     async def _has_record(self, at: Location) -> bool:
@@ -657,13 +657,13 @@ class Rebuilding:
 
     async def _check(self) -> None:
         """Check everything until nothing is left to mend; note the losses."""
-        mended, left = await self._check_all()
+        mended, remaining = await self._check_all()
         passes = 1
         while mended and passes < CHECKS_MAX:
-            mended, left = await self._check_all()
+            mended, remaining = await self._check_all()
             passes += 1
-        for finding in left:
-            await self._tell_lost(finding)
+        for finding in remaining:
+            await self._note_lost(finding)
 
     async def _check_all(self) -> tuple[int, list[Finding]]:
         """One pass: the number of repairs, and the findings without one."""
@@ -687,7 +687,7 @@ class Rebuilding:
                 self._progress.note(f"{finding}: {answer.what}")
         return sum(answer.done for answer in answers)
 
-    async def _tell_lost(self, finding: Finding) -> None:
+    async def _note_lost(self, finding: Finding) -> None:
         if finding.rule != invariants.BLOB_LOST:
             self._progress.count(f"left: {finding.rule}")
             self._progress.note(str(finding))

@@ -60,7 +60,7 @@ from chelonia.librarian.metadata.elements import (
     unset,
     version,
 )
-from chelonia.librarian.metadata.rebuild_record import AWAY, SHEPHERDS, TOLD, awaited
+from chelonia.librarian.metadata.rebuild_record import AWAY, COMPLETE, SHEPHERDS, awaited
 from chelonia.librarian.metadata.seal import sealed
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.quotas.decide import parse_account
@@ -77,21 +77,21 @@ COMMIT_SLACK_MS: Final = 10 * 60 * 1000
 """Difference of hosts' clocks, and time for the last tries of a commit, after a ticket has ended."""
 
 
-def through(basis: Basis, told: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
+def through(basis: Basis, reported: Sequence[ServiceId], away: Sequence[ServiceId]) -> list[Element]:
     """Return the final records of a rebuild, for Shepherds that it was made without: the basis of its judgements, and
     the Shepherds that have reported."""
     noted = {"snapshot_ms": str(basis.begun_ms)} if basis.begun_ms is not None else {}
     holes = {"holes": "1"} if basis.holes else {}
-    words: dict[str, str] = {**dict.fromkeys(told, TOLD), **dict.fromkeys(away, AWAY)}
+    words: dict[str, str] = {**dict.fromkeys(reported, COMPLETE), **dict.fromkeys(away, AWAY)}
     return put_all(REBUILD_OBJECT, {"rebuild": {**noted, **holes}, SHEPHERDS: words})
 
 
 def late_basis(stored: StoredObject, shepherd: ServiceId, record_key: str) -> Basis:
     """Return the basis for the records of a Shepherd that lists them after a rebuild, from the record of that."""
-    begun, sure = stored.value("rebuild", "snapshot_ms"), shepherd in awaited(stored)
+    snapshot_ms, sure = stored.value("rebuild", "snapshot_ms"), shepherd in awaited(stored)
     return Basis(
         record_key,
-        Ms(int(begun)) if begun else None,
+        Ms(int(snapshot_ms)) if snapshot_ms else None,
         holes=bool(stored.value("rebuild", "holes")),
         rebuilt_ms=Ms(int(stored.value("rebuild", "begun_ms", "0"))),
         sure=sure,
@@ -148,7 +148,7 @@ def both_forms(key: str) -> Filter:
     return Needed("entries", name), Needed("entries", name + "/")
 
 
-def of_the_later(named: Element, parent: StoredObject, holders: Sequence[StoredObject], begun: Ms) -> list[Element]:
+def of_the_later(named: Element, parent: StoredObject, holders: Sequence[StoredObject], begun_ms: Ms) -> list[Element]:
     """Return the change that gives an entry a name which others have; empty when one of them had it last.
 
     A snapshot reads entries in the order of their ids: the later of two with one name had it last. A holder that is
@@ -156,15 +156,15 @@ def of_the_later(named: Element, parent: StoredObject, holders: Sequence[StoredO
     Args: `parent`: with `both_forms` of the name; `holders`: with their creation times.
     """
     if any(
-        each.id > named.value or float(each.value("timestamps", "created", "0")) * 1000 >= begun for each in holders
+        each.id > named.value or float(each.value("timestamps", "created", "0")) * 1000 >= begun_ms for each in holders
     ):
         return []
-    known = parent.sections.get("entries", {})
-    assert len(known) <= len(holders), "of each who has the name it is known when it was made"
+    entries = parent.sections.get("entries", {})
+    assert len(entries) <= len(holders), "of each who has the name it is known when it was made"
     still = tuple(
-        as_read("entries", need.property, known.get(need.property, "")) for need in both_forms(named.property)
+        as_read("entries", need.property, entries.get(need.property, "")) for need in both_forms(named.property)
     )
-    others = (key for key in known if key != named.property)
+    others = (key for key in entries if key != named.property)
     return [replace(named, conditions=still), *(drop(parent.id, "entries", key) for key in others)]
 
 
@@ -175,13 +175,13 @@ def _index(trashed: StoredObject) -> list[Element]:
 
 def restore_root(stored: StoredObject, now: StoredObject) -> list[Element]:
     """Return the change that restores the root, which exists from the first start with the configured policy."""
-    gone = [
+    stale = [
         drop(now.id, section, prop)
         for section in ("policy", "defaultPolicy", "metadata", "states", "posix", "node")
         for prop in now.sections.get(section, {})
         if prop not in stored.sections.get(section, {})
     ]
-    return [*gone, *put_all(now.id, {name: props for name, props in stored.sections.items() if name != "parents"})]
+    return [*stale, *put_all(now.id, {name: props for name, props in stored.sections.items() if name != "parents"})]
 
 
 def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
@@ -204,10 +204,10 @@ def restore_quotas(stored: StoredObject, now: StoredObject) -> list[Element]:
     changed, elements = add(now.id, "quotas", "number", 1), list[Element]()
     for key, record in stored.sections["tally"].items():
         today, account = now.value("tally", key), parse_account(key, record)
-        known = parse_account(key, today) if today else account
-        if not today or known.implied:
-            mine = replace(account, counter=known.counter, counting=known.counting)
-            elements.append(put(now.id, "tally", key, mine.record, as_read("tally", key, today)))
+        current = parse_account(key, today) if today else account
+        if not today or current.implied:
+            restored = replace(account, counter=current.counter, counting=current.counting)
+            elements.append(put(now.id, "tally", key, restored.record, as_read("tally", key, today)))
     return [changed, *elements] if elements else []
 
 
@@ -286,50 +286,50 @@ def is_late(record: ReplicaRecord, basis: Basis) -> bool:
     return not record.committed or (record.facts is not None and not genuine(record.facts, basis.record_key))
 
 
-def judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
+def judge(record: ReplicaRecord, context: RecordContext, basis: Basis) -> RecordVerdict:
     """Decide what becomes of one replica. In a namespace in use, a replica dated since the rebuild was made in it: if
     its blob is unknown, it was deleted. Dates come from somebody's clock. So they decide only where deletions are not
     known one by one: for uncommitted replicas, for snapshots, or unless `sure`."""
-    verdict = _judge(record, known, basis)
-    _check_verdict(verdict, record, known, basis)
+    verdict = _judge(record, context, basis)
+    _check_verdict(verdict, record, context, basis)
     if basis.rebuilt_ms is None or verdict not in TAKEN_IN or record.facts is None:
         return verdict
-    told = record.committed and basis.sure and verdict is not RecordVerdict.SNAPSHOT
-    if (record.facts.created_ms >= basis.rebuilt_ms and not told) or type_of(known.file) == TYPE_TRASHED:
+    trusted = record.committed and basis.sure and verdict is not RecordVerdict.SNAPSHOT
+    if (record.facts.created_ms >= basis.rebuilt_ms and not trusted) or type_of(context.file) == TYPE_TRASHED:
         return RecordVerdict.DELETED
     return verdict if basis.sure or verdict is RecordVerdict.SNAPSHOT else RecordVerdict.SHELTERED
 
 
-def _check_verdict(verdict: RecordVerdict, record: ReplicaRecord, known: RecordContext, basis: Basis) -> None:
+def _check_verdict(verdict: RecordVerdict, record: ReplicaRecord, context: RecordContext, basis: Basis) -> None:
     """Assert the invariants of a verdict, whatever a record says."""
     facts = record.facts
     if facts is None or verdict not in TAKEN_IN:
         assert verdict not in TAKEN_IN, "what cannot be read becomes nothing"
         return
-    assert not known.blob.exists, "a blob is taken in once"
-    assert not known.deleted or of_snapshot(facts), "what was deleted stays so"
+    assert not context.blob.exists, "a blob is taken in once"
+    assert not context.deleted or of_snapshot(facts), "what was deleted stays so"
     assert record.committed or verdict is not RecordVerdict.VERSION, "what nobody committed displaces nothing"
     named = verdict is not RecordVerdict.SHELTERED
     assert not named or genuine(facts, basis.record_key), "what the cluster has not sealed names nothing"
 
 
-def _judge(record: ReplicaRecord, known: RecordContext, basis: Basis) -> RecordVerdict:
+def _judge(record: ReplicaRecord, context: RecordContext, basis: Basis) -> RecordVerdict:
     facts = record.facts
     if facts is None or record.state is not ReplicaState.ALIVE:
         return RecordVerdict.DAMAGED
-    if known.blob.exists:
-        return RecordVerdict.LISTED if _agree(facts, known.blob) else RecordVerdict.CONFLICT
-    if known.deleted and not of_snapshot(facts):
+    if context.blob.exists:
+        return RecordVerdict.LISTED if _agree(facts, context.blob) else RecordVerdict.CONFLICT
+    if context.deleted and not of_snapshot(facts):
         return RecordVerdict.DELETED
     true = genuine(facts, basis.record_key)
     if not record.committed:
         recent = basis.begun_ms is None or not _long_before(facts, basis.begun_ms)
-        verdict = _judge_genuine(facts, known, basis)
+        verdict = _judge_genuine(facts, context, basis)
         believed = true and basis.late and not _never_named(facts, basis)
         return _uncommitted(verdict, recent=recent) if believed else RecordVerdict.UNCOMMITTED
     if not true:
         return RecordVerdict.SHELTERED
-    verdict = RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, known, basis)
+    verdict = RecordVerdict.SNAPSHOT if of_snapshot(facts) else _judge_genuine(facts, context, basis)
     # They may be a copy's, too, whose name is lost. In a namespace in use, users may have overwritten them.
     replaced = verdict is RecordVerdict.OVERWRITTEN and not basis.in_use
     return RecordVerdict.SHELTERED if replaced else verdict
@@ -359,19 +359,19 @@ def _uncommitted(verdict: RecordVerdict, *, recent: bool) -> RecordVerdict:
     return RecordVerdict.SHELTERED if sheltered else RecordVerdict.UNCOMMITTED
 
 
-def _judge_genuine(facts: ReplicaFacts, known: RecordContext, basis: Basis) -> RecordVerdict:
-    newest = max((facts_of(blob).created_ms for blob in known.current if blob.exists), default=Ms(-1))
-    if type_of(known.file) == TYPE_FILE and facts.created_ms < newest:
+def _judge_genuine(facts: ReplicaFacts, context: RecordContext, basis: Basis) -> RecordVerdict:
+    newest = max((facts_of(blob).created_ms for blob in context.current if blob.exists), default=Ms(-1))
+    if type_of(context.file) == TYPE_FILE and facts.created_ms < newest:
         return RecordVerdict.OVERWRITTEN
     if basis.begun_ms is not None and _long_before(facts, basis.begun_ms) and not basis.holes:
         return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return RecordVerdict.SHELTERED
-    if facts.name.startswith(PIECE_OF) or content_of(known.file):  # no record says which bytes of a file these are
+    if facts.name.startswith(PIECE_OF) or content_of(context.file):  # no record says which bytes of a file these are
         return RecordVerdict.SHELTERED
-    if type_of(known.file) == TYPE_FILE:
+    if type_of(context.file) == TYPE_FILE:
         return RecordVerdict.VERSION
-    return RecordVerdict.SHELTERED if type_of(known.file) else RecordVerdict.FILE
+    return RecordVerdict.SHELTERED if type_of(context.file) else RecordVerdict.FILE
 
 
 def of_snapshot(facts: ReplicaFacts) -> bool:
@@ -385,8 +385,8 @@ def genuine(facts: ReplicaFacts, record_key: str) -> bool:
     name, owner, wanted = facts.name, facts.owner, facts.wanted
     if not sealed(record_key, facts.seal, facts.blob, facts.guid, name=name, owner=owner, wanted=wanted):
         return False
-    told = named_measure(name) if of_snapshot(facts) else None
-    return told in (None, (facts.size, facts.checksums.sha256))
+    measure = named_measure(name) if of_snapshot(facts) else None
+    return measure in (None, (facts.size, facts.checksums.sha256))
 
 
 def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:
@@ -428,10 +428,10 @@ def new_file(
     return [check(obj, unset("entry", "type")), *put_all(obj, sections), named, *make_blob(new)]
 
 
-def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -> list[Element]:
+def new_version(facts: ReplicaFacts, location: Location, context: RecordContext) -> list[Element]:
     """Give a file of the snapshot the bytes that it got since. The old blob stays without a file: a copy by reference
     may have it, known to the snapshot or not."""
-    file, new = known.file, NewBlob(facts, (location,))
+    file, new = context.file, NewBlob(facts, (location,))
     assert type_of(file) == TYPE_FILE, "`judge` has seen it"
     assert not content_of(file), "which bytes of a file a piece is cannot be told"
     elements = [check(file.id, version(file.version)), *make_blob(new), *dropped(file)]
@@ -439,7 +439,7 @@ def new_version(facts: ReplicaFacts, location: Location, known: RecordContext) -
     elements.append(put(file.id, "blobs", FIRST_ORDINAL, facts.blob))
     states = file_states({"checksumType": known_checksum_type(facts.checksums)}, new)
     elements += put_all(file.id, {"states": states, "timestamps": {"modified": seconds(facts.created_ms)}})
-    for blob in known.current:
+    for blob in context.current:
         if len(owners_of(blob)) > 1:
             elements += leave_blob(blob, Guid(file.id), "replaced", facts.created_ms)
     assert all(element.section != "erase" for element in elements), "a rebuild orders nothing to be erased"
@@ -455,6 +455,6 @@ def snapshot_blob(facts: ReplicaFacts, locations: Sequence[Location], uses: str 
     return [*elements, put(SNAPSHOTS_OBJECT, "snapshot", f"{number:013d}", uses)] if uses else elements
 
 
-def blobs_known(file: StoredObject) -> list[ObjectId]:
+def blob_objects(file: StoredObject) -> list[ObjectId]:
     """Return the blobs of a file, as objects."""
     return [blob_object(blob) for blob in blobs_of(file)]

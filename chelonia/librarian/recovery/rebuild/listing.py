@@ -50,7 +50,7 @@ class RecordListing:
         self._note = note
         self.answering: set[ServiceId] = set()
         self._endless: set[ServiceId] = set()
-        self._told: dict[ServiceId, ShepherdStatus] = {}
+        self._status: dict[ServiceId, ShepherdStatus] = {}
         self._starting_ms: dict[ServiceId, int] = {}
 
     def begin(self) -> None:
@@ -78,15 +78,15 @@ class RecordListing:
 
     def readmissions_max(self, shepherd: ServiceId) -> int:
         """Return how often to ask a Shepherd, at most, to bring back the quarantine that it states."""
-        told = self._told.get(shepherd)
-        return (told.quarantined if told is not None else 0) // bounds.READMITTED_MAX + 2
+        status = self._status.get(shepherd)
+        return (status.quarantined if status is not None else 0) // bounds.READMITTED_MAX + 2
 
     async def _pages(self, shepherd: ServiceId, look: Look) -> str:
         """Go through the records of one; returns why it was given up, "" when it listed all."""
         call, after = self._on.call, ""
         try:
-            told = self._told[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
-            for _ in range(2 * (told.replicas + told.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE):
+            status = self._status[shepherd] = await self._answer(shepherd, lambda port: port.status(call))
+            for _ in range(2 * (status.replicas + status.quarantined) // bounds.REFERENCES_PAGE + PAGES_SPARE):
                 page = await self._answer(shepherd, partial(_records, call=call, after=after))
                 self.answering.add(shepherd)
                 await look(shepherd, [_readable(item) for item in page.items])
@@ -100,34 +100,34 @@ class RecordListing:
         except _SilentError as silent:
             return f"stopped answering ({silent.cause})"
         self._endless.add(shepherd)
-        return f"does not come to the end of the {told.replicas + told.quarantined} records it says it has"
+        return f"does not come to the end of the {status.replicas + status.quarantined} records it says it has"
 
-    async def _answer(self, shepherd: ServiceId, ask: Callable[[Shepherd], Coroutine[Any, Any, T]]) -> T:
+    async def _answer(self, shepherd: ServiceId, request: Callable[[Shepherd], Coroutine[Any, Any, T]]) -> T:
         """An answer of a Shepherd, after waiting for it. Raises: _SilentError."""
-        cause, world, begun = "", self._on.world, self._on.now
+        cause, world, start = "", self._on.world, self._on.now
         for pause_ms in (*PAUSES_MS, 0):
-            begun = Ms(begun + await self._started(shepherd))
+            start = Ms(start + await self._started(shepherd))
             try:
-                return await within(world.clock, ANSWER_MS, ask(world.directory.shepherd(shepherd)))
+                return await within(world.clock, ANSWER_MS, request(world.directory.shepherd(shepherd)))
             except CheloniaError as error:
                 _LOG.info("the records of %s are not told: %s", shepherd, error)
                 cause = error.cause
-            if self._on.now - begun >= ANSWER_MS:
+            if self._on.now - start >= ANSWER_MS:
                 break
             await world.clock.sleep(pause_ms)
         raise _SilentError(cause)
 
     async def _started(self, shepherd: ServiceId) -> int:
         """Wait for a Shepherd that reports that it is starting, within its time; returns the milliseconds waited."""
-        nodes, begun, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
+        nodes, start, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
         while nodes.present(shepherd) and nodes.table.starting(shepherd):
-            waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - begun
+            waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - start
             if waited_ms >= START_MS:
                 break
             if not waited_ms:
                 self._note(f"{shepherd} is starting: it is waited for")
             await self._on.world.clock.sleep(PAUSES_MS[0])
-        return self._on.now - begun
+        return self._on.now - start
 
 
 class _SilentError(Exception):

@@ -74,12 +74,12 @@ class Naming:
         context: LibrarianContext,
         names: Names,
         attempt: Callable[[Sequence[Element]], Awaitable[bool]],
-        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
     ) -> None:
         self._on = context
         self._names = names
         self._attempt = attempt
-        self._tell = tell
+        self._report = report
 
     async def file(self, facts: ReplicaFacts, at: Location, *, surely: bool) -> bool:
         """Make a file since the snapshot, under its name; returns False where another entry has that. `surely`: it was
@@ -118,8 +118,8 @@ class Naming:
         owner = self._on.settings.root_owner
         made = await self._names.make_entry(self._on.call, MakeEntry(parent, name, TYPE_COLLECTION, owner, {}))
         assert not isinstance(made, StoredObject), "it is told only when asked for"
-        told = f"the collection {name!r} above {ln} was made anew: its owner and policy are not known"
-        self._tell("collections made", told)
+        text = f"the collection {name!r} above {ln} was made anew: its owner and policy are not known"
+        self._report("collections made", text)
         return made
 
     # --- versions of objects ----------------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ class Naming:
     async def _user(self, staged: StagedVersion) -> dict[str, str]:
         """The metadata that state the version, where its bucket keeps versions."""
         [walk] = await self._names.traverse(self._on.call, (staged.bucket,), (Needed("metadata"),))
-        told = s3.facts_of(walk.last.sections.get("metadata", {})).versioning if walk.complete else ""
-        return s3.stored(s3.Facts(version=staged.order)) if told == versions.ENABLED else {}
+        versioning = s3.facts_of(walk.last.sections.get("metadata", {})).versioning if walk.complete else ""
+        return s3.stored(s3.Facts(version=staged.order)) if versioning == versions.ENABLED else {}
 
     async def _in_order(self, staged: StagedVersion, facts: ReplicaFacts, parent: Guid, name: str) -> None:
         """Give a version its name: its key, or that of the order in which the next one came."""
@@ -139,12 +139,12 @@ class Naming:
         if now is None or type_of(now.entry) not in ("", TYPE_FILE):
             return  # a delete marker came after it, or another door has put something else there
         if not await self._may_replace(facts.owner, now):
-            told = f"{facts.name} stays there: whether {facts.owner} may replace what has its key is not known"
-            self._tell("versions behind their key", told)
+            text = f"{facts.name} stays there: whether {facts.owner} may replace what has its key is not known"
+            self._report("versions behind their key", text)
             return
-        there = Guid(now.entry.id if now.entry.exists else "")
-        over = (Over.EXCHANGE if there else Over.REFUSE).value
-        move = MoveEntry(Guid(facts.guid), parent, name, now.parent, now.name, keep=False, over=over, there=there)
+        holder = Guid(now.entry.id if now.entry.exists else "")
+        over = (Over.EXCHANGE if holder else Over.REFUSE).value
+        move = MoveEntry(Guid(facts.guid), parent, name, now.parent, now.name, keep=False, over=over, there=holder)
         try:
             await self._names.move(self._on.call, move)
         except CheloniaError as error:
@@ -195,5 +195,5 @@ class Naming:
     async def _order(self, entry: StoredObject, staged: StagedVersion) -> str:
         """The order in which a file was written as a version of the same key, by its record; "" for no version."""
         blobs = await self._on.records.get(self._on.call, [blob_object(blob) for blob in blobs_of(entry)])
-        known = staged_version(blobs[0].value("blob", "name")) if blobs else None
-        return known.order if known is not None and known.key == staged.key else ""
+        version = staged_version(blobs[0].value("blob", "name")) if blobs else None
+        return version.order if version is not None and version.key == staged.key else ""

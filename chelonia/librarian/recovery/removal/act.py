@@ -85,7 +85,7 @@ class NodeLife:
 
     async def drain(self, call: Call, shepherd: ServiceId, *, on: bool) -> None:
         """Begin or end draining a Shepherd. Raises: NOT_FOUND."""
-        stored = self._nodes.known("drain", shepherd)
+        stored = self._nodes.require("drain", shepherd)
         since = (stored.drain_ms or self._world.clock.now_ms()) if on else Ms(0)
 
         async def build() -> PlannedTransact:
@@ -95,7 +95,7 @@ class NodeLife:
         _LOG.info("shepherd %s: %s", shepherd, "is drained from now on" if on else "is no longer drained")
         self._nodes.decided(shepherd, drain_ms=since)
 
-    async def told(self, call: Call, views: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
+    async def mark_drained(self, call: Call, views: tuple[NodeView, ...]) -> tuple[NodeView, ...]:
         """Return the views, with drained Shepherds that are empty marked so."""
         empty = {view.shepherd for view in views if view.drain and await self._empty(call, view.shepherd)}
         return tuple(replace(view, drain=DRAINED) if view.shepherd in empty else view for view in views)
@@ -113,19 +113,19 @@ class NodeLife:
     ) -> ForgetPage:
         """Forget a page of a Shepherd, or of late records of it. Raises: NOT_FOUND; CONFLICT while it is alive."""
         call = call.keyed(RequestKey(""))  # several transacts; a repeated step does no harm
-        still = await self._gone(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
+        still = await self._forgotten(call.strongly(), shepherd) if self._nodes.table.stored(shepherd) is None else ()
         if still:
             leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss, still=still)
             page = await self._page(call.strongly(), leave, after)
             forgotten = not page.after and not check_only and await self._end(call, shepherd, still, ())
             return replace(page, forgotten=forgotten)
-        known = self._nodes.known("forget", shepherd)
+        node = self._nodes.require("forget", shepherd)
         if self._nodes.present(shepherd):
             cause = "it is alive; stop it first, and to lose nothing drain it before (admin node drain)"
             raise CheloniaError(Kind.CONFLICT, "forget", shepherd, cause)
         leave = _Leave(shepherd, change=not check_only, accept_loss=accept_loss)
         page = await self._page(call, leave, after)
-        forgotten = not page.after and not check_only and await self._burn(call, shepherd, known.dn)
+        forgotten = not page.after and not check_only and await self._burn(call, shepherd, node.dn)
         return replace(page, forgotten=forgotten)
 
     async def sweep(self, call: Call, lease: Element) -> None:
@@ -134,16 +134,16 @@ class NodeLife:
         An identity that restored metadata know as approved is left alone.
         """
         now, left = self._world.clock.monotonic_ms(), self._left
-        gone = [s for s in self._nodes.registry.forgotten() if s not in left or left[s].due_ms <= now]
-        stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in gone], (Needed("node"),))
-        for shepherd in (shepherd for shepherd, obj in zip(gone, stored, strict=True) if obj.exists):
+        due = [s for s in self._nodes.registry.forgotten() if s not in left or left[s].due_ms <= now]
+        stored = await self._records.get(call, [shepherd_object(shepherd) for shepherd in due], (Needed("node"),))
+        for shepherd in (shepherd for shepherd, obj in zip(due, stored, strict=True) if obj.exists):
             await self._sweep_one(call.strongly(), shepherd, lease)
 
     def look_again(self) -> None:
         """Let the next sweep look at everything: a Shepherd came, went or changed, and may have other copies."""
         self._left = {shepherd: replace(left, due_ms=Ms(0)) for shepherd, left in self._left.items()}
 
-    async def _gone(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
+    async def _forgotten(self, call: Call, shepherd: ServiceId) -> tuple[Element, ...]:
         """The conditions for removing records of a forgotten Shepherd; empty when it is not forgotten."""
         services = await self._records.one(call, SERVICES_OBJECT)
         if shepherd not in registry.read(services).forgotten():
@@ -151,10 +151,10 @@ class NodeLife:
         return (check(SERVICES_OBJECT, version(services.version)),)
 
     async def _sweep_one(self, call: Call, shepherd: ServiceId, lease: Element) -> None:
-        gone = await self._gone(call, shepherd)
-        if not gone:
+        still = await self._forgotten(call, shepherd)
+        if not still:
             return
-        leave = _Leave(shepherd, change=True, accept_loss=False, still=(lease, *gone))
+        leave = _Leave(shepherd, change=True, accept_loss=False, still=(lease, *still))
         page = await self._page(call, leave, "")
         files, example = len(page.losses), page.losses[:1]
         while page.after:

@@ -39,10 +39,10 @@ def part(blob: StoredObject, shepherd: ServiceId, proven: Proven) -> Parting:
     own = [location for location, _ in found]
     if not own:
         return Parting((), None)
-    told = any(state not in CLAIMED for _, state in found)
+    had_copy = any(state not in CLAIMED for _, state in found)
     good = [loc.shepherd for loc, state in locations_of(blob) if state in PROVEN and loc.shepherd != shepherd]
     facts = facts_of(blob)
-    is_lost = (told or not good) and not any(map(proven, good))
+    is_lost = (had_copy or not good) and not any(map(proven, good))
     loss = Loss(facts.guid, facts.name, facts.blob, tuple(dict.fromkeys(good))) if is_lost else None
     elements: list[Element] = []
     for location in own:

@@ -64,11 +64,11 @@ def test_a_late_message_of_the_past_self_is_no_alarm_but_a_past_self_that_goes_o
 def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
     voices = Voices(LEASE_MS)
     voices.record(A, Recorded("old"))
-    voices.taken(beat(), Ms(0))
+    voices.accept(beat(), Ms(0))
     judged = voices.judge(beat(9), Ms(100))
     assert voices.refused(beat(9), judged, Ms(100))
     assert not voices.refused(beat(9), judged, Ms(200))
-    voices.taken(beat(), Ms(300))
+    voices.accept(beat(), Ms(300))
     assert "another process" in voices.trouble(A, Ms(400))
     assert voices.trouble(A, Ms(200 + ALARM_KEEP_MS)) == ""
     assert voices.judge(beat(9), Ms(300 + LEASE_MS)).refused == "", "the other one is gone"
@@ -80,17 +80,17 @@ def test_a_twin_is_told_once_and_shown_for_a_while() -> None:
 def test_another_store_is_shown_until_the_shepherd_begins_anew(cured: Heartbeat) -> None:
     voices = Voices(LEASE_MS)
     voices.record(A, Recorded("old"))
-    voices.taken(beat(), Ms(0))
+    voices.accept(beat(), Ms(0))
     wrong, later = beat(6, "new"), Ms(5 * LEASE_MS)
     assert voices.refused(wrong, voices.judge(wrong, later), later)
     assert "this is store new" in voices.trouble(A, later)
     now = Ms(later + 1)
     assert voices.judge(cured, now).refused == ""
-    voices.taken(cured, now)
+    voices.accept(cured, now)
     assert voices.trouble(A, now) == ""
     again = voices.judge(beat(6, "new"), now)
     assert voices.refused(beat(6, "new"), again, now), "who is still there is told again"
-    voices.taken(cured, Ms(now + 1))
+    voices.accept(cured, Ms(now + 1))
     assert voices.trouble(A, Ms(now + 1)) == again.cause
 
 
@@ -165,7 +165,7 @@ async def test_what_has_waited_takes_no_place_from_a_start_that_spoke_since(
 def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
     voices = Voices(LEASE_MS)
     sick = replace(beat(), trouble="its disk is gone")
-    assert [voices.taken(each, Ms(0)) for each in (beat(), sick, sick, beat(), beat())] == [
+    assert [voices.accept(each, Ms(0)) for each in (beat(), sick, sick, beat(), beat())] == [
         False, True, False, True, False,
     ]  # fmt: skip
 

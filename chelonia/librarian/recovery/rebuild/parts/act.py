@@ -55,9 +55,9 @@ class PartAssembly:
             parts = [(place, blob) for blob in blobs if (place := decide.place_of_known(blob))]
             contents = list(dict.fromkeys(decide.opened_as(place) for place, _ in parts))
             found = await records.get(call, contents, (Needed("content", "state"),))
-            gone = {each.id for each in found if not each.exists}
+            absent = {each.id for each in found if not each.exists}
             for place, blob in parts:
-                if decide.opened_as(place) in gone:
+                if decide.opened_as(place) in absent:
                     await self._take(place, facts_of(blob), decide.as_known(blob))
 
     async def lay(self) -> list[ObjectId]:

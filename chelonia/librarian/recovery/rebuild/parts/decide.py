@@ -106,8 +106,8 @@ def gather(
     value = Stored(part, facts.blob, facts.checksums.adler32).record[1]
     elements += [put(obj, "parts", key, value, as_read("parts", key, record)), put(obj, "named", facts.blob, "0")]
     if before is not None:
-        mine = is_("blob", "content", content_id(obj))
-        elements += [drop(obj, "named", blob_of(before)), drop(before.id, "blob", "content", mine)]
+        is_of_it = is_("blob", "content", content_id(obj))
+        elements += [drop(obj, "named", blob_of(before)), drop(before.id, "blob", "content", is_of_it)]
     return elements
 
 
