@@ -310,8 +310,8 @@ class Quotas:
             erased = [*given_up, *(account.counter for account in again if forget and account.counter)]
             elements = [erase(decide.counter_object(counter)) for counter in erased]
             for account in again:
-                counter = "" if forget else account.counter
-                fresh = replace(account, counter=counter, counting=self._world.ids.uuid())
+                current = "" if forget else account.counter
+                fresh = replace(account, counter=current, counting=self._world.ids.uuid())
                 elements.append(put(QUOTAS_OBJECT, "tally", fresh.key, fresh.record))
             return PlannedTransact([*changed(table), *elements] if again else ())
 

@@ -277,7 +277,7 @@ def logged(
 ) -> list[Element]:
     """Return log records of files that change while a counter is being counted: what they counted before.
 
-    Args: `known`: their log records, by counter and file; "" where there is none.
+    Args: `records`: their log records, by counter and file; "" where there is none.
     """
     elements = []
     for counter, change in to_log(changes, table, trees):

@@ -362,8 +362,8 @@ class Rebuilding:
         return counted
 
     async def _choose(self, found: dict[BlobId, SnapshotBlob], manifests: Manifests) -> Manifest | None:
-        """The newest snapshot from before the loss with a readable manifest and all segments listed somewhere. `known`:
-        gets the manifests that were read."""
+        """The newest snapshot from before the loss with a readable manifest and all segments listed somewhere.
+        `manifests`: gets those that were read."""
         cluster = await self._on.records.one(self._on.call, CLUSTER_OBJECT)
         generation, born = self._tools.prompt.position.generation, Ms(int(cluster.value("cluster", "created_ms")))
         for number, each in newest_first(found):

@@ -67,7 +67,7 @@ def staged_version(name: str) -> StagedVersion | None:
 
 
 class Naming:
-    """Gives files their names. `attempt`: applies elements, False when they do not apply. `tell`: counts and notes."""
+    """Gives files their names. `attempt`: applies elements, False if they do not apply. `report`: counts and notes."""
 
     def __init__(
         self,
