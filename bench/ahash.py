@@ -1,7 +1,7 @@
 """The A-Hash as its clients see it: alone, as three replicas, at the master and through another, beside etcd.
 
-Every system is one process or three on this machine, durable writes, mutual TLS; the client is one Python process with
-1, 8 or 64 requests at once, 500-byte values. The A-Hash is asked in SOAP, as anybody may, and in the compact encoding,
+Every system is one process or three on this machine, with durable writes and mutual TLS. The client is one Python
+process with 1, 8 or 64 requests at once and 500-byte values. It sends SOAP, as anybody may, and the compact encoding,
 as Librarians do: the bars of one writer and one reader hold for both. All systems run throughout, and are measured in
 turn within each block.
 """
@@ -41,7 +41,7 @@ Act = Callable[[str], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One system as it is asked: how to write, read the newest, and read what the one that is asked has."""
+    """One system and its requests: a write, a read of the newest value, and a read of one member's own value."""
 
     name: str
     pids: tuple[int, ...]
@@ -51,7 +51,6 @@ class System:
 
     @property
     def operations(self) -> Mapping[str, Act]:
-        """By name."""
         return {"write": self.write, "strong": self.strong, "local": self.local}
 
 

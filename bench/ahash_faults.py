@@ -1,7 +1,7 @@
-"""The A-Hash under faults: how long clients wait when its master dies or freezes; and, by itself, the paper's Table 1.
+"""The A-Hash under faults: how long clients wait when its master dies or freezes; apart from that, the paper's Table 1.
 
-An outage is what a client saw: the longest time between two answers of a client that asks again and again and goes on
-to the next replica when one does not answer. The paper: 10 s, and 60.9 s at worst.
+An outage is the longest time between two answers of a client. That client sends request after request, and goes on to
+the next replica when one does not answer. The paper: 10 s, and 60.9 s at worst.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from chelonia.hosting.net.rpc_client import AHASH_HEDGE_MS, AHASH_READ_HEDGE_MS,
 KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5
 REST_S = 7.0
-"""After a freeze, before the next is begun: who stood still three times in 20 s counts as late again and again, and
+"""Rest after a freeze, before the next. A replica that froze three times in 20 s counts as late again and again, and
 asks for leases four times as long (docs/design/009-replication.md, *Strain*)."""
 WRITERS = 8
 ASK = RetryLimits(retry_ms=10_000, pause_ms=10, hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
-"""As a Librarian asks, but that it begins the next round over the replicas sooner."""
+"""A Librarian's limits, but the next round over the replicas begins sooner."""
 PAPER = {
     "centralised": ((3.7, 13.4), (4.2, 14.4)),
     "replicated, stable": ((3.7, 13.2), (33.9, 1060.0)),
@@ -87,7 +87,7 @@ async def _outages(setup: Setup) -> tuple[list[_Outage], list[_Outage]]:
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(cluster.dev(setup.scratch, 0, replicas=3))
         victims = Victims(running)
-        stack.callback(victims.stop)  # after the doors are closed: who is stopped waits for connections to end
+        stack.callback(victims.stop)  # after the doors are closed: a replica ends only when its connections have ended
         door = await stack.enter_async_context(Doors(running))
         for number in range(QUICK if setup.quick else KILLS):
             killed.append(await _kill(running, door, victims))
@@ -215,7 +215,7 @@ async def _timed(ask: Callable[[], Awaitable[object]], seconds: float) -> tuple[
 
 
 async def _disturb(name: str, running: cluster.Running, door: Doors, victims: Victims, length: _Row) -> int:
-    """What is done while a row is measured: a replica is killed and started again. Returns: how often."""
+    """Kill a replica and start it again while a row is measured. Returns: how often."""
     restarts = int(length.seconds / length.every_s) if name in ("clients restarted", "master restarted") else 0
     began = time.monotonic()
     for number in range(restarts):

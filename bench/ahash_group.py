@@ -25,13 +25,12 @@ SETTLED_S = 30.0
 
 
 def urls(running: cluster.Running) -> list[str]:
-    """The addresses of every replica."""
     told = json.loads(running.description.read_text())
     return [entry["url"] for entry in told["ahash"]]
 
 
 class Doors:
-    """What asks the A-Hashes of one cluster, as an approved Librarian does. Use as an async context manager."""
+    """Connections to the A-Hashes of one cluster, with a Librarian's certificate. Use as an async context manager."""
 
     def __init__(self, running: cluster.Running) -> None:
         told = json.loads(running.description.read_text())
@@ -39,7 +38,8 @@ class Doors:
         self._link = open_link(TlsStore(files, SystemClock().now_ms))
 
     def at(self, *targets: str, soap: bool = False, patience: RetryLimits | None = None) -> AHash:
-        """A stub that asks these addresses, the next when one fails; once each unless told otherwise."""
+        """Return a stub of these addresses: it goes on to the next when one fails, and tries each once unless
+        `patience` says more."""
         link = replace(self._link, compact=None) if soap else self._link
         return remote_ahash(link, targets, patience or RetryLimits(retry_ms=0))
 
@@ -51,10 +51,8 @@ class Doors:
 
 
 async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:
-    """The address of the master and those of the others, as soon as all are well: synchronised, and with all there is.
-
-    Who takes away the master of a group of three before that takes away its majority.
-    """
+    """Return the master's address and those of the others, once all are synchronised and the master misses nothing. A
+    group of three that loses its master before that loses its majority."""
     give_up = time.monotonic() + SETTLED_S
     seen: dict[str, str] = {}
     while time.monotonic() < give_up:
@@ -75,7 +73,7 @@ async def roles(running: cluster.Running, door: Doors) -> tuple[str, list[str]]:
 
 
 class Victims:
-    """The processes of a cluster's core, which are hit and come back."""
+    """The processes of a cluster's core, to be killed or frozen and brought back."""
 
     def __init__(self, running: cluster.Running) -> None:
         self._running = running
@@ -86,13 +84,12 @@ class Victims:
         return self._again[url].pid if url in self._again else self._running.pid(url)
 
     def kill(self, url: str) -> None:
-        """kill -9."""
         os.kill(self.pid(url), signal.SIGKILL)
         if url in self._again:
             self._again[url].wait()
 
     def freeze(self, url: str) -> Callable[[], None]:
-        """Stop a process; what is returned lets it go on."""
+        """Stop a process; calling the result lets it go on."""
         pid = self.pid(url)
         os.kill(pid, signal.SIGSTOP)
         return lambda: os.kill(pid, signal.SIGCONT)
@@ -106,7 +103,6 @@ class Victims:
             self._again[url] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """End what was started here."""
         for process in self._again.values():
             process.terminate()
         for process in self._again.values():

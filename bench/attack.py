@@ -1,8 +1,8 @@
-"""What an attacker without a certificate costs a user: p99 of `stat`, quiet and under attack in turn, CPU beside.
+"""The cost of an attacker without a certificate to a user: p99 of `stat`, quiet and under attack in turn, and CPU.
 
-The attacker has 64 connections, of one kind at a time, in a process of its own on the same machine, so that its CPU
-is taken from user and server too. Each connection that is closed is opened again at once. The user has one connection.
-The control is the last attack on a sink, which refuses as we do and reads no more: what the machine itself costs him.
+The attacker has 64 connections, of one kind at a time, and opens each again as soon as it is closed. It is a process of
+its own on the same machine, so it takes CPU from user and server too. The user has one connection. The control is the
+last attack on a sink, which refuses as the server does and reads no more: the cost of the machine itself.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def run(setup: Setup) -> Outcome:
 
 
 async def _stats(running: cluster.Running, user: Client, seconds: float) -> tuple[list[float], Cost]:
-    """How long each of a user's calls took, in ms, one after another."""
+    """How long each of a user's calls took, in ms; one call after another."""
     stop, took, until = meter(running.pids), list[float](), time.perf_counter() + seconds
     while (began := time.perf_counter()) < until:
         await user.exists("/")
@@ -100,7 +100,6 @@ def _figures(blocks: list[tuple[list[float], Cost]]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _attack(kind: str, target: str) -> Iterator[None]:
-    """An attacker's process."""
     with subprocess.Popen((sys.executable, __file__, kind, target)) as process:
         try:
             yield
@@ -110,7 +109,6 @@ def _attack(kind: str, target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _control(running: cluster.Running, target: str) -> Iterator[None]:
-    """A sink, and its attacker."""
     certs = running.description.parent / "certs"
     of_core = (next(certs.glob(f"core*-{each}.pem")) for each in ("cert", "key"))
     command = (sys.executable, __file__, CONTROL, *map(str, of_core), str(urlsplit(target).port))

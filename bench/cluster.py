@@ -1,7 +1,7 @@
-"""The clusters that are measured: real processes on this machine, mutual TLS between them, as `cheloniad dev` starts.
+"""The clusters that are measured: processes on this machine, mutual TLS between them, started as `cheloniad dev` does.
 
-`dev` is the whole cluster with A-Hash, Librarian and Bartender in one process; `split` has the A-Hash in a process of
-its own, so that every question of the Librarian to it goes over TLS.
+`dev` is the whole cluster with A-Hash, Librarian and Bartender in one process. `split` has the A-Hash in a process of
+its own, so that every request of the Librarian to it goes over TLS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Running:
         return next(int(entry["pid"]) for entry in entries if entry["url"] == url)
 
     def client(self) -> Client:
-        """A user with one connection of his own, who repeats nothing: a failed request is seen as one."""
+        """A user with one connection of his own who repeats nothing, so that every failed request counts."""
         settings = connect.settle_here(Wish(cluster=self.description), {})
         if self._tls is None:
             self._tls = TlsStore(connect.find(settings, {}).tls, SystemClock().now_ms)
@@ -64,7 +64,7 @@ class Running:
         return Client(remote_bartender(link, urls, patience), files, link.client, retry_ms=0)
 
     def administrator(self) -> Administrator:
-        """Who asks the services themselves."""
+        """A client of the services themselves, with the administrator's certificate."""
         return connect.administrator_from_environment(Wish(cluster=self.description), {})
 
 
@@ -82,8 +82,8 @@ async def all_copied(asking: Administrator) -> None:
 
 @asynccontextmanager
 async def dev(scratch: Path, shepherds: int, *, replicas: int = 1, steady: bool = False) -> AsyncIterator[Running]:
-    """A whole cluster below a fresh directory, gone at the end; `replicas` of the A-Hash: 1 or 3; `steady`: with the
-    intervals of production."""
+    """Run a whole cluster below a fresh directory, which is gone at the end. `replicas` of the A-Hash: 1 or 3.
+    `steady`: with the intervals of production."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="dev-") as name:
         directory = Path(name)
         options = ("--shepherds", str(shepherds), "--replicas", str(replicas), "--no-restart", "--trash-keep-s", "10")
@@ -189,7 +189,7 @@ async def _until_serving(running: Running, directory: Path) -> None:
 
 
 def stop(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End them, the last one begun first in the list; kill what does not end."""
+    """End them, the last one begun first in the list; kill those that do not end."""
     for process in processes:
         process.terminate()
     for process in processes:

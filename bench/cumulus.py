@@ -1,11 +1,13 @@
 """Figures 2 to 4 of the Cumulus paper: one transfer beside scp and GridFTP, by size; and 32 clients at once.
 
-Figs. 2 and 3: `s3cmd` at the S3 door, `scp`, GridFTP (`globus-url-copy`, one stream) and the disk alone (`dd` with
-fsync, then a read), 2 MB to 2 GB, whole processes as a user starts them, in turn. What is not on PATH is left out, and
-that is said. Fig. 4: 32 clients (`curl`, which signs) send and fetch a file each at the same time; the throughput of
-each, and whether any was refused. The door's files have three copies, two of them durable before the answer, and all
-is encrypted; in the paper neither was. `--full`: the paper's sizes, ten trials. CHELONIA_BENCH_CUMULUS_MIB: the
-largest size.
+Figs. 2 and 3: `s3cmd` at the S3 door, `scp`, GridFTP (`globus-url-copy`, one stream) and the disk alone: `dd` with
+fsync, then a read. Each is a whole process, as a user starts it, in turn. A program that is not on PATH is left out,
+and the output says so. Sizes are 2 MB to 2 GB.
+
+Fig. 4: 32 clients (`curl`, which signs) send and fetch a file each at the same time; the throughput of each, and
+whether any was refused. The door's files have three copies, two of them durable before the answer, and all traffic is
+encrypted; in the paper neither was so. `--full`: the paper's sizes, ten trials. CHELONIA_BENCH_CUMULUS_MIB: the largest
+size.
 """
 
 from __future__ import annotations
@@ -59,7 +61,6 @@ class _Way:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure both figures."""
     async with cluster.dev(setup.scratch, 3, steady=True) as running:
         return await asyncio.to_thread(_measured, setup, running)
 

@@ -1,6 +1,6 @@
-"""Depth: what making and looking up a collection costs 1 to 64 levels down, the A-Hash co-located and remote.
+"""Depth: the cost of making and looking up a collection 1 to 64 levels down, the A-Hash co-located and remote.
 
-The paper's first test (Fig. 1): there, every level is a message, and time grows with depth. Here a walk is one question
+The paper's first test (Fig. 1): there, every level is a message, and time grows with depth. Here a walk is one request
 to the A-Hash however deep it goes. One client, one request after another.
 """
 

@@ -1,8 +1,8 @@
 """The measure for the A-Hash: etcd, three members on this machine, mutual TLS to clients and between members.
 
-Members sync every write before it is acknowledged (etcd's default). The client is Python over gRPC, as the A-Hash's is
-Python over HTTP; the few messages it needs are encoded here (protobuf wire format: rpc.proto of etcd 3.4), so that no
-generated code has to fit the installed protobuf.
+Members sync every write before they acknowledge it (etcd's default). The client is Python over gRPC, as the A-Hash's is
+Python over HTTP. It encodes its few messages itself (protobuf wire format: rpc.proto of etcd 3.4), so that no generated
+code has to fit the installed protobuf.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Group:
         self.credentials = credentials
 
     def pids(self) -> tuple[int, ...]:
-        """Their processes."""
         return tuple(member.process.pid for member in self.members)
 
 
@@ -136,13 +135,13 @@ class Client:
         await self._put(_field(1, key) + _field(2, value), timeout=CALL_S)
 
     async def get(self, key: bytes, *, strong: bool) -> bytes:
-        """Read one value: `strong` from a majority's point of view (etcd: linearizable), else as this member has it."""
+        """Read one value: `strong` from a majority's point of view (etcd: linearizable), else the value of this
+        member."""
         flag = b"" if strong else b"\x38\x01"  # field 7, varint: serializable
         answer: bytes = await self._range(_field(1, key) + flag, timeout=CALL_S)
         return answer
 
     async def leads(self) -> bool:
-        """Whether this member leads."""
         answer = _fields(await self._status(b"", timeout=CALL_S))
         own = _fields(answer[1])[2]
         return bool(answer.get(4, 0) == own)
@@ -150,7 +149,6 @@ class Client:
 
 @asynccontextmanager
 async def client(running: Group, member: Member) -> AsyncIterator[Client]:
-    """A client of one member."""
     _, grpc = _needed()
     credentials = grpc.ssl_channel_credentials(
         running.credentials.ca.read_bytes(), running.credentials.key.read_bytes(), running.credentials.cert.read_bytes()
@@ -177,7 +175,6 @@ async def leader(running: Group) -> Member:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
 
 

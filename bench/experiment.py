@@ -1,4 +1,4 @@
-"""What every experiment is given and what it gives back, and how two things are measured fairly beside each other."""
+"""The input and the result of every experiment, and fair measurements of two things beside each other."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from chelonia_clients.client import Client, new_call
 BLOCKS = 12
 QUICK_BLOCKS = 3
 SHORT_TIMES = 3
-"""As many more blocks where an operation takes a millisecond: what disturbs it comes in bursts."""
+"""Factor of further blocks where an operation takes a millisecond: disturbances come in bursts."""
 FILL_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How to measure. `scratch` is on the disk to be measured; `say` shows progress; `full`: at the paper's length."""
+    """Conditions of a measurement. `scratch` is on the disk to be measured, `say` shows progress. `full`: at the
+    paper's length."""
 
     scratch: Path
     quick: bool
@@ -35,13 +36,13 @@ class Setup:
 
     @property
     def blocks(self) -> int:
-        """How often what is compared is measured in turn."""
+        """How many blocks of alternating measurements to make."""
         return QUICK_BLOCKS if self.quick else BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was measured: figures as JSON, bars, figures as plots by file name, and what could not be measured."""
+    """Results of an experiment: figures as JSON, bars, plots by file name, and measurements that were not possible."""
 
     results: dict[str, Any]
     checks: Sequence[Check] = ()
@@ -54,7 +55,6 @@ Act = Callable[[], Awaitable[int]]
 
 
 async def measured(cluster: Running, act: Act) -> Cost:
-    """The cost of one act."""
     stop = meter(cluster.pids)
     return stop(await act())
 

@@ -1,9 +1,10 @@
-"""Fills the stopped cluster below a directory with many small files, in minutes instead of hours.
+"""Fill the stopped cluster below a directory with many small files, in minutes instead of hours.
 
-A file that was really put is the pattern. For each new one its records are written again under other ids, in the
-A-Hash's own layout and store, a thousand files to a commit; its replicas are written by the Shepherd's own store code,
-and noted as a running Shepherd notes them. Nothing is synced until the end: that alone is not as it would be.
-The first Shepherd gets a copy of every file; of every so many a second one is on another Shepherd, in turn.
+A file that was really put is the pattern. Each new file gets the pattern's records under other ids, in the A-Hash's own
+layout and store, a thousand files to a commit. The Shepherd's own store code writes the replicas, and notes them as a
+running Shepherd does. One thing differs from a running cluster: nothing is synced until the end.
+
+The first Shepherd gets a copy of every file; of every EVERYth a second one goes to another Shepherd, in turn.
 
 Usage: filling.py DIRECTORY FILES EVERY BYTES [STORE]. Files of so many bytes, every EVERYth with a second copy.
 STORE: a first Shepherd's store that an earlier run has filled; it is moved.
@@ -54,7 +55,7 @@ class _Inline(FileBlobs):
 
 
 class _Shepherd:
-    """One that is filled. `found`: (reference, facts) of what its store had already."""
+    """A Shepherd to fill. `found`: (reference, facts) of the replicas that its store already had."""
 
     def __init__(self, config: Path, data: bytes, filled: Path | None) -> None:
         section = load_config(config).shepherd
@@ -71,7 +72,7 @@ class _Shepherd:
         self._fresh: list[ReferenceId] = []
 
     async def found(self) -> Iterator[KeptReplica]:
-        """What its store has already."""
+        """The replicas that its store already has."""
         notes = await self.store.notes(rows.at_rest(0))
         here = [noted async for page in self.store.scan(notes) for noted in page.known.items()]
         return (rows.unpack(reference, row) for reference, row in here)
@@ -96,7 +97,7 @@ class _Shepherd:
 
 
 class _Records:
-    """The A-Hash's records of new files, after the pattern of one."""
+    """The A-Hash's records of new files, made after the pattern of one."""
 
     def __init__(self, store: BdbStore, every: int, data: bytes) -> None:
         self._store, self._every, self._size = store, every, len(data)
@@ -109,7 +110,7 @@ class _Records:
         self._facts = facts_of(StoredObject(blob_object(blob), 1, sections))
 
     def facts(self, number: int, held: KeptReplica | None) -> ReplicaFacts:
-        """Of file `number`; of a replica that is there already."""
+        """The facts of file `number`, or of a replica that is already there."""
         name, wanted = f"/{COLLECTION}/f{number:07d}", 2 if number % self._every == 0 else 1
         facts = replace(self._facts, name=name, wanted=wanted)
         if held is not None:
@@ -118,7 +119,6 @@ class _Records:
         return replace(facts, blob=ids[0], guid=ids[1], size=self._size, checksums=self._sums)
 
     def of(self, new: NewBlob) -> Iterator[tuple[bytes, bytes]]:
-        """All records of a file."""
         facts, (version, entry) = new.facts, self._entry
         name = facts.name.rpartition("/")[2]
         states = {key: value for key, value in entry["states"].items() if key != "checksum"}
@@ -143,7 +143,6 @@ class _Records:
         yield layout.header_key(new.object), layout.encode_header(1, blob)
 
     def commit(self, files: Sequence[NewBlob]) -> None:
-        """Write them."""
         state = meta.read_state(self._store)
         state = layout.StoreState(state.sequence + 1, state.objects + 2 * len(files))
         puts = dict(sorted(record for new in files for record in self.of(new)))
@@ -158,7 +157,6 @@ class _Records:
 
 
 async def fill(directory: Path, files: int, every: int, data: bytes, filled: Path | None) -> None:
-    """Fill the cluster."""
     os.fsync = os.fdatasync = lambda fd: None
     core = load_config(directory / "conf" / "core.toml")
     assert core.ahash is not None

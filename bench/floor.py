@@ -1,9 +1,10 @@
-"""The floor under `--only ahash`: what the same bytes cost without an A-Hash, in as many processes of the same Python.
+"""The floor under `--only ahash`: the cost of the same bytes without an A-Hash, in as many processes of the same
+Python.
 
-A writer's request goes to a first process over mutual TLS, which appends and syncs it in a thread and sends it to two
-others; they append and sync it in a thread and acknowledge; it is answered when the first and one other have it. No
-B-tree, no log records, no elections, nothing decoded: what is left is TLS, the event loop, one thread and the disk.
-Read: answered at once. What waits travels together, as in a commit of many.
+A writer's request goes to a first process over mutual TLS. That process appends and syncs it in a thread and sends it
+to two others, which append, sync and acknowledge it likewise. The answer goes out when the first and one other have it.
+There is no B-tree, no log record, no election, and nothing is decoded. TLS, the event loop, one thread and the disk are
+left. A read is answered at once. Requests that wait travel together, as in a commit of many.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from chelonia.hosting.setup.dev import DevCluster, DevOptions
 AT_ONCE = (1, 8, 64)
 REQUEST, ANSWER, ACK = b"w" + bytes(699), b"a" + bytes(119), b"k" + bytes(39)
 READ, FOUND = b"r" + bytes(119), b"f" + bytes(619)
-"""About what the A-Hash's messages are of a 500-byte value; one writer's log records are what a request is here."""
+"""About the size of the A-Hash's messages for a 500-byte value. A request has the size of one writer's log records."""
 SIZES = {message[0]: len(message) for message in (REQUEST, ANSWER, ACK, READ, FOUND)}
 SLICE_S, QUICK_SLICE_S = 0.3, 0.1
 
@@ -45,7 +46,7 @@ def contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 class Peer(asyncio.Protocol):
-    """A connection; what comes is handed on as it comes, split by the length of what its first byte names."""
+    """A connection that hands on each message as it comes; the first byte of a message gives its length."""
 
     def __init__(self, took: Callable[[Peer, list[bytes]], None]) -> None:
         self._took = took
@@ -65,7 +66,7 @@ class Peer(asyncio.Protocol):
 
 
 class Disk:
-    """Appends and syncs in a thread of its own, and tells the event loop."""
+    """Appends and syncs in a thread of its own, and notifies the event loop."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -85,7 +86,7 @@ class Disk:
 
 
 class First:
-    """Takes requests; `others` have to hold them too."""
+    """The first process: takes requests, which `others` have to hold too."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -114,7 +115,7 @@ class First:
             other.write(data)
 
     def acknowledged(self, peer: Peer, messages: list[bytes]) -> None:
-        """One of the others has so many more."""
+        """Note that one of the others holds so many more requests."""
         self._there[peer] = self._there.get(peer, 0) + len(messages)
         self._answer()
 
@@ -132,7 +133,7 @@ class First:
 
 
 async def serve(directory: Path, name: str, others: list[int]) -> None:
-    """One process: says its port, and serves until it is ended."""
+    """Serve as one process until it is ended; it prints its port first."""
     server, client = contexts(directory)
     loop, disk = asyncio.get_running_loop(), Disk(directory / name)
     first = First(disk)

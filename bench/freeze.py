@@ -1,10 +1,13 @@
-"""What a frozen Shepherd costs those who read and write: the longest a user is left without progress.
+"""The cost of a frozen Shepherd to readers and writers: the longest time a user is left without progress.
 
-Users work without a pause on a cluster of four Shepherds, one kind of operation at a time, while one Shepherd after
-another is stopped in mid-run (SIGSTOP: it holds its connections and says nothing) and let go again. A stall is the
-longest time within an operation in which nothing moved: no byte came or went, and it did not end. Operations that no
-freeze has met show what the machine itself costs. Once with the dev settings (a frozen Shepherd is missed after a
-second), and once with a lease of 30 s, in which nobody misses it at all.
+Users work without a pause on a cluster of four Shepherds, one kind of operation at a time. Meanwhile one Shepherd after
+another is stopped in mid-run and let go again. SIGSTOP leaves its connections open and silent.
+
+A stall is the longest time within an operation in which nothing moved: no byte came or went, and it did not end.
+Operations that met no freeze show the cost of the machine itself.
+
+With the dev settings the Librarian misses a frozen Shepherd after a second. With a lease of 30 s, the second run, it
+never does.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from chelonia_clients.client import Client
 BAR_S = 1.0
 SHEPHERDS, FILES, COPIES = 4, 24, 3
 USERS = {"get 64 KiB": 4, "get 24 MiB": 2, "put 64 KiB": 4, "put 24 MiB": 1, "stat": 4, "ls": 4}
-"""So many at once that the machine is busy, and no more: what waits for a disk is not held up by a frozen Shepherd."""
+"""Users at once: enough to keep the machine busy and no more. A frozen Shepherd does not delay an operation that waits
+for a disk."""
 SMALL, LARGE = 64 * 1024, 24 * 1024 * 1024
 FROZEN_S, RUNNING_S = 4.0, 1.5
 OPERATIONS_MIN, FREEZES_MIN, FREEZES_QUICK = 500, 10, 1
@@ -51,7 +55,6 @@ class Progress:
         self.longest, self._last = 0.0, time.perf_counter()
 
     def __call__(self, _: int = 0) -> None:
-        """Something moved."""
         now = time.perf_counter()
         self.longest, self._last = max(self.longest, now - self._last), now
 
@@ -61,8 +64,8 @@ Operation = Callable[[Client, int, Progress], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Kind:
-    """One kind of operation: stalls in seconds of each operation while somebody was frozen, and while nobody was;
-    failures, as told; how often somebody was frozen, and whether somebody is."""
+    """One kind of operation: seconds of the longest stall in each operation that met a freeze, and (`calm`) in each
+    other."""
 
     name: str
     stalls: list[float] = field(default_factory=list)
@@ -72,7 +75,6 @@ class _Kind:
     freezes: int = 0
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "freezes": self.freezes,
             **_spread(self.stalls),
@@ -219,7 +221,7 @@ async def _filled(client: Client) -> None:
 
 @asynccontextmanager
 async def _sdk(running: cluster.Running) -> AsyncIterator[Client]:
-    """A user as the command line makes one: what fails in passing is repeated."""
+    """A user as the command line makes one, who repeats passing failures."""
     async with running.client() as made:
         yield Client(made.bartender, made.files, made.http)
 
@@ -257,7 +259,7 @@ async def _user(running: cluster.Running, number: int, operation: Operation, kin
 
 
 async def _freeze(pids: Sequence[int], kind: _Kind, done: asyncio.Event, freezes: int) -> None:
-    """Stop one after another, by chance but from a fixed seed, until there is enough to be seen."""
+    """Stop one after another, at random from a fixed seed, until there are enough samples."""
     chance = random.Random(kind.name)
     while True:
         await asyncio.sleep(RUNNING_S + chance.random() / 2)

@@ -1,8 +1,8 @@
-"""Healing on real processes: Shepherds are killed, and what users see is watched until every file is whole again.
+"""Healing on real processes: Shepherds are killed, and users' reads are watched until every file is whole again.
 
 Two questions. How soon are 40 files of 1 MB back at 3 copies? How fast are large files copied, beside a plain copy over
 the same TLS? The killed Shepherd comes back after each block, and the next block begins when the surplus is trimmed.
-With many small files on the lost node, what matters is steadiness and what users feel: `small_files.py`.
+For many small files on the lost node, steadiness and the effect on users count: `small_files.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SETTLED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What one look at all files gave: `alive` and `offline` copies, and how many files have copies as wanted."""
+    """One look at all files: `alive` and `offline` copies, and how many files have the wanted number."""
 
     alive: int
     offline: int
@@ -77,7 +77,6 @@ class _Herd:
         return tuple(shepherds | core)
 
     def kill(self, index: int) -> None:
-        """kill -9."""
         os.kill(self.pid(index), signal.SIGKILL)
         if index in self._again:
             self._again[index].wait()
@@ -90,7 +89,6 @@ class _Herd:
             self._again[index] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """End what was started here."""
         for process in self._again.values():
             process.terminate()
         for process in self._again.values():
@@ -144,7 +142,6 @@ class _Herd:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Ask both."""
     small, noticed, whole = await _kills(setup)
     large, throughput = await _throughput(setup)
     checks = [
@@ -210,7 +207,7 @@ async def _large_block(herd: _Herd, index: int, files: int) -> dict[str, float]:
 
 
 async def _healed(herd: _Herd, alive: int) -> tuple[int, float, float]:
-    """Copies that were lost, and the seconds from the kill until that was seen and until all were replaced."""
+    """Copies that were lost, and the seconds from the kill until the cluster saw it and until all were replaced."""
     started, lost, seen = time.perf_counter(), 0, 0.0
     while True:
         sample = await herd.sample()

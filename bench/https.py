@@ -49,7 +49,6 @@ class _Server:
     cert: str = ""
 
     def get(self) -> list[str]:
-        """Requests for the small files."""
         return [f"GET /small/f{n:06d} HTTP/1.1\r\nHost: localhost:{self.port}\r\n\r\n" for n in range(SMALL)]
 
     def propfind(self) -> list[str]:
@@ -60,7 +59,8 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What one slice was: per second, CPU seconds of the servers per 1000, ms of the median and of the 99th."""
+    """One slice: requests a second, CPU seconds of the servers per 1000, ms of the median and of the 99th
+    percentile."""
 
     per_s: float
     cpu: float
@@ -168,14 +168,14 @@ def _many(servers: Mapping[str, _Server], link: str) -> dict[str, _Told]:
     head = f"GET {path.path}f000000?{path.query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     told = {"many door": _loaded(servers["door"], [head], MANY, 5.0, ADDRESSES, "")}
     told["many nginx"] = _loaded(servers["nginx"], servers["nginx"].get()[:1], MANY, 5.0, ADDRESSES)
-    return told  # Apache keeps a thread for each that has not asked yet
+    return told  # Apache keeps a thread for each connection that has not sent a request yet
 
 
 def _streams(
     setup: Setup, running: cluster.Running, near: Path, size: int, settled: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """Seconds of whole processes: curl by the door, which sends it on, and the SDK. The third copy of what was put is
-    waited for before the next begins, and is nobody's time."""
+    """Seconds of whole processes: curl by the door, which sends it on, and the SDK. Each waits for the third copy of
+    the last put before it begins; that wait counts for none."""
     own = json.loads(running.description.read_text())
     source, fetched, url = near / "source", near / "fetched", own["files"][0].rstrip("/")
     with source.open("wb") as file:

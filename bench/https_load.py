@@ -1,8 +1,10 @@
-"""HTTPS clients that ask one after another, in a process of its own: as little work a request as there can be.
+"""HTTPS clients that send one request after another, in a process of its own: as little work a request as possible.
 
-Usage: https_load.py JSON, with `host`, `port`, `requests` (whole ones, taken in turn), `connections`, `seconds`,
-`addresses` (of loopback, that they come from) and `cert` (PEM file, or ""). Prints JSON: requests, bytes, wall_s,
-cpu_s, p50_ms, p99_ms, and how many answers each status had; a connection that ended early counts as status 000.
+Usage: https_load.py JSON. Keys: `host`, `port`, `requests` (whole ones, taken in turn), `connections`, `seconds`,
+`addresses` (of loopback, the clients' own) and `cert` (PEM file, or "").
+
+Prints JSON: requests, bytes, wall_s, cpu_s, p50_ms, p99_ms, and how many answers each status had. A connection that
+ended early counts as status 000.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class _Load:
-    """What all clients share."""
+    """State that all clients share."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.requests = cycle([each.encode() for each in told["requests"]])
@@ -92,7 +94,7 @@ class _Client(asyncio.Protocol):
 
 
 async def run(told: dict[str, Any]) -> dict[str, Any]:
-    """Open all connections, each with a first request, then let all ask for so long."""
+    """Open all connections, each with a first request, then let all send for so long."""
     load, loop, turns = _Load(told), asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

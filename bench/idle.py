@@ -1,8 +1,8 @@
-"""How often does a cluster commit that nobody uses, and what for?
+"""How often does an idle cluster commit, and for which jobs?
 
-Three replicas of the A-Hash and three Shepherds with the dev settings; every number here is of the metrics. The whole
-cluster's commits a second, and what they were made for by `chelonia_transacts_total`: a job that writes again and
-again would show, as once 42 commits a second did not for 45 minutes.
+Three replicas of the A-Hash and three Shepherds with the dev settings; every number is from the metrics. It counts the
+whole cluster's commits a second, and their causes by `chelonia_transacts_total`. A job that writes over and over would
+show: once 42 commits a second went unseen for 45 minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ COMMITS = re.compile(r"^chelonia_ahash_commits ([0-9.e+]+)", re.MULTILINE)
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure."""
     async with cluster.dev(setup.scratch, 3, replicas=3) as running, running.administrator() as asking:
         await asyncio.sleep(SETTLE_S)
         rates, causes = list[float](), Counter[str]()
@@ -44,7 +43,7 @@ async def run(setup: Setup) -> Outcome:
 
 
 async def _counted(asking: Administrator) -> Counter[str]:
-    """Commits of the A-Hash, and the transacts of all Librarians by cause; of no node twice."""
+    """Commits of the A-Hash, and the transacts of all Librarians by cause; each node counts once."""
     found = Counter[str]()
     for url in asking.ahashes:
         told = await asking.http.request(Sending("GET", url.rsplit("/", 1)[0] + "/metrics"))

@@ -1,7 +1,7 @@
-"""Writers in the process of the master itself: what it gains when many commit together, without a client's share.
+"""Writers in the process of the master itself: the gain when many commit together, without a client's share.
 
-Two of three replicas are processes of `cheloniad dev`; the third, which hosts nothing else, is served here from its own
-configuration, over the same mutual TLS, as `cheloniad run` would, and is made the master.
+Two of three replicas are processes of `cheloniad dev`. This process serves the third, which hosts nothing else, from
+that replica's own configuration and over the same mutual TLS, as `cheloniad run` would. It is made the master.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _as_a_daemon() -> Iterator[None]:
 
 @asynccontextmanager
 async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedReplica, Call]]:
-    """The replica whose process was killed, on its directory, and what the node itself asks it with."""
+    """Serve the replica whose process was killed, on its directory; yields it and the call that the node itself
+    uses."""
     config = load_config(running.description.parent / "conf" / f"core{HOSTED + 1}.toml")
     section, clock = config.ahash, SystemClock()
     assert section is not None
@@ -132,7 +133,7 @@ async def _made_master(replica: HostedReplica, call: Call, victims: Victims, oth
 
 
 async def _whole(replica: HostedReplica, call: Call, give_up: float) -> AHashStatus:
-    """Its status, as soon as there is a master, nobody is away, and the master (if it is this one) misses nothing."""
+    """Its status, once there is a master, all replicas are there, and the master (if it is this one) misses nothing."""
     found = ""
     while time.monotonic() < give_up:
         try:

@@ -51,7 +51,6 @@ class Check:
         return f"{self.name}: {self.interval}, {self.side} {self.bar:g}: {verdict}"
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
         return {**asdict(self), "met": self.met}
 
 

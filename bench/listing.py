@@ -1,8 +1,8 @@
-"""Listing: what a page of a listing with size and time costs the servers, from summaries and by reading each file.
+"""Listing: the server cost of a page of a listing with size and time, from summaries and by reading each file.
 
-One process holds the A-Hash on Berkeley DB, the Librarian and the Bartender, as `cheloniad dev` does; no client takes
-part, but each answer is encoded for one. Two collections of equal files are listed in turn: one has summaries beside
-its names, of the other the files have to be read, as of a store filled before there were any.
+One process holds the A-Hash on Berkeley DB, the Librarian and the Bartender, as `cheloniad dev` does. No client takes
+part, but each answer is encoded for one. Two collections of equal files are listed in turn. One has summaries beside
+its names. The files of the other have to be read, as in a store filled before there were summaries.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def fill(ahash: AHash, name: str, entries: int, *, summed: bool = True, ow
 
 
 def file_sections(guid: Guid, parent: ObjectId, name: str, blob: str, owner: Dn) -> dict[str, dict[str, str]]:
-    """What stands in the record of a file of one blob."""
+    """The sections of the record of a file of one blob."""
     return {
         "entry": {"type": "file", "GUID": guid, "owner": owner},
         "timestamps": {"created": "1700000000.123", "modified": "1700000000.123"},

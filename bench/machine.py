@@ -1,4 +1,7 @@
-"""What a figure was measured on: the machine, versions, the commit, the load; CPU time of other processes; medians."""
+"""The conditions of a figure: the machine, versions, the commit, the load.
+
+Also CPU time of other processes, and medians.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,12 @@ def facts() -> dict[str, Any]:
 
 
 def load() -> list[float]:
-    """The load averages of 1, 5 and 15 minutes: what else was going on."""
+    """The load averages of 1, 5 and 15 minutes, which show other work on the machine."""
     return [round(value, 2) for value in os.getloadavg()]
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has."""
+    """A port of loopback that is free."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -81,7 +84,7 @@ def resident_mib(pids: Iterable[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What some operations took. `server_s`, `client_s`: CPU seconds."""
+    """The cost of some operations. `server_s`, `client_s`: CPU seconds."""
 
     operations: float
     wall_s: float
@@ -114,7 +117,6 @@ class Cost:
         return self.server_cpu + self.client_cpu
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             **asdict(self),
             "per_s": self.per_s,

@@ -1,10 +1,12 @@
-"""Many objects: what the S3 door does with a bucket of few keys and with one of many, two clusters in turn.
+"""Many objects: the S3 door with a bucket of few keys and with one of many, two clusters in turn.
 
-The keys are made in bulk, while the cluster is stopped: their records alone, in the A-Hash's own layout and store, ids
-in order, without bytes. What is put, read and listed is done by signed requests: objects of 4 KiB under names among
-those keys, pages of 1 000 from places among them. A-Hash, Librarian, Bartender and S3 door of each cluster are one
-process; three Shepherds, three copies, two of them durable; the intervals and the page cache of production.
-1 000 000 keys beside 10 000; `--full`: 10 000 000.
+The keys are made in bulk while the cluster is stopped. They are records alone, without bytes, in the A-Hash's own
+layout and store, with ids in order. Signed requests put, read and list: objects of 4 KiB under names among those keys,
+and pages of 1 000 from places among them.
+
+A-Hash, Librarian, Bartender and S3 door of each cluster are one process. There are three Shepherds and three copies,
+two of them durable, with the intervals and the page cache of production. 1 000 000 keys beside 10 000; `--full`: 10 000
+000.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ FEW, BUCKET = 10_000, "many"
 PUTS, AT_ONCE, PAGES, BAR = 400, 16, 20, 0.8
 FILL_COMMIT, FILL_CACHE_BYTES = 5_000, 1 << 30
 SPELLED = ("aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa", "file-00000000", "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb", "c" * 32)
-"""GUID, name, blob and etag of the pattern that all records are written after."""
+"""GUID, name, blob and etag of the pattern for all records."""
 
 
 async def run(setup: Setup) -> Outcome:

@@ -1,5 +1,5 @@
-"""How much memory does a cluster have at rest? Proportional set size, 12 s after all nodes serve, with whatever
-processes a node starts beside itself.
+"""The memory of a cluster at rest: proportional set size, 12 s after all nodes serve, with the processes that a node
+starts beside itself.
 
 `whole`: one process with all four services. `forks`: three A-Hash, two front ends, three Shepherds, as `cheloniad dev`
 has them, with their supervisor. `apart`: the same nodes, each started by itself, as on hosts of their own.
@@ -38,7 +38,7 @@ async def run(setup: Setup) -> Outcome:
 
 
 Kind = Callable[[Path], AbstractAsyncContextManager[Iterable[int]]]
-"""A cluster below a directory; tells the processes that were started."""
+"""A cluster below a directory, which yields the processes that were started."""
 
 
 async def _at_rest(kind: Kind, scratch: Path) -> float:
@@ -65,7 +65,6 @@ async def apart(directory: Path) -> AsyncIterator[Iterable[int]]:
 
 @asynccontextmanager
 async def whole(directory: Path) -> AsyncIterator[Iterable[int]]:
-    """A node with all services."""
     core, shepherd = _nodes(directory, DevOptions(directory, 1))
     own = tuple(replace(each, serves=tuple(s for s in each.serves if s != "metrics")) for each in shepherd.listen)
     node = replace(core, listen=(*core.listen, *own), shepherd=shepherd.shepherd)
@@ -100,5 +99,6 @@ def _with_children(pids: Iterable[int]) -> list[int]:
 
 
 def _pss_mib(pid: int) -> float:
-    """A process's share of the memory in RAM: what n have in common counts 1/n for each (proc(5), smaps_rollup)."""
+    """A process's share of the memory in RAM: a page that n processes share counts 1/n for each (proc(5),
+    smaps_rollup)."""
     return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) / 1024

@@ -45,11 +45,11 @@ AT_ONCE = 16
 BLOCKS_MAX, APPENDS = 5, 50
 MOUNTED_S = 30.0
 Costs = dict[str, list[Cost]]
-"""By what was done."""
+"""Costs by operation."""
 
 
 class Side:
-    """One of the two: a command that mounts and stays, and what serves it."""
+    """One of the two: a command that mounts and stays, and the processes that serve it."""
 
     def __init__(self, command: Sequence[str], path: Path, servers: Callable[[], Sequence[int]]) -> None:
         self._command = command
@@ -58,7 +58,7 @@ class Side:
         self.path = path
 
     def pids(self) -> tuple[int, ...]:
-        """All processes but this one that have to do with it."""
+        """All processes that belong to it, but this one."""
         assert self._process is not None
         roots = (self._process.pid, *self._servers())
         return tuple(dict.fromkeys(pid for root in roots for pid in (root, *_below(root))))
@@ -74,13 +74,11 @@ class Side:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """Unmount."""
         subprocess.run(["fusermount3", "-u", str(self.path)], check=False)
         if self._process is not None:
             self._process.wait(MOUNTED_S)
 
     def anew(self) -> None:
-        """Forget what is in memory."""
         self.end()
         self.begin()
 
@@ -188,7 +186,7 @@ def _untarred(top: Path, count: int) -> int:
 
 
 async def _sdk(running: cluster.Running, ln: str) -> dict[str, Cost]:
-    """A stream and random reads by the SDK: what the mount is held against."""
+    """A stream and random reads by the SDK, the measure for the mount."""
     data, costs = os.urandom(_mib() * MIB), dict[str, Cost]()
     async with running.client() as client:
         stop = meter(running.pids)
@@ -255,7 +253,7 @@ def _read(path: Path) -> int:
     return size
 
 
-# --- what is told ---------------------------------------------------------------------------------------------------
+# --- the report -------------------------------------------------------------------------------------------------------
 
 
 def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:

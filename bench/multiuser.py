@@ -37,7 +37,6 @@ class _Crowd:
     cost: Cost
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "clients": len(self.seconds),
             "s_min": min(self.seconds),

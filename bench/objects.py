@@ -1,11 +1,12 @@
 """Small objects through the SDK: put, get, stat, deletion and listing of 4 KiB files, at 1, 16 and 64 at once.
 
-Three Shepherds, three copies wanted, two of them durable before the answer, mutual TLS, syncs and intervals as in
-production. What a put still owes when it is answered, the third copy, is waited for after each block and counted in
-`put_and_copies`. `bulk delete`: as many are put again, and removed 1 000 at once. A collection of 100 000 names, which
-are records alone, is listed as a whole. CHELONIA_BENCH_S3_PEER: as in `s3`; it is measured in turn, by signed requests.
-Before that the store alone, in this process: batches of 16 replicas as files and in segments, settled and erased, in
-turn on one disk.
+Three Shepherds, three copies wanted, two of them durable before the answer; mutual TLS, syncs and intervals as in
+production. Each block waits for the third copies, which a put leaves for later, and `put_and_copies` counts them. `bulk
+delete`: as many are put again, and removed 1 000 at once. A collection of 100 000 names, which are records alone, is
+listed as a whole. CHELONIA_BENCH_S3_PEER: as in `s3`; it is measured in turn, by signed requests.
+
+Before that comes the store alone, in this process, on one disk. Batches of 16 replicas as files and in segments are
+settled and erased in turn.
 
 CHELONIA_BENCH_OBJECTS: how many objects a block (by default as many as are at once, times 20, at least 100).
 """

@@ -1,7 +1,7 @@
 """Plan: the CPU of the repair planner for one file, with 9 nodes and with 1 000.
 
-Pure: no cluster is started. Files are planned in batches as a Librarian plans them; each block measures every case with
-both numbers of nodes in turn. What it costs to make the nodes ready, once a batch at most, is measured apart.
+No cluster is started. Files are planned in batches as a Librarian plans them; each block measures every case with both
+numbers of nodes in turn. The cost of making the nodes ready, once a batch at most, is measured apart.
 """
 
 from __future__ import annotations

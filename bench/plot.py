@@ -46,7 +46,6 @@ class Chart:
 
 
 def svg(chart: Chart) -> str:
-    """Return the figure."""
     points = [point for series in chart.series for point in series.points]
     first, last = min(p.x for p in points), max(p.x for p in points)
     top = _nice(max(p.high for p in points) / 5) * 5

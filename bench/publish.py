@@ -1,13 +1,15 @@
 """The CvmFS publish pattern by the S3 door: small objects put on condition, older ones deleted in bulk beside them.
 
-The pattern of the ROOT and CvmFS paper (section 5, Fig. 16): a day's release is 162 000 new files of 7.45 GB, and the
-garbage collection deletes older ones by 400 requests while files are uploaded at full speed. Here boto3 in threads puts
-a release (`If-None-Match: *`, names are hashes in 256 directories, every tenth file has the content of an earlier one
-and is refused), then another beside which the first is deleted, key for key as fast as files are put. Afterwards all
-that is to be there is listed and read (of many a sample), and nothing else is listed; the rest is deleted at full
-speed. The plot is the paper's Fig. 16: the rate of uploads over time, alone and beside deletions. `--full`: the paper's
-size, some hours; CHELONIA_BENCH_PUBLISH: files of a release.
-Needs boto3 (`make install-test`).
+The ROOT and CvmFS paper (section 5, Fig. 16) has this pattern. A day's release is 162 000 new files of 7.45 GB. The
+garbage collection deletes older ones by 400 requests while files are uploaded at full speed.
+
+Here boto3 in threads puts a release with `If-None-Match: *`. Names are hashes in 256 directories. Every tenth file has
+the content of an earlier one and is refused. Then it puts another release and deletes the first beside it, key for key.
+Afterwards every expected file is listed and read (of many a sample), and the listing shows no other. The rest is
+deleted at full speed.
+
+The plot is the paper's Fig. 16: the rate of uploads over time, alone and beside deletions. `--full`: the paper's size,
+some hours; CHELONIA_BENCH_PUBLISH: files of a release. Needs boto3 (`make install-test`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,6 @@ class Release:
     files: int
 
     def keys(self) -> list[str]:
-        """The name of each file."""
         return [self._key(n - AGAIN // 2 if n % AGAIN == AGAIN - 1 else n) for n in range(self.files)]
 
     def sizes(self) -> dict[str, int]:
@@ -79,7 +80,7 @@ def bytes_of(key: str, size: int) -> bytes:
 
 @dataclass
 class Publisher:
-    """boto3 in threads at one cluster, and what all of them have seen."""
+    """Threads of boto3 at one cluster, and their common results."""
 
     client: Any
     refusal: type[Exception]
@@ -125,7 +126,6 @@ class Publisher:
             self.put[key] = size
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete keys by one request."""
         named = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self.client.delete_objects(Bucket=BUCKET, Delete=named)
         if answer.get("Errors"):
@@ -135,7 +135,7 @@ class Publisher:
                 del self.put[key]
 
     def judge(self) -> dict[str, int]:
-        """What is not as it was acknowledged."""
+        """Count the keys that are not as they were acknowledged, by kind."""
         listed: dict[str, int] = {}
         for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
             listed |= {each["Key"]: each["Size"] for each in page.get("Contents", ())}

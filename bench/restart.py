@@ -1,12 +1,13 @@
 """A whole cluster, full of files, is killed and started again: how soon does it serve, and are the files left alone?
 
-A-Hash, Librarian and Bartender in one process and three Shepherds, with the default intervals of healing. After
-`kill -9` of all and a start of all: seconds until the first `stat`, `get` and `put` (2 durable copies) succeed, and
-until each Shepherd is heard, has looked at its bytes and has compared its inventory. Then what the metadata say of
-every file is compared with what they said before: a copy, a trim or an erasure that was begun would show.
+A-Hash, Librarian and Bartender in one process and three Shepherds, with the default intervals of healing. All are
+killed by `kill -9` and started again. Measured are the seconds until the first `stat`, `get` and `put` (2 durable
+copies) succeed. Each Shepherd has three more: until it is heard, has checked its bytes, and has compared its inventory.
+Then the metadata of every file are compared with those before: a copy, a trim or an erasure that was begun would show.
 
-CHELONIA_BENCH_RESTART_FILES: how many files (100 000; the bar is for 1 000 000); CHELONIA_BENCH_RESTART_BLOCKS: how
-often; CHELONIA_BENCH_RESTART_DIR: a directory that stays, so that a further run need not fill it again.
+CHELONIA_BENCH_RESTART_FILES: how many files (100 000; the bar is for 1 000 000).
+CHELONIA_BENCH_RESTART_BLOCKS: how often.
+CHELONIA_BENCH_RESTART_DIR: a directory that stays, so that a further run need not fill it again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PAGE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """What the metadata say: blobs of the filling, a digest of all of them, and orders to erase."""
+    """Metadata of all files: blobs of the filling, a digest of all of them, and orders to erase."""
 
     blobs: int
     digest: str
@@ -56,7 +57,7 @@ class _Stock:
 
 
 def _taken(whole: Whole) -> _Stock:
-    """What the metadata of the stopped cluster say."""
+    """Return the metadata of the stopped cluster."""
     core = load_config(whole.directory / "conf" / "core.toml")
     assert core.ahash is not None
     told = json.loads(whole.running.description.read_text())
@@ -85,7 +86,6 @@ def _stock(store: BdbStore, shepherds: list[str]) -> _Stock:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Fill, kill, start, watch."""
     files = int(os.environ.get("CHELONIA_BENCH_RESTART_FILES", "1000" if setup.quick else "100000"))
     blocks = int(os.environ.get("CHELONIA_BENCH_RESTART_BLOCKS", "1" if setup.quick else "3"))
     stays = os.environ.get("CHELONIA_BENCH_RESTART_DIR")
@@ -110,7 +110,7 @@ async def run(setup: Setup) -> Outcome:
 
 
 async def _filled(setup: Setup, whole: Whole, files: int) -> _Stock:
-    """Have the cluster full and running; returns what its metadata say."""
+    """Have the cluster full and running; returns its metadata."""
     mark = whole.directory / "filled"
     if not mark.exists():
         started = time.perf_counter()
@@ -129,7 +129,7 @@ async def _filled(setup: Setup, whole: Whole, files: int) -> _Stock:
 
 
 async def _restarted(setup: Setup, whole: Whole, block: int, files: int) -> dict[str, Any]:
-    """Kill all, start all, and say what happened when."""
+    """Kill all, start all, and return the times of each step."""
     whole.end(signal.SIGKILL)
     began = time.perf_counter()
     whole.start()

@@ -37,13 +37,13 @@ POINT_S, QUICK_POINT_S, FULL_POINT_S = 3.0, 0.5, 20.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one client reads again and again: for each call its ranges, as offset and length in bytes."""
+    """One client's repeated reads: for each call its ranges, as offset and length in bytes."""
 
     calls: Sequence[Sequence[tuple[int, int]]]
 
     @property
     def bytes(self) -> int:
-        """Of one reading."""
+        """Bytes of one reading."""
         return sum(length for call in self.calls for _, length in call)
 
 

@@ -1,7 +1,7 @@
 """`make bench`: measures, prints, and writes figures as JSON and SVG below build/bench/.
 
 Usage: run.py [--only NAME]... [--quick | --full] [--figures DIR]. A ratio is the median over at least ten blocks that
-are measured in turn, with its 95 % interval; it is met when the whole interval is on the good side of its bar. Exit
+are measured in turn, with its 95 % interval. It is met when the whole interval is on the good side of its bar. Exit
 code 1 when a bar that counts is not met.
 """
 
@@ -78,7 +78,7 @@ OUT = ROOT / "build" / "bench"
 
 
 def main() -> int:
-    """Run what is asked for; returns the exit code."""
+    """Run the chosen experiments; returns the exit code."""
     options = _options()
     OUT.mkdir(parents=True, exist_ok=True)
     machine = facts()

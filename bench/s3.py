@@ -2,11 +2,14 @@
 
 Three Shepherds, three copies wanted, two of them durable before the answer, TLS, intervals as in production. Requests
 are signed (Version 4, payload unsigned) and go over connections that are kept. Blocks alternate between the servers.
-CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted;
-without it only this cluster is measured, and that is said. Copies that a put still owes when it is answered are waited
-for before the next operation; `PUT ..., with copies` counts their CPU too. CHELONIA_BENCH_OBJECTS: small objects a
-block (by default 20 times as many as are at once, at least 200). CHELONIA_BENCH_S3_LISTED: keys that are listed (here
-made as records alone, in place of uploads). CHELONIA_BENCH_S3_MIB: the size of large objects.
+After a put, the next operation waits for the copies that its answer did not wait for; `PUT ..., with copies` counts
+their CPU too.
+
+CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted.
+Without it only this cluster is measured, and the output says so.
+CHELONIA_BENCH_OBJECTS: small objects a block (by default 20 times as many as are at once, at least 200).
+CHELONIA_BENCH_S3_LISTED: keys that are listed (here made as records alone, in place of uploads).
+CHELONIA_BENCH_S3_MIB: the size of large objects.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ DAY = "us-east-1/s3/aws4_request"
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """What is measured: where it is, whose keys, and its processes."""
+    """A server to measure: its URL, the user's keys, and its processes."""
 
     name: str
     url: str
@@ -57,7 +60,7 @@ class S3Server:
     pids: Callable[[], tuple[int, ...]]
     dn: str = ""
     settled: Callable[[], Awaitable[None]] | None = None
-    """Returns when nothing is owed of what was put; None: nothing ever is."""
+    """Returns when all copies of earlier puts are made; None: the answer to a put waits for all."""
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class S3Session:
     server: S3Server
     http: aiohttp.ClientSession
     again: int = 0
-    """Requests that were sent once more, because the answer was 503."""
+    """Requests sent once more, because the answer was 503."""
 
     async def ask(self, method: str, path: str, query: str = "", body: bytes = b"", **more: str) -> bytes:
         """One request; the answer's body. An error ends the bench."""
@@ -198,7 +201,7 @@ async def small(session: S3Session, seen: dict[str, list[Cost]], at_once: int, n
 async def _measured(
     session: S3Session, seen: dict[str, list[Cost]], what: str, count: int, work: Awaitable[Any]
 ) -> None:
-    """Note what an operation cost, and what it still owed."""
+    """Note the cost of an operation, and that of the copies it left to make."""
     stop, settled = meter(session.server.pids), meter(session.server.pids)
     await work
     seen.setdefault(what, []).append(stop(count))
@@ -243,7 +246,7 @@ async def _large(session: S3Session, seen: dict[str, list[Cost]], block: int) ->
 
 
 async def _filled(session: S3Session, running: cluster.Running, count: int) -> None:
-    """Keys to be listed: of this cluster their records alone, of a peer objects of one byte."""
+    """Make the keys to be listed: of this cluster their records alone, of a peer objects of one byte."""
     if session.server.name == OWN:
         async with Doors(running) as doors:
             await listing.fill(doors.at(urls(running)[0]), LISTED, count, owner=Dn(session.server.dn))

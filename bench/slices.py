@@ -1,4 +1,4 @@
-"""A slice of time in which some requesters ask at once, each one request after another: how fast, at what cost."""
+"""A slice of time in which some requesters work at once, each one request after another: how fast, at what cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from intervals import Interval, median_interval
 from machine import meter
 
 Ask = Callable[[str], Awaitable[Any]]
-"""One request, and its answer. Asked with the number of the requester, which serves as a key of its own."""
+"""Makes one request and returns its answer. The argument is the number of the requester, which serves as a key of its
+own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """Very many small files on a lost node: is healing steady, is memory flat, what do users feel, what is it in CPU?
 
-Whether it is steady is asked twice: in copies a second, which follows what else runs on the machine, and in CPU a copy.
-
-One Shepherd of three holds a copy of every file, the others one half each; it is killed with `kill -9`. A user makes
-`stat` and `get` in turn, one after another, before, during and after. Copies are counted in the leader's log, so that
-counting costs it nothing.
+Steadiness is measured twice: in copies a second, which follows other work on the machine, and in CPU a copy. One
+Shepherd of three holds a copy of every file, the others one half each; it is killed with `kill -9`. A user makes `stat`
+and `get` in turn, one after another, before, during and after. Copies are counted in the leader's log, so that counting
+costs it nothing.
 
 CHELONIA_BENCH_SMALL_FILES: how many (5 000; the bar is for 100 000).
-CHELONIA_BENCH_SMALL_CACHE_MIB: the A-Hash's cache, in the leader's process (128). While it fills, memory grows; with 16
-it is full before a tenth of the copies is made, and what grows is healing's own.
+CHELONIA_BENCH_SMALL_CACHE_MIB: the A-Hash's cache, in the leader's process (128). While it fills, memory grows. With 16
+it is full before a tenth of the copies is made, and all further growth is healing's own.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _User:
         self.took: dict[str, list[float]] = {"stat": [], "get": []}
 
     async def work(self, done: asyncio.Event) -> None:
-        """Until it is done."""
+        """Work until `done` is set."""
         rng = random.Random(1)
         while not done.is_set():
             ln = f"/{filling.COLLECTION}/f{rng.randrange(self._files):07d}"
@@ -79,7 +78,7 @@ class _User:
 
 
 class _Leader:
-    """What the leader says, counted."""
+    """The leader's log, with its copies counted."""
 
     def __init__(self, whole: Whole) -> None:
         self._log = whole.log(NAMES[0]).open("rb")
@@ -93,7 +92,6 @@ class _Leader:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Fill, kill one, watch."""
     files = int(os.environ.get("CHELONIA_BENCH_SMALL_FILES", "200" if setup.quick else "5000"))
     quiet_s = 2.0 if setup.quick else QUIET_S
     with tempfile.TemporaryDirectory(dir=setup.scratch, prefix="small-") as name:

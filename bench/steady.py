@@ -1,7 +1,7 @@
 """`cheloniad`, whose `dev` clusters have the intervals of production.
 
-Those of `dev` (heartbeats four times a second, reports every 20 ms, a scrub of everything twice a minute) cost more
-than the work that is measured. Only what a bench waits for stays quick: repair begins at once.
+The heartbeats of `dev` every 250 ms, its reports every 20 ms and its scrub twice a minute would cost more than the
+measured work. Only repair, which benches wait for, stays quick: it begins at once.
 """
 
 from __future__ import annotations

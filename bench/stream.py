@@ -46,17 +46,14 @@ class _Stage:
 
     @property
     def source(self) -> Path:
-        """The file that is moved."""
         return self.near / "source"
 
     @property
     def fetched(self) -> Path:
-        """Where downloads go."""
         return self.near / "fetched"
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure everything in turn."""
     size = int(os.environ.get("CHELONIA_BENCH_STREAM_MIB", "64" if setup.quick else "1024")) * MIB
     skipped: list[str] = []
     async with AsyncExitStack() as stack:
@@ -97,7 +94,7 @@ async def _blocks(setup: Setup, stage: _Stage, server: Sshd | None) -> dict[str,
             costs[name].append(await asyncio.to_thread(step, block))
             if stage.fetched.exists():
                 assert await asyncio.to_thread(_same, stage.source, stage.fetched), f"{name} brought other bytes"
-                stage.fetched.unlink()  # who replaces a file needs memory for both, which nobody may have used before
+                stage.fetched.unlink()  # replacing it would need memory for both files
         setup.say(
             f"  block {block + 1}: " + ", ".join(f"{name} {_rate(c[-1]):.0f}" for name, c in costs.items()) + " MiB/s"
         )
@@ -152,8 +149,8 @@ async def _clean(stage: _Stage, block: int) -> None:
 
 
 def _touch_memory(size: int) -> None:
-    """Have so much memory behind what is free: a virtual machine may give back what nobody uses, and whoever writes to
-    a page cache then waits for the host, once a page (here 1 to 2 ms of CPU a MiB in place of 0.2)."""
+    """Make the host provide so much memory beyond the free part. A virtual machine may give unused memory back. A write
+    to the page cache then waits for the host, once a page. That costs 1 to 2 ms of CPU a MiB here, in place of 0.2."""
     with mmap.mmap(-1, size) as memory:
         for at in range(0, size, mmap.PAGESIZE):
             memory[at] = 1

@@ -26,7 +26,6 @@ VALUE = "v" * 500
 
 
 async def run(setup: Setup) -> Outcome:
-    """One after the other."""
     seconds = FULL_SECONDS if setup.full else QUICK_SECONDS if setup.quick else SECONDS
     results: dict[str, Any] = {}
     for name, replicas in (("alone", 1), ("three", 3)):

@@ -64,7 +64,7 @@ async def _moved(setup: Setup, scratch: Path, count: int, peer: s3.S3Server | No
 
 @dataclass(frozen=True)
 class Tree:
-    """What a tree is called at the servers; where it is sent from, and where it is fetched to."""
+    """A tree's name at the servers, the directory it is sent from, and the one it is fetched to."""
 
     name: str
     source: Path

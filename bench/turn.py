@@ -3,10 +3,10 @@
 
 Usage: turn.py OLD NEW [--rounds 20] [--pairs 4] [--seconds 0.25] [--at-once 1 8 64] [--operations write local]
 
-OLD and NEW are checkouts, each with an environment of its own (`make install`); the same one twice shows what the
-machine alone makes of it. Each state's servers and client are processes of that state's interpreter and code. What a
-cluster gets of a busy machine is its own for as long as it lives, so both are started anew for each pair; shown is the
-geometric mean of the pairs' ratios NEW / OLD, with the least and the most. Not a bar: those are `run.py`'s.
+OLD and NEW are checkouts, each with an environment of its own (`make install`); the same one twice shows the effect of
+the machine alone. Each state's servers and client are processes of that state's interpreter and code. A cluster's share
+of a busy machine stays the same for its whole life, so each pair starts both anew. The output is the geometric mean of
+the pairs' ratios NEW / OLD, with the least and the most. It is not a bar: those are `run.py`'s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Figures = dict[str, float]
 
 
 class State:
-    """One checkout's cluster and client, which measures a slice when it is told to."""
+    """One checkout's cluster and client, which measures a slice on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -68,7 +68,7 @@ def state(tree: Path) -> Iterator[State]:
 
 
 def serve(scratch: Path) -> None:
-    """The process of one state: told slices by its input, line by line."""
+    """Run the process of one state: it reads the slices to measure from its input, line by line."""
     import uvloop
     from ahash_group import Doors, roles
     from cluster import dev

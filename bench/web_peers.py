@@ -61,20 +61,19 @@ LOADED = ("mpm_event", "authn_core", "authz_core", "dav", "dav_fs", "ssl")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One that serves: `root` on `port`, from the process `first` and its children."""
+    """A peer's server: `root` on `port`, from the process `first` and its children."""
 
     port: int
     root: Path
     first: int
 
     def pids(self) -> tuple[int, ...]:
-        """Its processes."""
         told = Path(f"/proc/{self.first}/task/{self.first}/children").read_text()
         return (self.first, *map(int, told.split()))
 
 
 def missing() -> str:
-    """What is not installed here; "" when nothing is."""
+    """The programs and modules that are not installed here, "" when all are."""
     there = {"nginx": shutil.which("nginx"), "apache2": shutil.which("apache2")}
     absent = [name for name, path in there.items() if not path] + [str(path) for path in MODULES if not path.exists()]
     return ", ".join(absent)

@@ -28,7 +28,7 @@ from chelonia.hosting.transfer import upload as uploads
 SHEPHERDS = 3
 NAMES = ("core", *(f"shepherd{n}" for n in range(1, SHEPHERDS + 1)))
 KEPT = {"librarian": ("root_policy", "root_default_policy", "root_owner"), "shepherd": ("domain", "min_free_bytes")}
-"""What stays of the settings of `cheloniad dev`; all else is as in production."""
+"""Settings of `cheloniad dev` that stay; all others are as in production."""
 POLL_S = 0.05
 PATIENCE_S = 900.0
 
@@ -46,7 +46,6 @@ class Whole:
             self._settle(directory / "conf" / f"{name}.toml")
 
     def _settle(self, path: Path) -> None:
-        """Production's intervals."""
         config = load_config(path)
         for part, kept in KEPT.items():
             section = getattr(config, part)
@@ -59,19 +58,16 @@ class Whole:
         path.write_text(render_config(config))
 
     def log(self, name: str) -> Path:
-        """What a process has said since it was started last."""
+        """The log of a process since its last start."""
         return self.directory / "log" / f"{name}.log"
 
     def pids(self) -> tuple[int, ...]:
-        """All processes that run."""
         return tuple(process.pid for process in self._processes.values())
 
     def by_name(self) -> dict[str, int]:
-        """The same, by name."""
         return {name: process.pid for name, process in self._processes.items()}
 
     def start(self) -> None:
-        """Start all at once."""
         for name in NAMES:
             assert name not in self._processes, f"{name} runs"
             with self.log(name).open("wb") as log:
@@ -81,7 +77,6 @@ class Whole:
         self._describe()
 
     def end(self, number: signal.Signals) -> None:
-        """End all at once."""
         for process in self._processes.values():
             process.send_signal(number)
         for process in self._processes.values():
@@ -89,7 +84,6 @@ class Whole:
         self._processes.clear()
 
     def kill(self, name: str) -> None:
-        """kill -9 of one."""
         process = self._processes.pop(name)
         process.kill()
         process.wait(120)
@@ -135,7 +129,6 @@ class Whole:
 
 
 async def until(act: Callable[[], Awaitable[object]]) -> None:
-    """Do it until it succeeds."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -148,7 +141,7 @@ async def until(act: Callable[[], Awaitable[object]]) -> None:
 
 
 async def logged(whole: Whole, text: str) -> None:
-    """Wait until every Shepherd's log says so."""
+    """Wait until every Shepherd's log contains this text."""
     give_up = time.monotonic() + PATIENCE_S
     while not all(text in whole.log(name).read_text() for name in NAMES[1:]):
         if time.monotonic() > give_up:

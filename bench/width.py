@@ -1,4 +1,4 @@
-"""Width: what adding to, looking up in and listing a collection costs when it holds 100 or 100 000 entries.
+"""Width: the cost of adding to, looking up in and listing a collection that holds 100 or 100 000 entries.
 
 The paper's second test (Fig. 2): there, the whole list of entries moves at every step, and it advises to stay below
 5000 entries. Here the entries are records of an ordered store. One client, one request after another.
@@ -142,7 +142,6 @@ class _Fresh:
         return self._block
 
     async def act(self, collection: str) -> int:
-        """Add to the collection."""
         for _ in range(self._times):
             self._serial += 1
             await self._client.make_collection(f"{collection}/add-{self._serial}")

@@ -17,7 +17,7 @@ class Cluster:
     """A development cluster in one directory."""
 
     def __init__(self, directory: Path, shepherds: int) -> None:
-        """Start it and wait until it says `ready`. Raises: SystemExit with the log's place when it does not."""
+        """Start it and wait for `ready`. Raises: SystemExit with the log's place when it does not come."""
         self.directory = directory
         self._extra: list[subprocess.Popen[bytes]] = []
         arguments = [str(CHELONIAD), "dev", "--dir", str(directory), "--shepherds", str(shepherds), "--no-restart"]
@@ -39,7 +39,6 @@ class Cluster:
         return data
 
     def shepherd(self, index: int) -> dict[str, Any]:
-        """The entry of one Shepherd."""
         entry: dict[str, Any] = self.description["shepherds"][index]
         return entry
 
@@ -59,7 +58,7 @@ class Cluster:
             )
 
     def kill_core(self, replica: int) -> None:
-        """kill -9 the node of one A-Hash replica, and with it the Librarian and the Bartender that it may have."""
+        """kill -9 the node of one A-Hash replica, with its Librarian and Bartender, if it has them."""
         os.kill(self.description["ahash"][replica - 1]["pid"], signal.SIGKILL)
 
     def start_core(self, replica: int) -> None:

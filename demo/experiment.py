@@ -1,4 +1,4 @@
-"""Watches the ten files while the demo breaks things, and remembers what it saw when."""
+"""Samples the ten files while the demo breaks things, and keeps the times of each state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the cluster said at `ms`: whole again in `takes_ms` (-1: not known), `copies` and `size` bytes to go."""
+    """The cluster's forecast at `ms`: whole again in `takes_ms` (-1: not known), `copies` and `size` bytes to go."""
 
     ms: int
     takes_ms: int
@@ -50,25 +50,24 @@ class Experiment:
 
     @property
     def initial(self) -> Sample:
-        """The first sample in which everything was whole."""
+        """The first sample of a whole cluster."""
         return next(sample for sample in self.samples if sample.alive == WANTED)
 
     @property
     def complete(self) -> bool:
-        """Whether the last thing seen is a whole cluster."""
+        """Whether the last sample is of a whole cluster."""
         return bool(self.samples) and self.samples[-1].alive == WANTED and len(self.seen) >= 7
 
     def mark(self, text: str) -> None:
-        """Note that something was done to the cluster."""
+        """Note an act on the cluster."""
         self.marks.append((self._now_ms(), text))
         self._view.note(f"{self._now_ms() / 1000:7.1f} s  -- {text}")
 
     def note(self, text: str) -> None:
-        """Tell the one who watches."""
         self._view.note(f"           {text}")
 
     async def ask_forecast(self, administrator: Administrator) -> None:
-        """Ask the cluster how long it will take, once it has looked at all that was lost. Raises: SystemExit."""
+        """Request the cluster's forecast, once it has surveyed all that was lost. Raises: SystemExit."""
         give_up, before = time.monotonic() + PATIENCE_S, -1
         while self.forecast is None:
             status = await administrator.heal_status()

@@ -1,4 +1,4 @@
-"""The A-Hash loses its master while a client writes: how long the client waits, and that nothing is lost."""
+"""The A-Hash loses its master while a client writes: the client's wait, and a check that nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ BEFORE_S, AFTER_S = 2.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What a writing client saw, in seconds: an ordinary write (median), and the longest wait after the kill.
-
-    `errors`: what writes failed with in its eyes; `lost`: acknowledged ones that are not there afterwards.
-    """
+    """The experience of a writing client, in seconds: an ordinary write (median), and the longest wait after the kill.
+    `errors`: failures of its writes; `lost`: acknowledged ones that are not there afterwards."""
 
     killed: int
     successor: int

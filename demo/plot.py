@@ -1,4 +1,4 @@
-"""Draws the recovery curve: copies of the ten files by state over time, and when what was done to the cluster.
+"""Draws the recovery curve: copies of the ten files by state over time, with marks for each act on the cluster.
 
 Pure: samples in, SVG out.
 """
@@ -25,8 +25,8 @@ def svg(samples: Sequence[Sample], marks: Sequence[tuple[int, str]], wanted: int
 
     Args:
         samples: in order of time, at least one.
-        marks: (ms, what happened).
-        wanted: the number of live replicas that health means, drawn as a line.
+        marks: (ms, act).
+        wanted: the number of live replicas of a healthy file, drawn as a line.
     """
     assert {state for state, *_ in _BANDS} == set(STATES)
     bands = [chart.Band(name, colour, [getattr(s, state) for s in samples]) for state, name, colour in _BANDS]

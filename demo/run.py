@@ -1,11 +1,12 @@
 """`make demo`: starts a real cluster, does its main job on real files, breaks it, and shows how it heals.
 
-Three A-Hash replicas, two of them with a Librarian and a Bartender, and five Shepherds, all separate processes, mutual
-TLS throughout. The machine's own Python library goes in and comes back,
-ten large files with four replicas each play the self-healing experiment of the Chelonia paper (its Fig. 3): one
-Shepherd is killed, comes back, and one stored replica is damaged. Last the master of the A-Hash is killed under a
-writing client. Results: a table beside the paper's figures,
-`build/demo.json` and `build/demo.svg`.
+There are three A-Hash replicas, two of them with a Librarian and a Bartender, and five Shepherds. All are separate
+processes with mutual TLS. The machine's own Python library goes in and comes back.
+
+Ten large files with four replicas each play the self-healing experiment of the Chelonia paper (its Fig. 3). One
+Shepherd is killed and comes back; one stored replica is damaged. Last the master of the A-Hash is killed under a
+writing client.
+Results: a table beside the paper's figures, `build/demo.json` and `build/demo.svg`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FILE_BYTES = 114_000_000 if FULL else 16_000_000
 
 
 def main() -> int:
-    """Run the demo; 0 when everything was seen that should be seen."""
+    """Run the demo; 0 when it showed everything it should."""
     view = View()
     began = time.monotonic()
     work = BUILD / "demo"

@@ -1,7 +1,7 @@
-"""What the demo observes: how many replicas of its ten files are in which state, and on which Shepherd.
+"""The demo's observations: the replicas of its ten files by state and Shepherd.
 
-A sample is made from the `locations` section that any user may see with `chelonia stat`, so the demo looks at the
-cluster exactly as its users do.
+A sample is made from the `locations` section that any user may see with `chelonia stat`. So the demo sees the cluster
+exactly as its users do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sample:
     per_shepherd: Mapping[str, int]
 
     def as_json(self) -> dict[str, object]:
-        """The form in which it stands in `build/demo.json`."""
+        """Its form in `build/demo.json`."""
         counts = {state: getattr(self, state) for state in STATES}
         return {"ms": self.ms, **counts, "per_shepherd": dict(self.per_shepherd)}
 

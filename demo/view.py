@@ -23,11 +23,9 @@ class View:
         self._names: Mapping[str, str] = {}
 
     def heading(self, text: str) -> None:
-        """Begin a chapter."""
         self.console.print(f"\n[bold]== {text}[/bold]", soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Say one thing."""
         self.console.print(f"   {text}", markup=False, soft_wrap=True)
 
     def start_watching(self, names: Mapping[str, str]) -> None:
@@ -46,13 +44,11 @@ class View:
         self._last = sample
 
     def stop_watching(self) -> None:
-        """End the live picture."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table."""
         table = Table(title=title, title_justify="left")
         for index, column in enumerate(columns):
             table.add_column(column, justify="left" if index == 0 else "right")
