@@ -1,8 +1,10 @@
 """Plumbing of every test: markers by folder, the log guard, capabilities, seeds of the simulator.
 
-Its parts stand in tests/support/: `log_guard` (a test fails on a WARNING it did not declare), `process_state` (it fails
-on what it leaves changed to others), `capabilities` (what is missing fails under CI and skips loudly elsewhere),
-`polling`.
+Its parts stand in tests/support/:
+- `log_guard`: a test fails on a WARNING it did not declare
+- `process_state`: it fails on changes that it leaves to others
+- `capabilities`: a missing one fails under CI and skips loudly elsewhere
+- `polling`
 """
 
 import os
@@ -106,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _give_time(item: pytest.Item) -> None:
-    """A test has longer on a busy machine. To be said before pytest-timeout looks how long."""
+    """Give a test longer on a busy machine. It has to happen before pytest-timeout reads the limit."""
     mark = item.get_closest_marker("timeout")
     seconds = float(mark.args[0] if mark is not None else item.config.getini("timeout") or 0)  # 0: none
     item.add_marker(pytest.mark.timeout(seconds * patience()), append=False)

@@ -1,8 +1,8 @@
 """Faults and changes of real A-Hash daemons under writers: `make replicas ARGS="--daemons"` runs all of them.
 
-Each scenario is given a whole group of three and leaves it whole; `Trial.judge` then compares the disks of all,
-record by record, with what the writers were told. What a scenario does to one replica must not disturb the others:
-`undisturbed` watches the term and the writers.
+Each scenario gets a whole group of three and leaves it whole. `Trial.judge` then compares all disks, record by record,
+with the answers that the writers got. Harm to one replica must not disturb the others: `undisturbed` watches the term
+and the writers.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from tests.support.polling import patience, poll_async
 from tests.support.replica_group import Writers, verify
 
 GAP_MS = 4_000
-"""What writers may wait at most while the group is undisturbed on a machine at rest: elections take less."""
+"""Longest wait of a writer while the group is undisturbed on a machine at rest: elections take less."""
 ELECTIONS_MAX = 2
 """Terms that a machine at rest may take meanwhile, whatever is done to one replica."""
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
@@ -60,7 +60,7 @@ class Trial:
         self.writers.start()
 
     async def judge(self) -> None:
-        """Let the writers end, and compare all disks with what they were told."""
+        """Let the writers end, and compare all disks with the answers they got."""
         await self.writers.end()
         self.acknowledged += await verify(self.group, self.writers)
         await self.group.settled()
@@ -165,7 +165,7 @@ async def lose_a_disk(trial: Trial) -> None:
 
 
 async def replace_by_another_host(trial: Trial) -> None:
-    """The disk and the host of one are lost: another takes its place, by one command that is interrupted once."""
+    """The disk and the host of one are lost. Another takes its place, by one command that is interrupted once."""
     group, lost = trial.group, await trial.follower()
     new = max(group.replicas) + 1
     async with undisturbed(trial):
@@ -278,7 +278,7 @@ def clock_of(trial: Trial, *, monotonic: bool) -> Iterator[tuple[Launch, Callabl
 
 
 async def step_the_wall_clock(trial: Trial) -> None:
-    """An hour forth and nobody notices; an hour back, before its peers' certificates begin: it cuts itself off."""
+    """An hour forth changes nothing. An hour back, before its peers' certificates begin, makes it cut itself off."""
     group, victim = trial.group, await trial.follower()
     with clock_of(trial, monotonic=False) as (how, step):
         group.kill(victim)
@@ -303,7 +303,7 @@ async def step_the_wall_clock(trial: Trial) -> None:
 
 
 async def step_the_monotonic_clock(trial: Trial) -> None:
-    """An hour forth at a follower changes nothing; at the master its lease is over and a master is elected."""
+    """An hour forth at a follower changes nothing; at the master it ends the lease, and the others elect a master."""
     group, victim = trial.group, await trial.follower()
     with clock_of(trial, monotonic=True) as (how, step):
         group.kill(victim)
@@ -330,7 +330,7 @@ async def hand_over_to(trial: Trial, wanted: int) -> None:
 
 @asynccontextmanager
 async def small_disk(trial: Trial, victim: int, size: str) -> AsyncIterator[Path]:
-    """One has a disk of its own, of this size, and is filled anew; afterwards it has the large one again."""
+    """Give one a disk of this size of its own, to be filled anew; afterwards it has the large one again."""
     group, disk = trial.group, trial.group.data(victim)
     group.kill(victim)
     shutil.rmtree(disk)
@@ -352,7 +352,7 @@ async def small_disk(trial: Trial, victim: int, size: str) -> AsyncIterator[Path
 
 
 async def fill_a_disk(trial: Trial) -> None:
-    """The disk of one fills up: it ends, says why as often as it is started, and is back when there is room."""
+    """The disk of one fills up: it ends, logs why at each start, and is back when there is room."""
     group, victim = trial.group, await trial.follower()
     async with small_disk(trial, victim, DISK) as disk, undisturbed(trial):
         use_up(disk / "filler")
@@ -396,7 +396,8 @@ def use_up(path: Path) -> None:
 
 
 async def flip_bits(trial: Trial) -> None:
-    """Bits of a log, of its end and of pages are flipped: whatever its start can make of that is told, and mended."""
+    """Bits of a log, of its end and of pages are flipped: the next start logs all damage it can detect, and is
+    mended."""
     for damage in (flip_a_log, flip_the_end, flip_pages):
         victim = await trial.follower()
         await trial.writers.more(200)
@@ -413,13 +414,13 @@ async def flip_bits(trial: Trial) -> None:
 
 
 def told_damage(group: AHashDaemons, replica: int) -> int:
-    """How often a replica has said that its files are not what they were."""
+    """How often a replica has logged that its files are damaged."""
     log = group.log(replica)
     return log.count("start this replica on an empty directory") + log.count("it takes part again when synchronised")
 
 
 async def mended(trial: Trial, victim: int) -> None:
-    """It is filled by the others, if need be in the way that it names when it ends."""
+    """Wait until the others have filled it; where it ends, it starts anew on an empty directory."""
     group = trial.group
     process = group.processes[victim]
     settled = asyncio.create_task(group.settled())
@@ -465,7 +466,7 @@ def flip_the_end(database: Path) -> None:
 
 
 async def flip_pages_at_work(trial: Trial) -> None:
-    """Pages that one has not read since its start are damaged while it runs: it ends, and tells nothing from them."""
+    """Pages that one has not read since its start are damaged while it runs: it ends, and answers nothing from them."""
     group = trial.group
     victim = await _with_old_pages(trial)
     async with undisturbed(trial):
@@ -476,7 +477,7 @@ async def flip_pages_at_work(trial: Trial) -> None:
 
 
 async def empty_pages_at_work(trial: Trial) -> None:
-    """The same pages are all zero: a search that comes to one goes round for ever, until its process ends."""
+    """The same pages are all zero: a search that reaches one loops for ever, until its process ends."""
     group = trial.group
     victim = await _with_old_pages(trial)
     async with undisturbed(trial):
@@ -502,7 +503,7 @@ async def _with_old_pages(trial: Trial) -> int:
 
 
 async def _filled_anew(group: AHashDaemons, replica: int, said: str) -> None:
-    """One ends and says why; its next start tells of the damage, and the others fill it."""
+    """Wait until one ends and logs why; its next start logs the damage, and the others fill it."""
     assert await group.ended(replica) > 0
     assert said in group.log(replica)
     before = told_damage(group, replica)
@@ -513,7 +514,7 @@ async def _filled_anew(group: AHashDaemons, replica: int, said: str) -> None:
 
 
 async def _read_all(group: AHashDaemons, replica: int) -> int:
-    """Read the old entries at one replica; returns how many it told, all of them right."""
+    """Read the old entries at one replica; returns how many came, all of them right."""
     told, after = 0, ""
     while True:
         try:
@@ -528,7 +529,7 @@ async def _read_all(group: AHashDaemons, replica: int) -> int:
 
 
 def _flip(path: Path, offsets: Iterable[int]) -> None:
-    """Flip one bit at each place, as a disk would: whoever has the file open sees it."""
+    """Flip one bit at each place, as a disk would: every process that has the file open sees it."""
     handle = os.open(path, os.O_RDWR)
     try:
         for offset in offsets:
@@ -542,7 +543,8 @@ def _flip(path: Path, offsets: Iterable[int]) -> None:
 
 
 async def take_a_directory(trial: Trial) -> None:
-    """One is started on another replica's directory, and with another cluster's name: refused; its own is good."""
+    """One is started on another replica's directory, and then under another cluster's name: both are refused. Its own
+    works."""
     group, victim = trial.group, await trial.follower()
     other, known = await group.master(), group.replicas
     async with undisturbed(trial):
@@ -569,7 +571,8 @@ async def take_a_directory(trial: Trial) -> None:
 
 
 async def double_an_identity(trial: Trial) -> None:
-    """A copy of a replica, with its certificate, is started beside it: the one that is linked stays, with its word."""
+    """A copy of a replica, with its certificate, is started beside it: the linked one stays, and the others refuse the
+    second."""
     group, victim = trial.group, await trial.follower()
     twin = group.places
     shutil.copytree(group.data(victim), group.data(twin))

@@ -1,7 +1,7 @@
-"""Users of the S3 door and of a mount, who go on whatever is done to the nodes, and know what was acknowledged.
+"""Users of the S3 door and of a mount, who go on during every fault and keep a record of acknowledged changes.
 
-boto3 asks a front end and, when that fails, once another (`s3_faults`); who works on the mount does not ask again: it
-is the mount that does. Afterwards all that was acknowledged is read.
+boto3 sends a failed request once to another front end (`s3_faults`). A user of the mount repeats nothing: the mount
+does. Afterwards everything acknowledged is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEPT = 200
 
 
 class MountUser(threading.Thread):
-    """Writes, reads, renames and removes files of its own; what fails is told in `tally.failed`."""
+    """A user who writes, reads, renames and removes files of its own, and counts failures in `tally.failed`."""
 
     def __init__(self, number: int, mount: Mount, tally: Tally) -> None:
         super().__init__(daemon=True)
@@ -34,13 +34,12 @@ class MountUser(threading.Thread):
         self._tally = tally
         self._chance = random.Random(1000 + number)
         self.files: dict[str, str] = {}
-        """Name to MD5; what broke off is in no state for sure, and not in it."""
+        """Name to MD5; a name is missing while a call that broke off leaves its state unsure."""
         self.doing = ""
         self.stopping = False
         self._home.mkdir(exist_ok=True)
 
     def run(self) -> None:
-        """One call after the other."""
         while not self.stopping:
             what = self._chance.choices(("write", "read", "rename", "remove", "list"), (45, 35, 8, 7, 5))[0]
             begun, self.doing = time.monotonic(), what
@@ -128,7 +127,7 @@ class DoorUsers:
         return sum(what.startswith("mount") == mounted for _, _, what in list(self.tally.done))
 
     def told(self, since: float) -> str:
-        """The longest calls since then, by kind, seconds, and how many were asked again and failed in all."""
+        """Return the longest calls since then, by kind, seconds, and all retries and failures so far."""
         longest = {what: seconds for what, seconds in self.tally.stalls(since).items() if seconds >= 0.5}
         again, failed = (seen.most_common(3) for seen in (self.tally.retried, self.tally.failed))
         return f"longest {longest} s, {os.getloadavg()[0]:.0f} load; asked again in all {again}; failed {failed}"
@@ -142,7 +141,8 @@ class DoorUsers:
             assert not each.is_alive(), f"{each.name} hangs: {getattr(each, 'doing', 'S3')}"
 
     def judge(self) -> list[str]:
-        """What is not as it was acknowledged, and tracebacks of the mount; what failed may have come of the load."""
+        """Return differences from acknowledged changes, and tracebacks of the mount. Failed calls may come of the
+        load."""
         for user in self.users:
             for name in user.files if isinstance(user, MountUser) else ():
                 user.compare(name)
@@ -153,7 +153,7 @@ class DoorUsers:
         return wrong
 
     def abandon(self) -> None:
-        """However it came."""
+        """Stop all, in whatever state they are."""
         for each in self.users:
             each.stopping = True
         if self.mount is not None:

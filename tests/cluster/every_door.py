@@ -1,10 +1,11 @@
-"""Every door at once on the same names, while nodes die and stand still. `make doors`; not part of CI.
+"""Every door at once on the same names, while nodes die and freeze. `make doors`; not part of CI.
 
-Each worker has a collection of its own, and a model of it: it writes by one door and reads by another, moves, copies,
-lays bytes over bytes, lists and removes. What broke off is in no state for sure, and its name is not used again.
-Racers of all doors share one collection: a name is made once, moved away by one, and a counter that is changed under
-its etag keeps every acknowledged change. Afterwards everything is read and listed again, fsck finds nothing, and
-counting quotas anew changes nothing.
+Each worker has a collection of its own, and a model of it. It writes by one door and reads by another, moves, copies,
+overwrites ranges, lists and removes. A name whose change broke off is in no sure state, and is not used again.
+
+Racers of all doors share one collection. A name is made once and moved away by one, and a counter changed under its
+etag keeps every acknowledged change. Afterwards everything is read and listed again, fsck finds nothing, and counting
+quotas anew changes nothing.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ def _span(first: int, last: int) -> dict[str, str]:
 
 @dataclass
 class Findings:
-    """What all threads together have seen."""
+    """The common results of all threads."""
 
     wrong: list[str] = field(default_factory=list)
     broken_off: Counter[str] = field(default_factory=Counter)
@@ -295,7 +296,7 @@ class Findings:
 
 
 class Thread(threading.Thread):
-    """One user's thread: does its `step` again and again until it is told to stop."""
+    """One user's thread, which repeats its `step` until it is stopped."""
 
     step: Callable[[], None]
 
@@ -317,7 +318,7 @@ class Thread(threading.Thread):
                 self.findings.add(f"{self.name} broke: {error!r}")
 
     def door(self, ability: str) -> Any:
-        """Any that can do it: the method, bound."""
+        """A door that has this ability: the method, bound."""
         return getattr(self.chance.choice([door for door in self.doors if hasattr(door, ability)]), ability)
 
 
@@ -354,7 +355,8 @@ class Worker(Thread):
         return self.chance.randbytes(self.chance.choice(sizes))
 
     def _changing(self, after: dict[str, bytes | None], change: Callable[[], None]) -> None:
-        """Do it, and know what names have then (None: nothing). What breaks off leaves them unsure."""
+        """Make a change and note the content of the names `after` it (None: nothing). One that breaks off leaves them
+        unsure."""
         before = {name: self.model.pop(name) for name in after if name in self.model}
         try:
             change()
@@ -457,7 +459,7 @@ class Worker(Thread):
             self.make_collection(collection)
 
     def make_collection(self, name: str) -> None:
-        """Until it is there: most doors make no collection above a file."""
+        """Repeat until it is there: most doors make no collection above a file."""
         while not self.stopping:
             with contextlib.suppress(BrokenOff):
                 return self.door("make_collection")(name)  # type: ignore[no-any-return]
@@ -465,7 +467,7 @@ class Worker(Thread):
 
 
 class Racer(Thread):
-    """Does what only one of several can do."""
+    """A thread whose acts can succeed for only one of several."""
 
     def __init__(self, number: int, seed: int, doors: Callable[[random.Random], list[Any]], findings: Findings) -> None:
         super().__init__(seed, doors, findings)
@@ -509,7 +511,7 @@ class Racer(Thread):
 
 
 def judge_races(racers: list[Racer], count: list[str], findings: Findings) -> None:
-    """No name was made while it was there, or moved while it was not; all that was counted is there once."""
+    """Check that no name was made while it was there or moved while it was not, and that each count is there once."""
     won = Counter(what for racer in racers for what in racer.won)
     unsure = Counter(what for racer in racers for what in racer.unsure)
     for name in {what.split()[1] for what in won if not what.startswith("counted ")}:
@@ -525,7 +527,7 @@ def judge_races(racers: list[Racer], count: list[str], findings: Findings) -> No
 
 
 def command(cluster: Cluster, *words: str) -> tuple[int, str, str]:
-    """Of `chelonia --json` as an administrator: its exit code, what it tells, and what it says beside."""
+    """Run `chelonia --json` as an administrator; returns its exit code, stdout and stderr."""
     chelonia = str(Path(sys.executable).parent / "chelonia")
     argv = [chelonia, "--cluster", str(cluster.root / "cluster.json"), "--as", "admin", "--json", *words]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -549,7 +551,7 @@ def disturb(cluster: Cluster, seconds: float, chance: random.Random, findings: F
 
 
 def _at_rest(look: Callable[[], None]) -> None:
-    """A look with all nodes there: a connection to one that was killed may still be in a pool. Raises: BrokenOff."""
+    """Look with all nodes there; a pooled connection to one that was killed may fail first. Raises: BrokenOff."""
     for _ in range(3):
         with contextlib.suppress(BrokenOff):
             return look()
@@ -580,7 +582,7 @@ def judge(cluster: Cluster, workers: list[Worker], racers: list[Racer], findings
 
 
 def run(root: Path, seconds: float, threads: int, seed: int) -> int:
-    """All of it; 1 when something is not as it was acknowledged."""
+    """Run all of it; returns 1 when something is not as it was acknowledged."""
     cluster, findings, chance = Cluster(root / "cluster", shepherds=4, replicas=3), Findings(), random.Random(seed)
     cluster.start()
     mounts = list[Mount]()
@@ -641,7 +643,6 @@ def run(root: Path, seconds: float, threads: int, seed: int) -> int:
 
 
 def main() -> int:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--threads", type=int, default=5)

@@ -2,9 +2,13 @@
 
 `make grid` runs it, as root, with Debian's `nordugrid-arc-arex nordugrid-arc-client nordugrid-arc-plugins-needed
 nordugrid-arc-plugins-arcrest`. Cluster and A-REX (fork, one job after another) are in a network namespace of their own.
-Each job reads an `https:` and a `davs:` file, and writes one into a collection that is not there. Rounds: quiet; a
-Shepherd killed while inputs are staged in; one while outputs are staged out; a Bartender between. Of every output the
-bytes, the owner and the audit line are looked at; the directory of a run that failed is kept.
+
+Each job reads an `https:` and a `davs:` file, and writes one into a collection that is not there. Of every output the
+bytes, the owner and the audit line are checked; the directory of a run that failed is kept. Rounds:
+- quiet
+- a Shepherd killed while inputs are staged in
+- one killed while outputs are staged out
+- a Bartender killed between
 """
 
 from __future__ import annotations
@@ -116,12 +120,11 @@ class Grid:
         poll(lambda: "1" if self.states() is not None else "", 60.0, what="A-REX answers")
 
     def _give_primes(self) -> None:
-        """Known ones of RFC 7919: without, an `openssl` seeks some for many minutes, and goes on when all has ended."""
+        """Write known primes of RFC 7919: without them, an `openssl` searches for minutes, even after all has ended."""
         words = ("openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048", "-out")
         subprocess.run([*words, self.root / "control/dhparam.pem"], check=True, timeout=60)
 
     def stop(self) -> None:
-        """End its two processes."""
         for name in ("ws.pid", "arex.pid"):
             path = self.root / name
             if path.exists():
@@ -130,7 +133,7 @@ class Grid:
                 poll(lambda pid=pid: not runs(pid), 30.0, what=f"{name} ends")  # type: ignore[misc]
 
     def tool(self, *argv: str, check: bool = True) -> str:
-        """What one of ARC's tools says."""
+        """Run one of ARC's tools and return its stdout."""
         done = subprocess.run(argv, env=self.environment, timeout=120, capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, (argv, done.stdout, done.stderr)
         return done.stdout
@@ -149,7 +152,7 @@ class Grid:
         return found[1]
 
     def states(self) -> Mapping[str, str] | None:
-        """Jobs and what A-REX does with them, from its control directory; None while it is not up."""
+        """Jobs and their states at A-REX, from its control directory; None while it is not up."""
         if not (self.root / "ws.pid").exists() or not (self.root / "arex.pid").exists():
             return None
         found = {}
@@ -200,7 +203,7 @@ def main() -> None:
 
 
 def fault(grid: Grid, name: str) -> None:
-    """What is killed in a round, once a job is in that stage; the supervisor starts it again."""
+    """Kill the node that this round is for, once a job is in the round's stage; the supervisor starts it again."""
     stage, victim = {
         "quiet": ("", ""),
         "stage-in": ("PREPARING", "shepherd1"),
@@ -215,7 +218,7 @@ def fault(grid: Grid, name: str) -> None:
 
 
 def output(grid: Grid, name: str, expected: str) -> str:
-    """What is wrong with the output of a job; "" when it is whole, the user's, and its writing was audited."""
+    """Return the fault of a job's output; "" when it is whole, the user's, and its writing was audited."""
     path, cluster = f"/out/{name}/sum", grid.cluster
 
     async def owner() -> str:

@@ -62,7 +62,7 @@ LOUD = re.compile(
 READ_MS = 15_000
 
 Away = (CheloniaError, OSError)
-"""What a look at a cluster that is not whole raises."""
+"""Errors of a look at a cluster that is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode("utf-8", "replace")
 
 
@@ -151,7 +150,7 @@ class Cluster:
         return self.taken
 
     def give_up(self) -> None:
-        """It will not be started again."""
+        """Give its ports back: it will not be started again."""
         if self.taken is not None:
             self.taken.close()
 
@@ -217,7 +216,6 @@ class Cluster:
 
     @property
     def shepherd_names(self) -> list[str]:
-        """The Shepherds' names."""
         return [f"shepherd{number}" for number in range(1, self.shepherds + 1)]
 
     def entry(self, name: str) -> dict[str, Any]:
@@ -282,12 +280,10 @@ class Cluster:
 
     @property
     def ca(self) -> CertificateAuthority:
-        """The cluster's own CA."""
         return CertificateAuthority.load(self.root / "certs")
 
     @property
     def ca_dir(self) -> Path:
-        """The directory of trusted CAs."""
         return Path(self.info["ca_dir"])
 
     def files(self, who: str) -> Files:
@@ -329,7 +325,7 @@ class Cluster:
         poll(lambda: self.pid(name) != old_pid, 60.0, what=f"{name} is started again")
 
     def accept_store(self, name: str) -> str:
-        """Say, as an administrator does, that a Shepherd's directory as it is now is its store."""
+        """Accept a Shepherd's directory as it is now as its store, as an administrator does."""
         config = self.root / "conf" / f"{name}.toml"
         argv = [sys.executable, "-m", "chelonia.hosting.cheloniad", "accept-store", "--config", str(config)]
         return subprocess.run(argv, capture_output=True, text=True, timeout=120 * patience(), check=True).stdout
@@ -349,7 +345,7 @@ class Cluster:
     # --- the log ---
 
     def logs(self) -> str:
-        """What the daemons complained of, and the last lines that each has logged, but for what was allowed to whom."""
+        """The daemons' complaints that no test declared, and the last lines of each log."""
         parts = ["--- complaints that nobody declared", *self.complaints()[:COMPLAINTS]]
         for path in (self.root / "dev.log", *sorted((self.root / "log").glob("*.log"))):
             if path.exists() and not path.name.endswith("-audit.log"):
@@ -358,7 +354,6 @@ class Cluster:
         return "\n".join(parts)
 
     def log_of(self, name: str) -> str:
-        """All a node has logged."""
         return (self.root / "log" / f"{name}.log").read_text("utf-8", "replace")
 
     def expect_log(self, pattern: str) -> None:
@@ -380,7 +375,8 @@ class Cluster:
         return found
 
     def until_met(self, name: str, limit: str) -> None:
-        """Wait until a node says in log and metrics that a limit was met: what was sent last may not be read yet."""
+        """Wait until a node's log and metrics show that a limit was met: it may not have read the last bytes sent
+        yet."""
         url = self.data_url(name) if name.startswith("shepherd") else self.url("bartender").rsplit("/", 1)[0]
         counted = re.compile(rf"^chelonia_limits_reached_total{{limit=\"{limit}\"}} [1-9]", re.MULTILINE)
 
@@ -440,7 +436,8 @@ class Cluster:
         await poll_async(alive, deadline, tolerate=Away, what=f"{', '.join(wanted)} alive")
 
     async def until_serving(self, *names: str, deadline: float = 60.0) -> None:
-        """Wait until these Shepherds' own processes answer: one that was away for a moment only was never missed."""
+        """Wait until these Shepherds' own processes answer: the Librarian never misses one that was away for a moment
+        only."""
         for name in names:
 
             def serves(url: str = f"{self.data_url(name)}/readyz") -> bool:
@@ -471,7 +468,7 @@ class Cluster:
             yield secured
 
     def exchange(self, url: str, sent: bytes, who: str | Files = "user", *, end: bool = False) -> Answer:
-        """Send exactly these bytes and read one answer. `end`: no more will come, as the peer can see."""
+        """Send exactly these bytes and read one answer. `end`: shut the connection down for writing first."""
         with self.connected(url, who) as connection:
             connection.sendall(sent)
             if end:
@@ -487,7 +484,6 @@ class Cluster:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One ordinary request."""
         parts = urlsplit(url)
         assert parts.port is not None
         connection = http.client.HTTPSConnection(
@@ -540,7 +536,6 @@ def runs(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

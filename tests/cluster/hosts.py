@@ -1,7 +1,7 @@
 """A cluster of hosts as the operator's page sets it up, and networks that fail under writers. `make hosts`: at length.
 
-Each scenario cuts the network somewhere, looks at what must and must not go on, heals it, and compares all replicas
-record for record with what the writers were told. `noted` has histories judged instead (`tests/history`).
+Each scenario cuts the network somewhere, checks which services go on, and heals it. Then it compares all replicas,
+record by record, with the writers' answers. `noted` has histories judged instead (`tests/history`).
 """
 
 import argparse
@@ -38,10 +38,11 @@ CORE = "chelonia@core"
 LEASE_S = 0.4
 """How long a master may answer alone (`lease_ms` in `ahash/lease.py`)."""
 SLACK_S = 1.5
-"""What a busy machine adds: for a bound. The figure itself is printed."""
+"""Allowance of a bound for a busy machine. The figure itself is printed."""
 ANSWER_S = 60.0
 SETTLED_S = 120.0
-"""A process that lost its master during its first synchronisation ends, and has to start again: on a busy machine."""
+"""A replica that loses its master during its first synchronisation ends and has to start again; a busy machine is
+slow."""
 
 
 class Agent:
@@ -74,7 +75,6 @@ class Agent:
             return json.loads(line)
 
     async def close(self) -> None:
-        """End it at once."""
         if self._process is not None:
             self._process.kill()
             await self._process.wait()
@@ -114,7 +114,7 @@ class Trial:
         return typist
 
     async def begin(self) -> None:
-        """Hand the agents what a Librarian has, and wait until the group is whole."""
+        """Give the agents a Librarian's certificate, and wait until the group is whole."""
         certs = self.directory / "certs"
         certs.mkdir()
         copy_out(self.hosts["one"], "/etc/grid-security/hostcert.pem", certs / "cert.pem")
@@ -126,7 +126,7 @@ class Trial:
         await self.settled()
 
     def _make_user(self) -> None:
-        """Give the user's host what the administrator has on the first one: who he is, and where the cluster is."""
+        """Give the user's host the administrator's identity and the cluster's address, from the first host."""
         one, user = self.hosts["one"], self.hosts[USER]
         for folder in (f"{HOME}/.globus", f"{HOME}/.config", "/etc/grid-security/certificates"):
             shutil.copytree(one.path(folder), user.path(folder))
@@ -144,7 +144,6 @@ class Trial:
         assert got == (ROOT / "README.md").read_bytes()
 
     async def close(self) -> None:
-        """End all."""
         if self._supervising is not None:
             self._supervising.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -160,7 +159,7 @@ class Trial:
         return await self.agents[USER].ask(*request)
 
     async def status(self, name: str) -> dict[str, Any]:
-        """What a host's replica says of itself, asked on the host itself."""
+        """Return the status of a host's replica, from an agent on that host."""
         found: dict[str, Any] = await self.agents[name].ask("status", name)
         return found
 
@@ -218,7 +217,7 @@ class Trial:
         await poll_async(look, deadline, interval=0.05, what="writes go on")
 
     async def odd_write(self, name: str) -> dict[str, Any]:
-        """One write at one host, by a writer that does it once."""
+        """Write once at one host, by a writer that does not repeat."""
         writer = 100 * self.series + 50 + len(self.odd.begun)
         self.odd.begun[writer] = 0
         found: dict[str, Any] = await self.agents[name].ask("write", name, writer, 0)
@@ -265,7 +264,6 @@ class Trial:
         return {n: _recovered(self.hosts[name]) for n, name in enumerate(self.names, start=1)}
 
     def note(self, what: str, seconds: float) -> None:
-        """Keep a figure."""
         self.figures.setdefault(what, []).append(seconds)
 
 
@@ -312,7 +310,7 @@ async def master_alone(trial: Trial) -> None:
 
 
 async def client_alone(trial: Trial) -> None:
-    """The user's network is away: nobody else notices, and he goes on where he was."""
+    """The user's network is cut: nobody else notices, and he goes on where he was."""
     await trial.start_writers()
     master = await trial.master()
     before = await trial.status(master)
@@ -328,7 +326,7 @@ async def client_alone(trial: Trial) -> None:
 
 
 async def master_deaf(trial: Trial) -> None:
-    """The master is heard and hears nobody: it cannot know that it has a majority, so another takes over."""
+    """The master sends but receives nothing: it cannot know that it has a majority, so another takes over."""
     await trial.start_writers()
     master = await trial.master()
     others = [name for name in trial.names if name != master]
@@ -341,7 +339,7 @@ async def master_deaf(trial: Trial) -> None:
 
 
 async def master_mute(trial: Trial) -> None:
-    """The master hears everybody and nobody hears it."""
+    """The master receives everything, but nothing that it sends arrives."""
     await trial.start_writers()
     master = await trial.master()
     others = [name for name in trial.names if name != master]
@@ -426,7 +424,7 @@ async def _mute(trial: Trial, master: str, others: list[str]) -> None:
 
 
 async def _cut_off_for_users(trial: Trial, master: str, others: list[str]) -> None:
-    """The master is heard by the others and goes on; who asks it asks the next, which forwards."""
+    """The master reaches the others, but no users: it goes on, and clients turn to the next replica, which forwards."""
     del others
     trial.hosts.split([master], [USER])
 
@@ -457,7 +455,7 @@ STRIKES: tuple[Strike, ...] = (_cut_off, _deafen, _mute, _cut_off_for_users, _sp
 
 
 async def noted(trial: Trial, strikes: Iterable[Strike] = STRIKES) -> None:
-    """What clients note while networks fail and hosts go is linearizable, and every session is kept. Needs Go."""
+    """Histories of clients while networks fail and hosts go are linearizable, and every session is kept. Needs Go."""
     program = await asyncio.to_thread(porcupine.build, trial.directory)
     await trial.ask("note")
     hits: list[tuple[str, int, int]] = []
@@ -478,7 +476,7 @@ async def noted(trial: Trial, strikes: Iterable[Strike] = STRIKES) -> None:
 
 
 async def _answers(trial: Trial, count: int = 50) -> None:
-    """Wait for so many more answers to those who note them."""
+    """Wait for so many more answers to the clients that record histories."""
     have = (await trial.ask("answers"))["count"]
 
     async def look() -> bool:
@@ -509,7 +507,6 @@ async def cluster(directory: Path, names: tuple[str, ...], far_ms: int = 0) -> A
 
 
 async def run(trial: Trial, scenarios: Iterable[Scenario]) -> None:
-    """One scenario after the other."""
     for scenario in scenarios:
         begun = time.monotonic()
         await scenario(trial)

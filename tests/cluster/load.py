@@ -35,7 +35,7 @@ IN_PARTS, APPENDING = PIECED = (2, 3)
 
 @dataclass
 class Load:
-    """Eight writers, two of them the original's way, one in parts, one that appends; `acknowledged` and `refused`:
+    """Eight writers, two of them the original's way, one in parts, one that appends. `acknowledged` and `refused`:
     Logical Name to content's seed."""
 
     cluster: Cluster
@@ -98,7 +98,7 @@ class Load:
             end = asyncio.get_running_loop().time() + LOCATIONS_DEADLINE_S
             for ln, seed in self.acknowledged.items():
                 if seed // TURNS in PIECED:
-                    continue  # `stat` tells the copies of one blob
+                    continue  # `stat` shows the copies of one blob
                 left = max(end - asyncio.get_running_loop().time(), 0.5)
                 await until_live(client, ln, live, deadline=left)
 
@@ -143,7 +143,7 @@ async def put_in_parts(client: Client, ln: str, data: bytes) -> None:
 
 
 async def put_and_append(client: Client, ln: str, data: bytes) -> None:
-    """Store the first half of some bytes and, in pieces that come in their message or before it, what is behind it."""
+    """Store the first half of some bytes; then append the rest in pieces, inline or uploaded first."""
     at = len(data) // 2
     await put(client, ln, data[:at])
     for size in cycle((60_000, 300_000)):
@@ -213,7 +213,6 @@ async def turl_for_put(client: Client, ln: str, data: bytes, replicas: int = WAN
 
 
 async def turl_for_get(client: Client, ln: str) -> str:
-    """Where to read a file."""
     [answer] = await client.bartender.get_file(new_call(), (GetFileRequest("0", ln, ("http",)),))
     assert answer.turl, answer
     return answer.turl

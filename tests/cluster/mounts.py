@@ -24,9 +24,9 @@ class Mount:
     cache: Path
     options: str = ""
     proxy: Path | None = None
-    """Whose it is; None: the cluster's user's."""
+    """Proxy file of its user; None: the cluster's user."""
     terminal: int | None = None
-    """Where it writes what it would write to the person's terminal; None: to the log."""
+    """Where it writes messages for a person's terminal; None: to the log."""
     process: subprocess.Popen[str] | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -39,7 +39,7 @@ class Mount:
         options = ",".join(filter(None, (f"cache={self.cache}", self.options)))
         with (self.path.parent / f"{self.path.name}.log").open("ab") as log:
             argv = self.chelonia("mount", "-o", options, self.place, str(self.path))
-            stacks = os.environ | {"PYTHONFAULTHANDLER": "1"}  # told when it is aborted
+            stacks = os.environ | {"PYTHONFAULTHANDLER": "1"}  # prints stacks when it is aborted
             errors = log if self.terminal is None else self.terminal
             self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=stacks)
         assert self.process.stdout is not None
@@ -51,7 +51,7 @@ class Mount:
         return (self.path.parent / f"{self.path.name}.log").read_text()
 
     def kill(self) -> None:
-        """As if the machine's power went: the process is gone, and so is what it had in memory."""
+        """kill -9, as if the machine's power went: all that it had in memory is gone."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()

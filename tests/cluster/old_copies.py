@@ -7,8 +7,8 @@ from tests.support.ahash_daemons import AHashDaemons
 
 
 async def put_back_old_copies(trial: Trial) -> None:
-    """Old copies of two disks are put back by mistake: the third, which knows more, is not cut back, and all say so;
-    then the newer history is chosen, as the runbook says."""
+    """Old copies of two disks are put back by mistake: the third, which has newer records, is not cut back, and all log
+    it. Then the newer history is chosen, as the runbook says."""
     group, newer = trial.group, trial.group.replicas[0]
     old = [replica for replica in group.replicas if replica != newer]
     await trial.judge()

@@ -58,7 +58,7 @@ class Trial:
             self.disks[name] = stack.enter_context(PowerDisk(point, journal=core))
 
     async def cut(self) -> str:
-        """The power of some nodes goes, and comes back. Returns: of which."""
+        """Cut the power of some nodes, and bring them back. Returns: which ones."""
         kind = self.chance.choice(("one", "one", "several", "several", "cores", "all"))
         names = self.cluster.names
         match kind:
@@ -110,7 +110,7 @@ class Trial:
         await self.cluster.until_serving(*self.cluster.shepherd_names, deadline=WHOLE_S)
 
     async def round(self, cuts: int) -> None:
-        """Cut so often under one load; then everything acknowledged is whole, and fsck finds nothing."""
+        """Make so many cuts under one load; then everything acknowledged is whole, and fsck finds nothing."""
         load = Load(self.cluster, f"/cut{sum(self.cuts.values())}", writers=WRITERS, retry_ms=10_000)
         self.loads.append(load)
         async with load:
@@ -144,7 +144,7 @@ class Trial:
         return subprocess.run(argv, capture_output=True, text=True, timeout=WHOLE_S * patience(), check=False)
 
     async def judge_all(self) -> int:
-        """At the end, all that was ever acknowledged. Returns: how many files."""
+        """Check everything ever acknowledged. Returns: how many files."""
         for load in self.loads:
             await load.judge()
         return sum(len(load.acknowledged) for load in self.loads)
@@ -173,7 +173,6 @@ async def run(root: Path, cuts: int, seed: int) -> Trial:
 
 
 def main() -> int:
-    """0 when nothing was lost."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.powercut")
     parser.add_argument("--cuts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))

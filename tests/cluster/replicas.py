@@ -28,7 +28,7 @@ from tests.support.replica_group import ReplicaGroup, Writers, verify
 FREEZE_S = 3.0
 """Longer than any lease and mandate."""
 TURN_MS = (5, 25)
-"""How long one that is starved runs when its turn has come."""
+"""How long a starved replica runs when its turn has come."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ async def freeze_master(trial: Trial) -> None:
 
 
 async def freeze_follower(trial: Trial) -> None:
-    """SIGSTOP of a follower: who asked it asks the next, and the others notice nothing."""
+    """SIGSTOP of a follower: its clients go on to the next, and the others notice nothing."""
     group = trial.group
     master = await group.master()
     follower = trial.chance.choice([n for n in group.replicas if n != master])
@@ -150,7 +150,7 @@ async def kill_all(trial: Trial) -> None:
 
 
 async def roll(trial: Trial) -> None:
-    """A rolling restart in order: who asked the one that goes asks the next; nothing is lost."""
+    """A rolling restart in order: clients of the one that ends go on to the next; nothing is lost."""
     for replica in trial.group.replicas:
         await trial.writers.more(20)
         await trial.group.terminate(replica)
@@ -216,7 +216,7 @@ async def lose_a_disk(trial: Trial) -> None:
 
 
 async def crash(trial: Trial) -> None:
-    """kill -9 of one replica or of all at any moment, recovery, and everything compared with what was told."""
+    """kill -9 of one replica or of all at any moment, recovery, and everything compared with the writers' answers."""
     group = trial.group
     await trial.writers.more(10)
     await trial.pause()
@@ -288,7 +288,7 @@ def report(trial: Trial) -> dict[str, object]:
 
 
 async def load(group: ReplicaGroup) -> None:
-    """What 1, 8 and 64 writers within the master's process and within a follower's reach."""
+    """Print the figures of 1, 8 and 64 writers within the master's process and within a follower's."""
     master = await group.settled()
     for where in (master, next(n for n in group.replicas if n != master)):
         for writers in (1, 8, 64):
@@ -311,8 +311,8 @@ def spinning(count: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def starving(group: ReplicaGroup, waits_ms: tuple[int, int] | None, chance: random.Random) -> AsyncIterator[None]:
-    """Have each replica wait again and again, as on a machine with far more work than processors: it is stopped for a
-    time by chance between any two turns. It costs the machine nothing."""
+    """Stop each replica again and again for a random time, as on a machine with far more work than processors. It costs
+    the machine nothing."""
 
     async def starve(replica: int) -> None:
         while waits_ms:
@@ -335,7 +335,8 @@ async def starving(group: ReplicaGroup, waits_ms: tuple[int, int] | None, chance
 async def soak(
     group: ReplicaGroup, minutes: float, per_s: float, hardship: AbstractAsyncContextManager[None]
 ) -> dict[str, float]:
-    """No faults but a `hardship`, few writes: whatever ends a term is needless. Prints what the logs tell of terms."""
+    """Write slowly without faults but a `hardship`: every end of a term is needless. Prints a summary of terms from the
+    logs."""
     await group.settled()
     began, known = time.monotonic(), len(group.terms())
     told = known
@@ -360,7 +361,7 @@ async def soak(
 
 
 async def on_daemons(directory: Path, names: list[str]) -> None:
-    """Scenarios on whole daemons, all where none is named; what a run that failed has left stays."""
+    """Run scenarios on whole daemons, all where none is named; the directory of a failed run stays."""
     known = {scenario.__name__: scenario for scenario in (*daemons.SCENARIOS, put_back_old_copies)}
     if unknown := sorted(set(names) - known.keys() - {"grow_and_shrink"}):
         raise SystemExit(f"there is no {', '.join(unknown)}: grow_and_shrink, {', '.join(known)}")

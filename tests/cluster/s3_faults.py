@@ -1,9 +1,9 @@
-"""boto3 at two front ends of the S3 door while processes die and stand still. `make s3-faults`; not part of CI.
+"""boto3 at two front ends of the S3 door while processes die and freeze. `make s3-faults`; not part of CI.
 
 Threads put, get, list and delete small objects, large ones and uploads in parts. Each request goes to one front end,
-and when that fails once more to the other: that is all a client has to do. Afterwards all that was acknowledged is
-read and listed, and nothing that was deleted is there. A front end that stands still may have a request before it
-that its client has given up: it may do it when it goes on, after all that was acknowledged since.
+and when that fails once more to the other. No client has to do more. Afterwards everything acknowledged is read and
+listed, and nothing deleted is there. A frozen front end that goes on may carry out a request that its client has given
+up: that change then follows all acknowledged since.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ REFUSED = (ClientError, BotoCoreError)
 
 @dataclass
 class Tally:
-    """What all threads together have seen."""
+    """The common results of all threads."""
 
     acknowledged: dict[str, str] = field(default_factory=dict)
     """Key to MD5; "": deleted. A key whose last request failed is in neither state for sure, and not in it."""
     late: dict[str, set[str]] = field(default_factory=dict)
-    """Key to what a request that broke off, and was asked again, may yet make of it."""
+    """Key to the states that a request which broke off, and was repeated, may still give it."""
     done: list[tuple[float, float, str]] = field(default_factory=list)
     """When each request had begun, how long it took with its retry, and which it was."""
     retried: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    """What was answered and is not so; where a worker itself broke, how."""
+    """Answers that are wrong; where a worker itself broke, its error."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stalls(self, since: float) -> dict[str, float]:
@@ -80,7 +80,6 @@ class Worker(threading.Thread):
         self.stopping = False
 
     def run(self) -> None:
-        """One request after the other."""
         try:
             while not self.stopping:
                 self._turn += 1
@@ -95,9 +94,9 @@ class Worker(threading.Thread):
             self._tally.wrong.append(text)
 
     def _asked(self, what: str, request: Callable[[Any], Any], makes: tuple[str, str] | None = None) -> Any:
-        """One request, and once more at the other front end. Returns: the answer; None: refused twice.
+        """Make one request, and once more at the other front end. Returns: the answer; None: refused twice.
 
-        Args: `makes`: which key it changes, and to what.
+        Args: `makes`: the key it changes, and its new state.
         """
         begun, answer = time.monotonic(), None
         for attempt in range(2):
@@ -115,7 +114,7 @@ class Worker(threading.Thread):
         return answer
 
     def _known(self, key: str, state: str | None) -> None:
-        """What a key has now; None: nobody knows."""
+        """Note a key's state; None: unsure."""
         for known in (self._mine, self._tally.acknowledged):
             if state is None:
                 known.pop(key, None)
@@ -217,7 +216,7 @@ class Trial:
         await self.cluster.until_alive()
 
     async def fault(self, how: str, whom: str) -> bool:
-        """Have it happen under load. Returns: whether no request failed."""
+        """Cause a fault under load. Returns: whether no request failed."""
         await self.until_whole()
         master = await self.master()
         victims = {"shepherd": "shepherd2", "master": master, "front": "core2" if master == "core1" else "core1"}
@@ -239,7 +238,7 @@ class Trial:
         return not failed
 
     def judge(self) -> list[str]:
-        """What is not as it was acknowledged."""
+        """Return differences from the acknowledged state."""
         front, wrong, listed = self.fronts[0], list[str](), set[str]()
         for page in front.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
             listed |= {each["Key"] for each in page.get("Contents", ())}
@@ -276,7 +275,7 @@ FAULTS = [(how, whom) for whom in ("shepherd", "front", "master") for how in ("k
 
 
 async def run(root: Path, rounds: int, threads: int) -> int:
-    """All faults, so many times; 1 when a request failed or something acknowledged is not so."""
+    """Run all faults, so many times; returns 1 when a request failed or an acknowledged state is not there."""
     cluster = Cluster(root / "cluster", replicas=3)
     await asyncio.to_thread(cluster.start)
     try:
@@ -306,7 +305,7 @@ async def run(root: Path, rounds: int, threads: int) -> int:
 
 
 def main() -> int:
-    """Run it; what is printed says how long users waited."""
+    """Run it; it prints how long users waited."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=6)

@@ -1,4 +1,4 @@
-"""Who may call what, over the real wire: every operation of every service, for every kind of caller."""
+"""Access over the real wire: every operation of every service, for every kind of caller."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What strangers with many connections do to running daemons, and what is left for everybody else meanwhile."""
+"""Strangers with many connections to running daemons, and the service that is left for everybody else meanwhile."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ROOT_ENTRY = soap.encode_request(LIBRARIAN, "get", ((Guid("0"),), ()))
 STAT = soap.encode_request(BARTENDER, "stat", ((NameRequest("0", "/"),),))
 LARGE = STAT.replace(b"</soap-env:Body>", b"<!--" + b" " * 100_000 + b"--></soap-env:Body>")
 PATIENT = {"first_request_ms": 600_000}
-"""Connections of which nothing is asked stay, however slowly they are made."""
+"""Connections without a request stay, however slowly they are made."""
 FULL = PATIENT | {"connections_max": 60, "connections_reserved": 10, "connections_per_address_max": 60}
 OF_ONE_ADDRESS = 20
 
 
 @contextlib.contextmanager
 def many(cluster: Cluster, url: str, who: str, count: int, sent: bytes = b"") -> Iterator[list[ssl.SSLSocket]]:
-    """So many connections, on each of which this much has been sent; whoever is cut off stays in the list."""
+    """Open so many connections, each with these bytes sent; those that the server cuts off stay in the list."""
     context, address = cluster.context(who), ("127.0.0.1", urlsplit(url).port or 0)
     with contextlib.ExitStack() as held:
         opened = []
@@ -55,7 +55,7 @@ def half_sent(path: str, announced: int = 1_000_000, sent: int = 70_000) -> byte
 
 
 def open_now(cluster: Cluster, connection: ssl.SSLSocket) -> bool:
-    """Whether the other end still holds a connection of which it has answered nothing."""
+    """Whether the other end still holds a connection, without an answer on it."""
     connection.settimeout(0.05)
     try:
         return connection.recv(1) != b""

@@ -1,5 +1,7 @@
-"""The units under a systemd that has booted, in namespaces of this machine: what the sandbox lets a node do, and what
-systemd does with one that hangs. Nothing of it is left behind: files are in a layer of memory above this machine's.
+"""The units under a booted systemd, in namespaces of this machine: the limits of a node's sandbox, and the end of one
+that hangs.
+
+Nothing is left behind: files are in a layer of memory above this machine's.
 """
 
 import re
@@ -89,7 +91,7 @@ class Booted:
         )
 
     def run(self, *command: str, patient: bool = False) -> str:
-        """Run a command there; returns what it said. `patient`: again until it succeeds."""
+        """Run a command there; returns its output. `patient`: again until it succeeds."""
 
         def attempt() -> tuple[int, str]:
             first = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
@@ -107,11 +109,9 @@ class Booted:
         return said
 
     def shown(self, node: str, what: str) -> str:
-        """A property of a unit."""
         return self.run("systemctl", "show", "-P", what, node).strip()
 
     def close(self) -> None:
-        """Switch it off."""
         for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
             subprocess.run(["kill", "-KILL", child], check=False)
         self._process.kill()

@@ -1,4 +1,4 @@
-"""Certificates that are not good, at every door: refused, with a line in the log, whoever else is being served."""
+"""Bad certificates at every door: each is refused, with a line in the log, whatever other callers do."""
 
 import signal
 import ssl
@@ -56,7 +56,7 @@ def test_a_bad_certificate_is_refused_at_every_door(
 
 
 def told(cluster: Cluster, name: str) -> bool:
-    """Whether a node's log tells of a certificate that was refused."""
+    """Whether a node has logged that it refused a certificate."""
     log = cluster.log_of(name)
     return "handshake-refused" in log or "untrusted" in log
 
@@ -134,7 +134,7 @@ async def test_a_second_ca_takes_the_place_of_the_first_while_the_cluster_works(
     new = CertificateAuthority.create(cluster.root / "second", f"{BASE}/CN=Second CA", now_ms(), kind=KeyKind.P256)
     publish_to(new, trust)
     reloaded(cluster)
-    cluster.expect_log("certificates not reloaded")  # who reads between a certificate and its key keeps the old ones
+    cluster.expect_log("certificates not reloaded")  # a reload between a certificate and its key keeps the old ones
     for name in cluster.names:
         host = new.issue_host(f"{BASE}/CN=host/{name}", ["localhost", "127.0.0.1", "::1"], now_ms())
         host.write(certs / f"{name}-cert.pem", certs / f"{name}-key.pem")
@@ -145,7 +145,7 @@ async def test_a_second_ca_takes_the_place_of_the_first_while_the_cluster_works(
     for who, subject in (("user", SUBJECT), ("admin", f"{BASE}/CN=Dev Admin")):
         new.issue_user(subject, now_ms()).write(certs / f"{who}-cert.pem", certs / f"{who}-key.pem")
     reloaded(cluster)
-    cluster.expect_log("event=ca-un(usable|limited)")  # who reads while its files go one by one trusts it no more
+    cluster.expect_log("event=ca-un(usable|limited)")  # a reload while its files go one by one trusts it no more
     for path in [path for path in trust.iterdir() if path.stem in subject_hashes(first.certificate)]:
         path.unlink()
     reloaded(cluster)

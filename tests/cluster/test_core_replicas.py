@@ -19,7 +19,7 @@ from tests.support.failing import fails
 from tests.support.polling import poll_async
 
 SDK_WRITERS = 6
-"""The others write the original's way: what a plain HTTP client sees of a failure cannot be repeated for him."""
+"""The others write the original's way: nothing repeats a plain HTTP client's request after a failure."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,6 @@ async def until_whole(group: Cluster) -> None:
 
 @pytest.mark.parametrize("victim", ["core1", "core2", "core3"])
 async def test_any_node_of_the_core_may_die_and_no_user_sees_an_error(group: Cluster, victim: str) -> None:
-    """The master among them."""
     await until_whole(group)
     await group.until_alive()
     async with Load(group, f"/killed-{victim}", retry_ms=10_000) as load:
@@ -85,7 +84,7 @@ async def test_an_approved_librarian_that_a_shepherd_does_not_name_hears_of_it(g
 
 
 async def test_a_core_that_starts_alone_tells_what_it_waits_for(own_cluster: Callable[..., Cluster]) -> None:
-    """As after a power cut of all hosts, of which one is back: its administrator is answered, users go elsewhere."""
+    """It is as after a power cut of all hosts when one is back: its administrator gets answers, users go elsewhere."""
     cluster = own_cluster(restart=False, replicas=3)
     # On a busy machine the others wait for longer than they keep quiet about it.
     cluster.expect_log("registry unreachable for|no Librarian has answered a heartbeat")

@@ -24,7 +24,7 @@ async def test_old_copies_of_a_majority_cut_nobody_back_and_are_told(tmp_path: P
 
 
 async def test_a_daemon_that_is_aborted_says_where_it_was(tmp_path: Path) -> None:
-    """By a library, say: what no exception tells of is otherwise only an exit code."""
+    """A library may abort it, and without a stack its exit code would be the only trace."""
     group = AHashDaemons(tmp_path)
     try:
         group.configure(1)
@@ -40,7 +40,7 @@ async def test_a_daemon_that_is_aborted_says_where_it_was(tmp_path: Path) -> Non
 
 
 async def test_a_port_that_an_outgoing_connection_came_by_is_told_with_the_cure(tmp_path: Path) -> None:
-    """Linux gives them ports of a range that Chelonia's lie in."""
+    """Linux takes ports of outgoing connections from a range that includes Chelonia's."""
     group = AHashDaemons(tmp_path)
     try:
         with socket.create_server((HOST, 0)) as server, socket.create_connection(server.getsockname()) as outgoing:

@@ -1,4 +1,5 @@
-"""Disks that are not there, empty, somebody else's, or there twice: noticed, told, and nothing concluded from it."""
+"""Disks that are not there, empty, somebody else's, or there twice: noticed and logged, and no replica counts as lost
+by it."""
 
 import asyncio
 import shutil
@@ -22,7 +23,7 @@ from tests.support.ports import free_ports
 from tests.support.power import PowerDisk, powered
 
 LEASE_MS = 20_000
-"""However busy the machine is, the first of two twins is not missed meanwhile: the second one would take its place."""
+"""Long enough that even a busy machine does not miss the first of two twins; else the second would take its place."""
 DATA = {f"/disk/{number}": bytes([number]) * 50_000 for number in range(6)}
 
 
@@ -93,7 +94,7 @@ async def test_an_emptied_disk_is_refused_until_an_administrator_says_that_it_is
 
 
 def refusal_of_a_foreign_disk(cluster: Cluster, name: str, foreign: Path) -> str:
-    """What a node says that is started on another's directory (a copy, for the other is in use)."""
+    """Start a node on another's directory (a copy, for the other is in use); returns its refusal."""
     copy = cluster.root / "copied"
     shutil.copytree(foreign, copy, ignore=shutil.ignore_patterns("lock"))
     config = cluster.root / "conf" / "copied.toml"
@@ -123,7 +124,8 @@ def vanishing(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 async def test_a_disk_that_vanishes_under_a_running_shepherd_is_told_and_comes_back(
     vanishing: Cluster, below: str, empty: bool, why: str
 ) -> None:
-    """It is mounted at the directory, or at replicas/ alone: without it that is missing, or an `empty` directory."""
+    """The disk is mounted at the directory, or at replicas/ alone: without it that is missing, or an `empty`
+    directory."""
     cluster, since = vanishing, len(vanishing.log_of("shepherd2"))
     async with cluster.client("user") as client:
         await filled(cluster, client)
@@ -252,7 +254,7 @@ def replicated(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[tuple[Cl
 async def test_a_master_of_the_metadata_whose_disk_hangs_makes_way_for_another(
     replicated: tuple[Cluster, dict[int, PowerDisk]],
 ) -> None:
-    """It told that it lived, and was followed, for as long as its disk hung: nobody's change was answered."""
+    """Its heartbeats went on and the others followed it as long as its disk hung: no change was answered."""
     cluster, disks = replicated
     async with cluster.ports("admin") as ports, cluster.client("user") as client:
         await put(client, "/before", b"1", 2)

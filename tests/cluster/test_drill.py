@@ -18,10 +18,10 @@ from tests.support.failing import fails
 from tests.support.polling import patience, poll_async
 
 LEASE_MS = 4_000
-"""A busy machine makes a Shepherd miss the second that is usual here: then files have a fourth copy for a while, which
-a silence does not expose, or the drill is called off."""
+"""A busy machine makes a Shepherd miss the one second that tests usually have. Then files have a fourth copy for a
+while: a silence exposes none of them, or the drill is called off."""
 SILENCE = "240s"
-"""However slow the machine is, all is whole before it is over, and ends it."""
+"""However slow the machine is, all is whole before it ends by itself; being whole ends it."""
 FILES = {f"/drill/{number}": bytes([number]) * 300_000 for number in range(12)}
 
 
@@ -44,7 +44,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 async def whole(cluster: Cluster) -> None:
-    """All files have their copies and no others, seen in one look, and can be read."""
+    """Wait until one look sees all files with exactly their copies, and readable."""
     async with cluster.client("user") as client:
 
         async def exact() -> bool:
@@ -56,7 +56,7 @@ async def whole(cluster: Cluster) -> None:
 
 
 async def may_begin(cluster: Cluster, order: DrillOrder) -> None:
-    """Wait until the repair leader would begin a drill: until then it says what to wait for."""
+    """Wait until the repair leader would begin a drill; until then its answer names the obstacle."""
     async with cluster.ports("admin") as ports:
 
         async def willing() -> bool:
@@ -107,7 +107,7 @@ async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
 async def test_a_silent_shepherd_comes_back_with_nobody_left_to_call_it(
     own_cluster: Callable[..., Cluster],
 ) -> None:
-    """The Librarian dies while a Shepherd is silent, and the client is gone: the silence has its own end."""
+    """The Librarian dies and the client is gone while a Shepherd is silent: the silence has its own end."""
     cluster = own_cluster(shepherds=4, restart=False)
     cluster.expect_log("DRILL")
     await fill(cluster)

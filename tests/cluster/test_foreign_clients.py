@@ -62,7 +62,7 @@ async def test_curl_uploads_with_100_continue(cluster: Cluster, tmp_path: Path) 
 
 
 async def test_bodies_that_come_with_their_header_fields_are_taken(cluster: Cluster) -> None:
-    """A client that sends on without a pause: header fields and body arrive as one, and none of it is cut off."""
+    """A client that does not pause sends header fields and body as one; none of it may be cut off."""
     async with cluster.client("user") as client:
         for number in range(10):
             turl = await turl_for_put(client, f"/at-once-{number}", DATA)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs_tmpfs
 
 DISK = "40m"
 RESERVE = 16 * 1024 * 1024
-"""What a Shepherd keeps free at dev settings."""
+"""Bytes that a Shepherd keeps free at dev settings."""
 JANE = Dn("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe")
 DATA = os.urandom(3_000_000)
 
@@ -109,7 +109,7 @@ async def test_full_disks(small_disks: Cluster) -> None:
 
 
 async def turl_on(cluster: Cluster, name: str) -> str:
-    """A TURL to write on one Shepherd, as a Bartender asks for it."""
+    """A TURL to write on one Shepherd, as a Bartender gets it."""
     async with cluster.ports("core") as ports:
         blob = BlobId("00000000-0000-4000-8000-000000000001")
         facts = ReplicaFacts(blob, Guid(blob), "/caught", JANE, len(DATA), Checksums(), 1, Ms(0))

@@ -60,7 +60,7 @@ async def test_a_shepherd_that_comes_back_with_damaged_and_missing_bytes_or_none
     cluster = own_cluster(restart=False, small_as_files=True)
     cluster.expect_log("replica damaged|replica is invalid|replica missing")
     cluster.expect_log("the place of")  # the store that was accepted
-    cluster.expect_log("another process is alive")  # who is back before it was missed waits until it is
+    cluster.expect_log("another process is alive")  # a Shepherd that is back before it was missed waits until it is
     files = {f"/bad/{number}": bytes([number]) * 50_000 for number in range(9)}
     async with cluster.client("user") as client:
         await client.make_collection("/bad")

@@ -1,8 +1,8 @@
-"""Health is never told better than it is: what every teller says is compared with what a reader really gets.
+"""Reports of health are never better than the truth: each is compared with a reader's result.
 
-Each kind of damage is done to one copy of a file and to all copies of another. A scrub and a survey later fsck, status,
-`ls -l`, `stat`, `heal status` and the metrics name exactly the files that cannot be read, and each copy that is said to
-be alive has the file's bytes. `make honest` does this also for files of other sizes, and to two copies of three.
+Each kind of damage is done to one copy of a file and to all copies of another. A scrub and a survey later, fsck,
+status, `ls -l`, `stat`, `heal status` and the metrics name exactly the unreadable files. Each copy reported alive has
+the file's bytes. `make honest` does this also for files of other sizes, and to two copies of three.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.damages import DAMAGES, SWAPPED_WITH_EMPTY, flip
 from tests.support.polling import patience, poll, poll_async
 
 TOLD_S = 90.0
-"""A survey (10 s) after the scrub, and both once more for what they come to, on a busy machine."""
+"""A survey (10 s) after the scrub, and both once more for their consequences, on a busy machine."""
 
 
 LOSE_ALL = {
@@ -49,7 +49,7 @@ LOSE_ALL = {
     "remove_both",
     "spliced",
 }
-"""What costs a file for certain when it happens to every copy; of some others the bytes can still be read."""
+"""Kinds of damage that certainly lose a file when every copy has it; some others leave the bytes readable."""
 EXPECTED = (
     "is lost, no verified copy|replica damaged|replica is invalid|replica missing|check impossible|erasure|"
     "bytes behind the end of a replica cut off|wrong bytes of a replica"
@@ -61,9 +61,9 @@ HARMED = {"one": 1, "all": 3}
 MORE_HARMED = HARMED | {"two": 2}
 """The same in the long tests."""
 SPLICED = "spliced"
-"""A file of two blobs; the one that is worst off is harmed as by `flip`."""
+"""A file of two blobs; the worst one is harmed as by `flip`."""
 RENAMED = "flip_last"
-"""Was written under another name."""
+"""A file that was written under another name."""
 
 
 def content(name: str, size: int) -> bytes:
@@ -72,7 +72,7 @@ def content(name: str, size: int) -> bytes:
 
 
 async def filled(cluster: Cluster, client: Client, size: int, harmed: dict[str, int]) -> dict[str, bytes]:
-    """Three copies of a file for each kind of damage and each number of copies to be harmed."""
+    """Store a file with three copies for each kind of damage and each number of copies to be harmed."""
     files = {"/well": b"well"}
     for name in [damage.__name__ for damage in DAMAGES]:
         others = b"" if name == SWAPPED_WITH_EMPTY else content("another file", size)
@@ -145,7 +145,7 @@ def by_the_door(cluster: Cluster, ln: str) -> bytes | str:
 
 
 async def not_whole(cluster: Cluster, client: Client, files: dict[str, bytes]) -> list[str]:
-    """The copies that are said to be alive, and of which a reader gets other bytes, or none."""
+    """Return the copies reported alive from which a reader gets other bytes, or none."""
     found = []
     async with cluster.ports("core") as ports:
         for ln in [ln for ln in files if not ln.endswith(SPLICED)]:
@@ -162,9 +162,8 @@ async def not_whole(cluster: Cluster, client: Client, files: dict[str, bytes]) -
 async def until_told(
     cluster: Cluster, client: Client, files: dict[str, bytes], places: dict[str, list[str]]
 ) -> set[str]:
-    """Scrub, and wait until every teller names what cannot be read, and nothing else, and of what was lost no copies
-    are listed that never were. Returns the names of what is lost.
-    """
+    """Scrub, and wait until every report names exactly the unreadable files. The lost ones then list only copies that
+    once existed. Returns the names of the lost files."""
     seen: dict[str, Any] = {}
 
     async def honest() -> bool:
@@ -205,7 +204,7 @@ async def unreadable(client: Client, files: dict[str, bytes]) -> set[str]:
 
 
 async def tellers(cluster: Cluster, ports: Ports, client: Client, files: dict[str, bytes]) -> dict[str, Any]:
-    """What each of them says is lost: names, or where none are told in full, how many."""
+    """Return the lost files of each report: names, or a count where it gives no full list of names."""
     pages = [await ports.librarian.fsck(Call(), Guid(""), "")]
     while pages[-1].cursor:
         pages.append(await ports.librarian.fsck(Call(), Guid(""), pages[-1].cursor))
@@ -267,7 +266,7 @@ async def test_what_is_only_out_of_reach_is_not_called_lost(own_cluster: Callabl
 
 
 def all_tell_that_it_is_out_of_reach(cluster: Cluster, ln: str) -> bool:
-    """Whether every teller does by now; none of them has called it lost."""
+    """Whether every report has it as out of reach by now; none has called it lost."""
     code, fsck, _ = run(cluster, "admin", "fsck")
     status = run(cluster, "admin", "status")[1]
     assert "blob-lost" not in fsck

@@ -1,5 +1,7 @@
-"""What one user, or one Shepherd that lies, cannot do to running daemons: keep a node busy, reserve all space, have
-false copies believed, or write on an administrator's screen."""
+"""Limits of one user, or of one Shepherd that lies, at running daemons.
+
+They cannot keep a node busy, reserve all space, have false copies believed, or write on an administrator's screen.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from tests.support.polling import poll, poll_async
 
 NOTHING = (Needed("metadata", "no such property"),)
 FAT = tuple(Triple("policy", f"/CN=user {number:01900}", "+read") for number in range(60))
-"""Rules that are read with each entry, to know what its reader may see: 115 KB, as many as are taken."""
+"""Rules that a service reads with each entry, to decide its reader's rights: 115 KB, the largest accepted number."""
 ELEMENTS = 64
 NOBODYS = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 MIB = 1024 * 1024

@@ -1,4 +1,4 @@
-"""Three hosts, set up by what the operator's page says to type, and a network that fails: a smoke of `make hosts`."""
+"""Three hosts, set up by the commands of the operator's page, and a network that fails: a smoke of `make hosts`."""
 
 import re
 import stat
@@ -29,7 +29,7 @@ async def test_three_hosts_set_up_by_the_page_outlive_a_master_that_is_cut_off(t
 
 
 def check_quiet(trial: Trial) -> None:
-    """What the page says to do gives no cause for complaint."""
+    """Check that the commands of the page cause no complaint."""
     for name in trial.names:
         assert not LOUD.findall(text := trial.hosts[name].log.read_text()), text
 
@@ -54,7 +54,7 @@ def check_keys(trial: Trial) -> None:
 
 
 def check_nobody_joins_twice(trial: Trial) -> None:
-    """A name that is at work is not given away, and a host that is set up is left alone."""
+    """A name at work is not given away, and a host that is set up is left alone."""
     said = trial.hosts["one"].run("cheloniad", "admit", "two.example.org", check=False)
     assert "is at work" in said
     assert "token" not in said.lower()

@@ -99,13 +99,13 @@ async def test_a_frozen_shepherds_plain_clients_are_cut_off_within_the_lease_and
 
 
 FIRST = 4_000_000
-"""Bytes of a transfer, at least, that go over before its Shepherd stands still: more than it takes at once."""
+"""Bytes of a transfer, at least, that go over before its Shepherd freezes: more than it takes at once."""
 LEASE_S, SLOW_MACHINE_S = 1.0, 9.0
 
 
 @contextlib.contextmanager
 def frozen(cluster: Cluster, turl: str, begin: Callable[[], None]) -> Iterator[str]:
-    """Begin a transfer and have the Shepherd of its TURL stand still in the midst of it; gives its name."""
+    """Begin a transfer and freeze the Shepherd of its TURL in the midst of it; yields its name."""
     name = cluster.named(turl)
     begin()
     cluster.signal(name, signal.SIGSTOP)
@@ -133,7 +133,7 @@ def offer(connection: ssl.SSLSocket, cluster: Cluster, turl: str, data: bytes) -
 
 
 def cut_off(connection: ssl.SSLSocket, sent: bytes) -> int:
-    """Read, or send and never read, until the connection ends, which has to be soon; returns how much came."""
+    """Read, or send and never read, until the connection ends, which must be soon; returns how many bytes came."""
     began, came = time.monotonic(), 0
     with contextlib.suppress(OSError):
         if sent:
@@ -174,7 +174,7 @@ async def test_a_shepherd_killed_in_mid_upload_costs_an_error_and_nothing_else(b
 
 
 async def test_a_stream_outlives_the_shepherds_it_goes_to(battered: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes from a pipe cannot be had again."""
+    """Bytes from a pipe cannot be read a second time."""
     monkeypatch.setattr(parted, "STREAMED_BYTES", 1 << 20)
     data, sent = os.urandom(100_000) * 60, list[int]()
 

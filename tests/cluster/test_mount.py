@@ -131,7 +131,7 @@ def test_attributes_links_and_special_files(two: tuple[Mount, Mount]) -> None:
     assert os.listxattr(file) == ["user.run"]
     assert os.getxattr(file, "chelonia.checksum") == b"sha256:" + hashlib.sha256(b"x").hexdigest().encode()
     poll(lambda: os.getxattr(file, "chelonia.health").startswith(b"3 of 3"), 60.0, what="a slow third copy is made")
-    # Each look tells of those Shepherds that answered soon.
+    # Each look reports the Shepherds that answered soon.
     poll(lambda: len(os.getxattr(file, "chelonia.locations").split()) == 3, 60.0, what="all three are told of")
     os.utime(file, (1, 40_000_000_000))
     assert file.stat().st_mtime_ns == bounds.TIME_S_MAX * 10**9
@@ -343,7 +343,7 @@ def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Moun
 def test_what_is_closed_after_a_certificate_has_ended_is_committed_once_it_is_renewed(
     two: tuple[Mount, Mount], cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A mount outlives a proxy many times; it kept to the one of its start."""
+    """The mount used to keep the proxy of its start, but it outlives many proxies."""
     own, there = tmp_path / "own.pem", two[0].path
     first = cluster.ca.issue_user("/DC=org/DC=chelonia/O=Dev/CN=Jane Doe", now_ms())
     first.write_proxy(own)

@@ -1,4 +1,4 @@
-"""The plain door on real daemons: curl, a broken upload, a Shepherd that dies under a download, who may what."""
+"""The plain door on real daemons: curl, a broken upload, a Shepherd that dies under a download, access rights."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_who_has_a_token_reads_ranges_at_a_shepherd(cluster: Cluster, place: str
 @pytest.mark.parametrize("rotten", [1, 3])
 @pytest.mark.parametrize("by", ["door", "node"])
 async def test_rot_is_never_told(cluster: Cluster, place: str, rotten: int, by: str) -> None:
-    """One good copy is found, whoever is asked first; without one nothing is told."""
+    """The door finds the one good copy, in whatever order it tries them; without one it sends nothing."""
     cluster.expect_log("replica is invalid|check impossible|is lost, no verified copy is left|none of its . replicas")
     async with cluster.client("user") as client:
         for number in range(3):
@@ -151,7 +151,7 @@ async def test_rot_is_never_told(cluster: Cluster, place: str, rotten: int, by: 
 
 
 def _told(cluster: Cluster, url: str, by: str, span: tuple[int, int]) -> bytes | None:
-    """What an answer says is in a span, None where it is refused or cut off."""
+    """Return the bytes of a span of an answer; None where it is refused or cut off."""
     asked = {"Range": f"bytes={span[0]}-{span[1]}", "User-Agent": "curl"}
     try:
         answer = cluster.request("GET", url if by == "node" else f"{url}?proxy", headers=asked)

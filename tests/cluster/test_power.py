@@ -1,5 +1,8 @@
-"""A few power cuts of real daemons under load; `make powercut` makes many. What each sync is for, single processes show
-(`tests/unit/shepherd/store/test_power_loss.py`, `tests/unit/ahash/store/bdb/test_power_loss.py`)."""
+"""A few power cuts of real daemons under load; `make powercut` makes many.
+
+Tests of single processes show the purpose of each sync: `tests/unit/shepherd/store/test_power_loss.py`,
+`tests/unit/ahash/store/bdb/test_power_loss.py`.
+"""
 
 from pathlib import Path
 

@@ -24,10 +24,10 @@ from tests.support.polling import patience, poll, poll_async
 
 CLI = (sys.executable, "-m", "chelonia_clients.cli")
 RARELY_MS = 60_000
-"""Snapshots go on, and none falls between the last file and the loss."""
+"""Snapshots go on, but none falls between the last file and the loss."""
 TRASH_KEEP_MS = 3_600_000
-"""What was deleted is still in the trash when the namespace is rebuilt, on however slow a machine: later its bytes, if
-nobody has erased them, are sheltered in /lost+found."""
+"""Deleted files stay in the trash until the rebuild, however slow the machine. Later, bytes that nothing has erased yet
+would be sheltered in /lost+found."""
 
 
 def stop(cluster: Cluster, *names: str) -> None:
@@ -87,7 +87,7 @@ async def snapshots(cluster: Cluster) -> list[str]:
 
 
 async def until_another_snapshot(cluster: Cluster) -> None:
-    """Until one was begun after now: the second that is new, for the first may have been under way."""
+    """Wait for a snapshot begun after now: the second new one, for the first may have been under way."""
     for _ in range(2):
         seen = await snapshots(cluster)
 
@@ -193,13 +193,13 @@ async def clean(cluster: Cluster) -> bool:
 
 
 def _refused(cluster: Cluster) -> str:
-    """What a user is told; "" while it is that there is no Bartender."""
+    """Return a user's error; "" while it says only that there is no Bartender."""
     ran = chelonia(cluster, "ls", "/data")
     assert ran.returncode != 0, ran.stdout
     return "" if "network" in ran.stderr or "starting" in ran.stderr else ran.stderr
 
 
 def _ran(cluster: Cluster) -> subprocess.CompletedProcess[str] | None:
-    """The command's end; None while the Librarian is not there yet."""
+    """Run the command; None while the Librarian is not there yet."""
     ran = chelonia(cluster, "admin", "rebuild")
     return None if "network" in ran.stderr or "unavailable" in ran.stderr else ran

@@ -1,4 +1,4 @@
-"""A Shepherd that comes back tells differences; with an old copy of its disk it compares everything."""
+"""A Shepherd that comes back reports differences; with an old copy of its disk it compares everything."""
 
 import shutil
 from collections.abc import Callable
@@ -22,8 +22,8 @@ DATA = {f"/back/{number}": bytes([number]) * 20_000 for number in range(8)}
 
 
 def first_said(cluster: Cluster, since: int) -> str:
-    """How it was first reconciled with the namespace since then (characters of its log), "" when it was not yet: who
-    asks for a copy that it has lost makes it compare again."""
+    """How it was first reconciled with the namespace since then (characters of its log), "" when it was not yet. Only
+    the first counts: a request for a copy that it has lost makes it compare again."""
     lines = cluster.log_of(NAME)[since:].splitlines()
     return next((line.partition("inventory compared ")[2] for line in lines if "inventory compared " in line), "")
 
@@ -35,13 +35,13 @@ def pages_compared(cluster: Cluster) -> int:
 
 
 def listed(cluster: Cluster) -> int:
-    """Of how many replicas its notes say that the namespace lists them."""
+    """The number of replicas that its notes mark as listed in the namespace."""
     parts = blobs_notes.read(cluster.data_dir(NAME)).parts.values()
     return sum(note not in (rows.OPEN, rows.DAMAGED) for part in parts for note in part.values())
 
 
 def last_mark(cluster: Cluster) -> NoteMark:
-    """How far its notes go."""
+    """The end of its notes."""
     return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or NoteMark("", 0, ToldReport())
 
 
@@ -60,7 +60,7 @@ def kill_again(cluster: Cluster) -> None:
 
 
 def later_start(before: ToldReport, sent: ToldReport) -> bool:
-    """Whether a later start has told something that was taken: all reports before the last one were."""
+    """Whether a report of a later start has been accepted: all reports before the last one were."""
     return sent.boot > before.boot and sent.number > 2
 
 
@@ -106,7 +106,7 @@ async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_
         assert place not in await locations(client, lost)
 
         poll(lambda: last_mark(cluster).settled, DEADLINE_S, what="a reader's doubt about the lost copy is settled")
-        # An order to erase that comes before a start is first heard has it compare all, as an old disk would have to.
+        # An order to erase that comes before its first heartbeat makes it compare all, as an old disk would have to.
         poll(lambda: "replica erased" in cluster.log_of(NAME), DEADLINE_S, what="what was removed is erased")
         await poll_async(partial(has_no_order, cluster), what="and that is confirmed, or the order comes again")
         kill_again(cluster)

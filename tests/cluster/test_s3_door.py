@@ -30,7 +30,7 @@ DATA = os.urandom(3_000_000)
 
 
 def run(cluster: Cluster, *words: str, who: str = "user") -> list[dict[str, Any]]:
-    """What the command tells programs."""
+    """Run a command with --json; returns its results."""
     command = [COMMAND, "--cluster", str(cluster.root / "cluster.json"), "--as", who, "--json", *words]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60 * patience())
     assert done.returncode == 0, done
@@ -40,7 +40,7 @@ def run(cluster: Cluster, *words: str, who: str = "user") -> list[dict[str, Any]
 
 @pytest.fixture(scope="module")
 def clients(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Gives boto3's client of a user, or (`key`) of somebody with these words."""
+    """A function that returns boto3's client of a user, or of the access key `key` (id, secret)."""
     bundle = tmp_path_factory.mktemp("ca") / "ca.pem"
     bundle.write_bytes(b"".join(each.read_bytes() for each in sorted(cluster.ca_dir.glob("*.0"))))
     made: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def test_an_object_of_parts_is_seen_when_it_is_complete(s3: Any, bucket: str) ->
     got = s3.get_object(**where)
     assert (got["Body"].read(), got["Metadata"]) == (first + DATA[5:15], {"a": "1"})
     assert s3.get_object(**where, Range="bytes=5242878-5242881")["Body"].read() == first[-2:] + DATA[5:7]
-    assert s3.get_object(**where)["ChecksumCRC64NVME"] == whole["ChecksumCRC64NVME"]  # nobody asked: boto3 checks it
+    assert s3.get_object(**where)["ChecksumCRC64NVME"] == whole["ChecksumCRC64NVME"]  # boto3 checks it by itself
     other = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
     s3.abort_multipart_upload(**other)
     assert refused(s3.list_parts, **other) == (404, "NoSuchUpload")

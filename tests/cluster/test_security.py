@@ -1,4 +1,4 @@
-"""What a stranger, or another user of the same machine, gets out of running daemons: nothing, and no room either."""
+"""A stranger, or another user of the same machine, gets no data out of running daemons, and no room either."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def mode_of(path: Path) -> int:
-    """Who may read it; nobody where it has gone meanwhile."""
+    """A file's mode; 0 where it has gone meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return stat.S_IMODE(path.stat().st_mode)
     return 0

@@ -1,4 +1,5 @@
-"""Several front-end processes of one host at one port: the kernel spreads connections, one that dies is not missed."""
+"""Several front-end processes of one host at one port: the kernel spreads connections, and the others replace one that
+dies."""
 
 from __future__ import annotations
 

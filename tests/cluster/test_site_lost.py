@@ -1,6 +1,7 @@
-"""A site of three goes: a replica of the A-Hash, a Librarian, a Bartender and two Shepherds; the runbook is followed.
+"""A site of three is lost: a replica of the A-Hash, a Librarian, a Bartender and two Shepherds. The runbook is
+followed.
 
-What an administrator does stands in docs/operate/site-lost.md; the commands are given to real daemons.
+The test gives the commands of docs/operate/site-lost.md to real daemons.
 """
 
 import signal

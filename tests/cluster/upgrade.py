@@ -1,10 +1,11 @@
 """Nodes of an older revision are stopped and started with this tree, one after the other, while users work.
 
 `make upgrade FROM=v0.3` (any revision that git knows). Replicas of the A-Hash and Shepherds of both versions work
-beside each other meanwhile; nothing acknowledged may be lost, nothing removed, several at a time, may come back, and
-nothing may hang. Users have the SDK, boto3, which asks once more at another front end, and a mount of the revision
-before; what fails them, as it may under load, is printed. The seed decides the order; `--back`: the nodes of now are
-replaced by the older ones.
+beside each other meanwhile. Nothing acknowledged may be lost, nothing removed, several at a time, may come back, and
+nothing may hang.
+
+Users have the SDK, boto3, which repeats once at another front end, and a mount of the revision before. Their failures,
+which load may cause, are printed. The seed decides the order. `--back`: older nodes replace those of now.
 """
 
 import argparse
@@ -38,7 +39,7 @@ TOGETHER = 8
 
 
 def code_of(tree: Path) -> Any:
-    """While this is entered, what is started runs the code in `tree`, with the libraries of now."""
+    """While this is entered, new processes run the code in `tree`, with the libraries of now."""
     path = os.pathsep.join(map(str, (tree, tree / "clients", tree / "fuse")))
     return patch.dict(os.environ, PYTHONPATH=path, PYTHONSAFEPATH="1")
 
@@ -53,8 +54,8 @@ def check_out(revision: str, tree: Path) -> None:
 
 
 def replace(cluster: Cluster, name: str, tree: Path = ROOT) -> None:
-    """One node ends in order, and comes back as that of a tree. What it complains of as it ends is the revision's
-    before: nothing here can mend that."""
+    """End one node in order, and start it from a tree. Its complaints at the end are the older revision's: nothing here
+    can mend those."""
     before = len(cluster.log_of(name))
     pid = cluster.signal(name, signal.SIGTERM)
     poll(lambda: not runs(pid), WHOLE_S, what=f"{name} has ended")
@@ -65,11 +66,12 @@ def replace(cluster: Cluster, name: str, tree: Path = ROOT) -> None:
 
 
 async def turn_over(load: Load) -> list[str]:
-    """Make small files and remove every other one, several in a call, until the load stops. Returns: what is gone."""
+    """Make small files and remove every other one, several in a call, until the load stops. Returns: the removed
+    ones."""
     gone: list[str] = []
 
     async def done(files: dict[str, int], act: Callable[[str], Awaitable[object]]) -> list[str]:
-        """Do it to all at once. Returns: to which it was; the others count as refused."""
+        """Do it to all at once. Returns: those for which it was done; the others count as refused."""
         answers = await asyncio.gather(*(act(ln) for ln in files), return_exceptions=True)
         failed = {ln: answer for ln, answer in zip(files, answers, strict=True) if isinstance(answer, BaseException)}
         for ln, error in failed.items():
@@ -137,7 +139,6 @@ async def upgrade(root: Path, revision: str, seed: int, *, back: bool = False) -
 
 
 def main() -> int:
-    """0 when nothing was lost."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.upgrade")
     parser.add_argument("revision")
     parser.add_argument("--seed", type=int, default=int(time.time()))

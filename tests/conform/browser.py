@@ -1,9 +1,8 @@
-"""The page in a real Chromium, by share links, with and without JavaScript: browse, upload, be refused; with a client
-certificate: download, bring back, the page of the cluster; and buckets, as pages of other sites may use them.
-`make browser` runs it.
+"""The page in a real Chromium: by share links, by a client certificate, and buckets for pages of other sites.
 
-Speaks WebDriver (W3C) to `chromedriver` by plain HTTP. What the browser says on its console, such as a violation of the
-page's Content-Security-Policy, fails it.
+`make browser` runs it. By links, with and without JavaScript, it browses, uploads and is refused. By certificate it
+downloads, restores, and opens the page of the cluster. It speaks WebDriver (W3C) to `chromedriver` by plain HTTP. A
+message on the browser's console, such as a violation of the page's Content-Security-Policy, fails it.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Browser:
         self._ask(f"/element/{found[ELEMENT]}/value", {"text": str(file)})
 
     def texts(self, xpath: str) -> list[str]:
-        """What elements show, as the driver reads them, which needs no script of the page's."""
+        """The texts of elements, read by the driver, which needs no script of the page's."""
         found = self._ask("/elements", {"using": "xpath", "value": xpath})
         return [str(self._get(f"/element/{each[ELEMENT]}/text")) for each in found]
 
@@ -83,7 +82,7 @@ class Browser:
         return requests.get(self._session + what, timeout=WAIT_S).json()["value"]
 
     def agrees(self) -> None:
-        """Say yes to what the page asks."""
+        """Confirm the page's question."""
         asked = poll(self._question, WAIT_S, what="the page asks")
         assert "Replace it?" in asked, asked
         self._ask("/alert/accept", {})
@@ -98,7 +97,7 @@ class Browser:
         return list(self.run(script))
 
     def complaints(self) -> list[str]:
-        """What the browser says of the page; not that there is no icon."""
+        """The browser's console messages, but the one about a missing icon."""
         told = self._ask("/se/log", {"type": "browser"})
         return [line["message"] for line in told if "favicon" not in line["message"]]
 
@@ -108,7 +107,7 @@ class Browser:
 
 @contextmanager
 def browser(scratch: Path, *, scripts: bool = True) -> Iterator[Browser]:
-    """A window of a browser whose home is `scratch`: it knows nobody, but what `with_certificate` has put there."""
+    """A window of a browser whose home is `scratch`: it has no certificate but that of `with_certificate`."""
     home = {**os.environ, "HOME": str(scratch)}
     with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True, env=home) as process:
         assert process.stdout is not None
@@ -139,7 +138,7 @@ def made(cluster: Cluster, method: str, path: str, body: bytes = b"") -> None:
 
 
 def look(cluster: Cluster, scratch: Path) -> None:
-    """Do what a colleague with a link does."""
+    """Act as a colleague with a link."""
     file = scratch / "a name & <b>.txt"
     file.write_bytes(os.urandom(3_000_000))
     picture = b'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><script>alert(1)</script></svg>'
@@ -178,7 +177,7 @@ def look(cluster: Cluster, scratch: Path) -> None:
 
 
 def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
-    """Do what somebody does whose browser runs no scripts, with the keyboard alone."""
+    """Act as a user whose browser runs no scripts, with the keyboard alone."""
     odd, added = "  two  blanks & <i>#?%.txt", scratch / "added & <b>.txt"
     added.write_bytes(os.urandom(3_000_000))
     made(cluster, "MKCOL", "/plain")
@@ -211,7 +210,7 @@ def look_without_scripts(cluster: Cluster, scratch: Path) -> None:
 
 
 def with_certificate(home: Path, who: Files) -> Path:
-    """Make a home whose browser has somebody's certificate."""
+    """Make a home whose browser has a user's certificate."""
     (home / ".pki/nssdb").mkdir(parents=True)
     store, bundle = f"sql:{home}/.pki/nssdb", str(home / "own.p12")
     made = ["openssl", "pkcs12", "-export", "-in", str(who.cert), "-inkey", str(who.key), "-out", bundle]
@@ -225,7 +224,7 @@ def with_certificate(home: Path, who: Files) -> Path:
 
 
 def look_by_certificate(cluster: Cluster, scratch: Path) -> None:
-    """Do what an owner and an administrator do."""
+    """Act as an owner and an administrator."""
     data, name = os.urandom(3_000_000), "large & \u00fc.html"
     made(cluster, "MKCOL", "/mine")
     made(cluster, "PUT", f"/mine/{quote(name)}", data)
@@ -263,11 +262,11 @@ class _Blank(BaseHTTPRequestHandler):
         self.wfile.write(b"<!doctype html><title>a viewer</title>")
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def look_across(cluster: Cluster, scratch: Path) -> None:
-    """Read and write a bucket from a page of another origin: as its rule says, and not without one."""
+    """Read and write a bucket from a page of another origin: allowed by its rule, refused without one."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Blank) as site, browser(scratch / "across") as window:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         page = f"http://127.0.0.1:{site.server_port}"

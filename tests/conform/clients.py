@@ -1,11 +1,13 @@
-"""Clients that we did not write, at the plain door of a real cluster. `make conform` runs them and writes the table.
+"""Foreign clients at the plain door of a real cluster. `make conform` runs them and writes the table `docs/conform.md`.
 
-Each client is a list of steps, and a step has passed when its words end well and leave what they should. Clients that
-are not installed are told as such, and programs of single steps too. Third-party copies go both ways, with a second
-cluster and with Debian's XRootD, nginx and Apache (`far_ends`): by token, and by a proxy that gfal2 delegates. The
-table is `docs/conform.md`. As root: they are other users. From apt: apache2-bin cadaver chromium chromium-driver davfs2
-davix davix-tests gfal2-plugin-file gfal2-plugin-http gfal2-util-scripts git-annex libnss3-tools litmus nginx-core
-nordugrid-arc-client nordugrid-arc-plugins-needed python3-gfal2 rclone wget xrootd-server.
+Each client is a list of steps. A step passes when its commands end well and their results are there. The table names
+clients that are not installed, and missing programs of single steps. Third-party copies go both ways, with a second
+cluster and with Debian's XRootD, nginx and Apache (`far_ends`). They use a token, or a proxy that gfal2 delegates. It
+runs as root, because those servers run as other users.
+
+From apt: apache2-bin cadaver chromium chromium-driver davfs2 davix davix-tests gfal2-plugin-file gfal2-plugin-http
+gfal2-util-scripts git-annex libnss3-tools litmus nginx-core nordugrid-arc-client nordugrid-arc-plugins-needed
+python3-gfal2 rclone wget xrootd-server.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tests.conform.far_ends import far_ends
 from tests.support.polling import poll
 
 PYTHON = os.environ.get("CHELONIA_CONFORM_PYTHON", "python3")
-"""One that has `webdav4`, `fsspec`, `aiohttp` and `uproot`; they are not the project's."""
+"""A Python with `webdav4`, `fsspec`, `aiohttp` and `uproot`; they are not the project's."""
 TABLE = Path(__file__).parents[2] / "docs" / "conform.md"
 SIZE = 3_000_000
 HEAD = """\
@@ -48,7 +50,7 @@ The steps of litmus are its suites, of 103 tests in all; those of Chromium are o
 
 @dataclass
 class Bench:
-    """A cluster with a second one beside it, a file of `SIZE` bytes, and how clients are told who calls."""
+    """A cluster with a second one beside it, a file of `SIZE` bytes, and the credentials of clients."""
 
     cluster: Cluster
     other: Cluster
@@ -79,7 +81,7 @@ class Bench:
         return str(self.cluster.info["user_proxy"])
 
     def token(self, path: str, *more: str) -> str:
-        """One that lets read what is there, and do `more`; "" when there is none to be had."""
+        """A token that allows reading below `path`, and `more`; "" when there is none."""
         headers = {"Content-Type": "application/macaroon-request"}
         body = f'{{"caveats": ["activity:{",".join(("DOWNLOAD", "LIST", *more))}"]}}'.encode()
         asked = self.cluster.request("POST", f"{self.https}{path}", body=body, headers=headers)
@@ -87,7 +89,7 @@ class Bench:
         return found[1] if found else ""
 
     def run(self, *argv: str, stdin: str = "", home: Path | None = None) -> tuple[bool, str]:
-        """Whether a command ended well, and all it said. Raises: NotInstalled."""
+        """Whether a command ended well, and all its output. Raises: NotInstalled."""
         if not shutil.which(argv[0]):
             raise NotInstalled(argv[0])
         environment = {
@@ -108,14 +110,14 @@ class Bench:
         return self.cluster.request("HEAD", f"{self.https}{path}").status == 404
 
     def fetched(self) -> bool:
-        """Whether the file that a client has just written has the bytes; it is removed."""
+        """Whether the file that a client has just written has the bytes; then remove it."""
         good = self.got.exists() and self.got.read_bytes() == self.data
         self.got.unlink(missing_ok=True)
         return good
 
 
 class NotInstalled(Exception):
-    """The program of a step."""
+    """The program of a step is not installed."""
 
 
 Step = tuple[str, Callable[[], bool]]
@@ -165,7 +167,6 @@ def wget(bench: Bench) -> list[Step]:
 
 
 def part(bench: Bench) -> bool:
-    """A download that broke off."""
     bench.got.write_bytes(bench.data[:1_000_000])
     return True
 
@@ -514,7 +515,7 @@ def third_party(bench: Bench) -> list[Step]:
         return told(bench, *base, *argv, url, check=well)
 
     def gfaled(source: str, target: str, mode: str, *options: str) -> bool:
-        """Whether gfal2 has had a file copied, and the copy has the bytes."""
+        """Whether gfal2 has copied a file, and the copy has the bytes."""
         davs = (each.replace("https:", "davs:") for each in (source, target))
         good = told(bench, "gfal-copy", "--copy-mode", mode, *options, *davs)
         got = ("curl", "-sSf", "--capath", str(bench.cluster.ca_dir), "--cert", bench.proxy, "--key", bench.proxy)
@@ -575,7 +576,7 @@ def third_party(bench: Bench) -> list[Step]:
 def by_copy(
     bench: Bench, name: str, copied: Callable[[tuple[str, ...], str], bool], options: tuple[str, ...]
 ) -> list[Step]:
-    """COPY from and to a server of others."""
+    """COPY from and to a foreign server."""
     at, store = bench.far[name]
 
     def pulled() -> bool:
@@ -679,7 +680,7 @@ def attempted(act: Callable[[], bool]) -> bool:
 
 
 def ca_file(bench: Bench) -> Path:
-    """The CA as one file, for clients that know no directory of them."""
+    """The CA as one file, for clients that accept no directory of them."""
     path = bench.scratch / "ca.pem"
     path.write_bytes(b"".join(each.read_bytes() for each in sorted(bench.cluster.ca_dir.glob("*.0"))))
     return path

@@ -1,4 +1,4 @@
-"""A real cluster of three Shepherds for clients we did not write."""
+"""A real cluster of three Shepherds for foreign clients."""
 
 from collections.abc import Iterator
 

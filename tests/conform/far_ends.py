@@ -1,4 +1,4 @@
-"""Servers of others on loopback, for third-party copies. Each has one file, `f`, and takes more.
+"""Foreign servers on loopback, for third-party copies. Each has one file, `f`, and accepts more.
 
 XRootD is open to the user's certificate alone, and its files have checksums. nginx and Apache are open to all: both
 refuse proxies. nginx answers a token's absence with 401 below `/closed`, and redirects from `/far` to itself over TLS
@@ -81,7 +81,7 @@ MODULES = "/usr/lib/apache2/modules"
 
 @contextmanager
 def far_ends(scratch: Path, cluster: Cluster, data: bytes) -> Iterator[dict[str, tuple[str, Path]]]:
-    """Those that are installed: URL and directory of files of each, by its program."""
+    """The installed ones: URL and directory of files of each, by its program."""
     kinds: dict[str, tuple[int, str, Callable[[Path], list[str]]]] = {
         "xrootd": (
             XROOTD,
@@ -107,7 +107,7 @@ def far_ends(scratch: Path, cluster: Cluster, data: bytes) -> Iterator[dict[str,
 
 
 def _lay_out(root: Path, cluster: Cluster, data: bytes) -> None:
-    """All that any of them needs, as the user they run as has to find it."""
+    """Write the files that any of them needs, readable for their user."""
     certs = cluster.root / "certs"
     for name in ("store", "admin"):
         (root / name).mkdir(parents=True)

@@ -1,7 +1,8 @@
-"""Programs and suites of others on a mount of a real cluster, some while its nodes die. `make mounted` runs them.
+"""Foreign programs and suites on a mount of a real cluster, some while its nodes die. `make mounted` runs them, as
+root.
 
-Each proof is one function: it raises, or tells what it saw. What is not installed is skipped and told. Checkouts of
-suites are named by the environment: PJDFSTEST (its directory, built), FSX (the binary: as in xfstests). As root.
+Each proof is one function: it raises, or returns its result. One whose program is not installed is skipped and
+reported. The environment names checkouts of suites: PJDFSTEST (its directory, built), FSX (the binary: as in xfstests).
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from tests.cluster.mounts import Mount
 from tests.support.polling import poll
 
 KNOWN = {"rename/24": {4, 5, 8, 9}, "ftruncate/00": {19}, "truncate/00": {19}, "rename/00": {96}}
-"""Checks of pjdfstest that fail, or may: link counts of directories are not kept, and the change time of an empty file
-that was made among many moves once (docs/operate/mount.md)."""
+"""Checks of pjdfstest that fail, or may. Link counts of directories are not kept; the change time of an empty file that
+was made among many moves was wrong once (docs/operate/mount.md)."""
 FREEZE_S, BETWEEN_S = 5.0, 20.0
 PROJECT = Path(__file__).parents[2]
 
 
 class Skipped(Exception):
-    """What a proof needs is not here."""
+    """A program or suite of a proof is missing."""
 
 
 @dataclass
 class Desk:
-    """Two mounts of one collection of a cluster, and a local directory. `minutes`: for what runs for a time; `calm`:
-    no node dies meanwhile."""
+    """Two mounts of one collection of a cluster, and a local directory. `minutes`: of the proofs that run for a time.
+    `calm`: no node dies meanwhile."""
 
     cluster: Cluster
     one: Mount
@@ -58,13 +59,12 @@ class Desk:
     faults: list[str] = field(default_factory=list)
 
     def new(self, name: str) -> Path:
-        """A directory on the mount."""
         path = self.one.path / name
         path.mkdir()
         return path
 
     def run(self, *argv: str | Path, cwd: Path | None = None, timeout: float = 1800.0) -> str:
-        """What a command says. Raises: AssertionError when it fails."""
+        """Run a command; returns its output. Raises: AssertionError when it fails, Skipped."""
         words = [str(word) for word in argv]
         if shutil.which(words[0]) is None:
             raise Skipped(f"no {words[0]}")
@@ -103,7 +103,7 @@ class Desk:
 
 
 def pjdfstest(desk: Desk) -> str:
-    """The POSIX test suite: all but what is written down."""
+    """The POSIX test suite: all checks but those in `KNOWN`."""
     suite = Path(os.environ.get("PJDFSTEST", "/nowhere"))
     if not (suite / "pjdfstest").exists():
         raise Skipped("PJDFSTEST names no built checkout of pjdfstest")
@@ -156,7 +156,7 @@ def bonnie(desk: Desk) -> str:
 
 
 def dbench(desk: Desk) -> str:
-    """dbench: what a file server's clients do."""
+    """dbench: the load of a file server's clients."""
     load = next((p for p in map(Path, ("/usr/share/dbench/client.txt",)) if p.exists()), None)
     if load is None:
         raise Skipped("no client.txt of dbench")
@@ -281,7 +281,7 @@ def lock(path: Path) -> Callable[[], None]:
 
 
 def unmounting(desk: Desk) -> str:
-    """Writers at work while it is unmounted: what was closed without an error is there, by a new mount."""
+    """Writers at work while it is unmounted: a new mount has everything closed without an error."""
     mount = Mount(desk.cluster, desk.one.place, desk.scratch / "third", desk.scratch / "third-cache").start()
     top, closed, over = mount.path / "unmounted", list[str](), threading.Event()
     top.mkdir()
@@ -313,7 +313,7 @@ def unmounting(desk: Desk) -> str:
 
 
 def killing(desk: Desk) -> str:
-    """`kill -9` of the mount under writers, again and again: what was closed or synced is there."""
+    """`kill -9` of the mount under writers, over and over: everything closed or synced is there."""
     mount = Mount(desk.cluster, desk.one.place, desk.scratch / "fourth", desk.scratch / "fourth-cache")
     kept, rounds = dict[str, bytes](), 4
     for turn in range(rounds):
@@ -340,7 +340,7 @@ def killing(desk: Desk) -> str:
 
 
 def leaks(desk: Desk) -> str:
-    """Much opened, written, read, renamed and removed: descriptors and memory stay."""
+    """Many files opened, written, read, renamed and removed: descriptors and memory stay the same."""
     top, process = desk.new("leaks"), desk.one.process
     assert process is not None
     seen = list[tuple[int, int]]()
@@ -358,7 +358,7 @@ def leaks(desk: Desk) -> str:
 
 
 def used(pid: int) -> tuple[int, int]:
-    """Open files, and resident memory in KiB, of the mount that a command has become."""
+    """Open files, and resident memory in KiB, of a command's mount process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return len(os.listdir(f"/proc/{pid}/fd")), int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 

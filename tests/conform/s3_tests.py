@@ -1,6 +1,8 @@
-"""The suite of ceph/s3-tests against a cluster of our own: what has passed once must pass again (`make conform-s3`).
+"""The suite of ceph/s3-tests against a cluster of our own: a test that has passed once must pass again (`make
+conform-s3`).
 
     S3_TESTS=<checkout> make conform-s3             # the tests of the gate, tests/conform/s3_tests.txt
+
     S3_TESTS=<checkout> make conform-s3 ARGS=--all  # everything this door is about; new passes are added to the gate
 
 The suite needs `munch`, `isodate`, `httplib2` and `pytz` beside what tests install: `S3_TESTS_PYTHON` names a Python
@@ -45,7 +47,7 @@ OTHERS = [
     "storage_class",
     "user_policy",
 ]
-"""Marks of tests of what this door does not offer."""
+"""Marks of tests for features that this door does not offer."""
 WORDS = [
     "sse",
     "kms",
@@ -115,7 +117,7 @@ def _settings(cluster: Cluster, scratch: Path) -> Path:
 
 
 def _told(cluster: Cluster, who: str, *words: str) -> bytes:
-    """What the command answers somebody."""
+    """The command's output for a user."""
     command = [str(Path(sys.executable).parent / "chelonia"), "--cluster", str(cluster.root / "cluster.json")]
     return subprocess.run([*command, "--as", who, *words], capture_output=True, check=True).stdout
 

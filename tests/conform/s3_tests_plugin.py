@@ -1,6 +1,6 @@
-"""For pytest in ceph/s3-tests: its users clean up what is theirs.
+"""For pytest in ceph/s3-tests: its users remove only their own buckets.
 
-Here a user is also told of buckets that he may only read, which the suite would remove.
+Here a listing also shows a user the buckets that he may only read, which the suite would try to remove.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Zeep, a SOAP client we did not write, loads each service's WSDL from a real daemon and drives every operation.
+"""Zeep, a foreign SOAP client, loads each service's WSDL from a real daemon and drives every operation.
 
-Messages are built and read by zeep over mutual TLS alone. Arguments come as the ports' own types and answers go back to
-them, and every text of an answer must be found again in what zeep understood of it.
+Zeep alone builds and reads messages, over mutual TLS. Arguments are the ports' own types and answers are converted back
+to them; every text of an answer must be found again in zeep's result.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Foreign:
         self.client = ZEEP.Client(f"{cluster.url(door)}?wsdl", transport=transport)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call an operation by its port method; what zeep read of the answer, as the port's own type."""
+        """Call an operation by its port method; returns zeep's answer, as the port's own type."""
         operation = self.service.by_method[method]
         theirs = self.client.service._binding._operations[operation.name]
         meant = theirs.input.body.parse(first(soap.encode_request(self.service, method, args)), self.types)
@@ -80,19 +80,19 @@ class Foreign:
 
 
 def first(message: bytes) -> Any:
-    """What stands in a message's Body."""
+    """The first element of a message's Body."""
     return etree.fromstring(message).find(f"{{{soap.ENVELOPE}}}Body")[0]
 
 
 def leaves(node: Any) -> list[str]:
-    """Every text a message says."""
+    """Every text in a message."""
     words = {"true": "1", "false": "0"}
     texts = [part.text for part in node.iter() if not len(part) and part.text]
     return [words.get(text, text) for text in texts]
 
 
 def scalars(value: Any) -> list[str]:
-    """Every text zeep has understood."""
+    """Every text in zeep's result."""
     match value:
         case dict():
             return [text for part in value.values() for text in scalars(part)]
@@ -112,7 +112,7 @@ Driver = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def driven() -> set[tuple[str, str]]:
-    """Which operations were driven: (service, operation)."""
+    """The operations driven: (service, operation)."""
     return set()
 
 
@@ -135,8 +135,8 @@ def drive(cluster: Cluster, driven: set[tuple[str, str]]) -> Iterator[Driver]:
 
 @pytest.fixture(scope="module")
 def user(drive: Driver) -> Driver:
-    """Drive the Bartender as the user, again while a busy machine has Shepherds miss their lease; one outcome of one
-    request."""
+    """Drive the Bartender as the user, repeated while a busy machine makes Shepherds miss their lease; one outcome of
+    one request."""
 
     def act(method: str, request: Any, *more: Any) -> Any:
         def answered() -> Any:
@@ -176,7 +176,6 @@ def test_bartender_names(user: Driver, drive: Driver) -> None:
 
 
 def put(user: Driver, cluster: Cluster, name: str, copies: int) -> None:
-    """Store a file."""
     metadata = (
         Triple("states", "size", str(len(DATA))),
         Triple("states", "checksum", MD5),
@@ -218,7 +217,7 @@ def test_bartender_add_replica(user: Driver, drive: Driver, cluster: Cluster) ->
     holders = [cluster.named(t.property) for t in metadata if t.section == "locations"]
 
     def further() -> Any:
-        """A TURL elsewhere; a Shepherd that stalled under load may hold a surplus copy for a while."""
+        """A TURL on another Shepherd; one that stalled under load may hold a surplus copy for a while."""
         [more] = drive("bartender", holders[0], "add_replica", (bartender.AddReplicaRequest("7", guid),), ("http",))
         return more if more.status != "no suitable shepherd found" else None
 
@@ -311,7 +310,7 @@ def test_shepherd(drive: Driver, user: Driver, cluster: Cluster) -> None:
 
 
 def newest(cluster: Cluster) -> Position:
-    """Where the metadata stands, as any answer of the A-Hash tells beside itself."""
+    """The position of the metadata, which every answer of the A-Hash states."""
     foreign = Foreign(cluster, "ahash", "service")
     try:
         with foreign.client.settings(raw_response=True):
@@ -324,7 +323,7 @@ def newest(cluster: Cluster) -> Position:
 def test_shepherd_erases_only_on_authority(drive: Driver, user: Driver, cluster: Cluster) -> None:
     cluster.expect_log("erasure refused")
     cluster.expect_log("is lost, no verified copy is left: file /zeep")
-    cluster.expect_log("replica missing")  # erased on order of a Librarian that did not tell the namespace
+    cluster.expect_log("replica missing")  # a Librarian ordered an erasure without the namespace
     door, held = stored(user, cluster, "/zeep-erase")
     here = newest(cluster)
     for bad in (None, replace(here, cluster="another"), replace(here, generation=0)):
@@ -367,6 +366,6 @@ def test_zeep_alone_without_any_help_of_ours(cluster: Cluster) -> None:
 
 
 def test_every_operation_of_every_service_was_driven(driven: set[tuple[str, str]]) -> None:
-    """Runs last in this file: the operations of the tables that no test above has driven."""
+    """Runs last in this file: no test above may have left out an operation of the tables."""
     every = {(service.name, operation.name) for service in SERVICES.values() for operation in service.operations}
     assert not every - driven
