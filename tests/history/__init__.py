@@ -1,1 +1,1 @@
-"""Histories of concurrent clients of an A-Hash, and what must hold of them: see docs/design/010-histories.md."""
+"""Histories of concurrent clients of an A-Hash, and the promises they must keep: see docs/design/010-histories.md."""

@@ -1,7 +1,7 @@
 """An A-Hash in memory on virtual time, with crashes and lost answers, and ways of breaking its promises.
 
-Unbroken, it is the production service over the memory twin. Each way of breaking it is a mistake that somebody could
-make: to answer before the commit is durable, to serve reads from a cache, to forget request keys.
+Unbroken, it is the production service over the memory twin. Each way of breaking it is a plausible mistake: answers
+before the commit is durable, reads from a cache, forgotten request keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DOWN_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """What is wrong with the A-Hash.
+    """Mistakes of the A-Hash.
 
     Args:
         behind: so many commits are answered before they are durable.
@@ -81,13 +81,13 @@ class WriteBehindStore:
                 self._durable.commit(*self._waiting.popleft())
 
     def crash(self) -> MemoryStore:
-        """Refuse everything from now on; returns what was durable."""
+        """Refuse everything from now on; returns the durable store."""
         self._seen.close()
         return self._durable.reopened()
 
 
 class FragileAHash:
-    """An A-Hash whose process can crash: calls under way are cut off, and it comes back with what was durable."""
+    """An A-Hash whose process can crash: calls under way break off, and it comes back with its durable data."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self._mistakes = mistakes
@@ -97,13 +97,12 @@ class FragileAHash:
         self._numbers = itertools.count()
 
     async def start(self) -> None:
-        """Serve what the store holds."""
         settings = AHashSettings(cluster="broken")
         self._service = AHashService(self._store, InlineExecutor(), VirtualClock(), settings)
         await self._service.start()
 
     async def crash(self) -> None:
-        """Die in the middle of everything."""
+        """Kill it in the midst of its calls."""
         service, self._service = self._service, None
         assert service is not None
         for task in list(self._under_way.values()):
@@ -113,18 +112,15 @@ class FragileAHash:
         self._store = WriteBehindStore(self._mistakes.behind, durable)
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ports.ahash.AHash`."""
         return await self._run(self._serving().get(_librarian(call), ids, needed))
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ports.ahash.AHash`."""
         own = RequestKey("") if self._mistakes.forgets_keys else key
         return await self._run(self._serving().transact(_librarian(call), own, elements, memo))
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ports.ahash.AHash`."""
         return await self._run(self._serving().recall(_librarian(call), key))
 
     def _serving(self) -> AHashService:
@@ -154,19 +150,16 @@ class Line:
         self._lost = lost
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.get(call, ids, needed))
 
     async def transact(
         self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
     ) -> TransactOutcome:
-        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.transact(call, key, elements, memo))
 
     async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        """See `core.ports.ahash.AHash`."""
         await self._delay()
         return await self._back(await self._port.recall(call, key))
 
@@ -181,7 +174,7 @@ class Line:
 
 
 class CachingPort:
-    """A port that gives the answer to a read again, so many times, whatever has been written meanwhile."""
+    """A port that repeats the answer to a read so many times, whatever has been written meanwhile."""
 
     def __init__(self, port: Registers, times: int) -> None:
         self._port = port
@@ -191,7 +184,6 @@ class CachingPort:
         self.recall = port.recall
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        """See `core.ports.ahash.AHash`; for single objects."""
         [asked] = ids
         left, answer = self._kept.get(asked, (0, ()))
         if left == 0:

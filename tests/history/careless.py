@@ -1,7 +1,7 @@
 """`cheloniad` with a mistake, named by CARELESS: for tests whether checks on real replicas would notice it.
 
-`early`: a replica answers before the group has what it tells. `behind`: one answers reads from its copy, whatever its
-caller has seen.
+`early`: a replica answers before the group has the change. `behind`: one answers reads from its copy, whatever position
+its caller has seen.
 """
 
 import os
@@ -15,16 +15,16 @@ from chelonia.hosting import cheloniad
 
 
 async def answer_early(durability: TermDurability, position: Position) -> None:
-    """In the place of waiting until the watermark has passed `position`."""
+    """Return at once, in the place of waiting until the watermark has passed `position`."""
     durability._horizon.saw(position)
 
 
 async def answer_from_behind(ahash: ReplicatedAHash, *_: Any) -> None:
-    """In the place of waiting until the copy holds what the caller has seen."""
+    """Return at once, in the place of waiting until the copy has the caller's position."""
 
 
 def main() -> None:
-    """Make the mistake, and be a daemon."""
+    """Make the mistake, and run the daemon."""
     match os.environ["CARELESS"]:
         case "early":
             TermDurability.wait = answer_early  # type: ignore[method-assign]

@@ -1,6 +1,6 @@
-"""The checker, built once per run, and a cluster to torment.
+"""The checker, built once per run, and a cluster for faults.
 
-A machine without Go skips what needs the checker, and says so at the end of the run, also under CI.
+A machine without Go skips tests that need the checker, and says so at the end of the run, also under CI.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,8 @@ def tormented(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 
 @pytest.fixture(scope="session")
 def checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checker as a program.
-
-    Nothing we ship is written in Go, so a plain machine has none and is not asked to. One that has it must be able to
-    fetch the module under CI.
-    """
+    """The checker as a program. No shipped part needs Go, so a plain machine may lack it. With it, under CI, the module
+    must be available."""
     if reason := capabilities.missing("command:go"):
         pytest.skip(f"{capabilities.MISSING_PREFIX} command:go: {reason}; not needed by CI")
     try:

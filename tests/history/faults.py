@@ -1,7 +1,7 @@
-"""What is done to real A-Hash processes while a history is recorded: killed, frozen, frozen and then killed, and killed
-with their disks lost while another one is frozen, so that those left hold nothing, or less than was acknowledged.
+"""Faults of real A-Hash processes while a history is recorded: killed, frozen, or frozen and then killed.
 
-Every instance that cluster.json names may be hit. What was done, and from when to when, goes into the history.
+Another is a kill with loss of the disk while a second process is frozen: the rest hold nothing, or less than was
+acknowledged. Every instance in cluster.json may be hit. The faults and their times go into the history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESTART_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a tormentor sees of the clients: whether they still work, and how many answers they have had."""
+    """A tormentor's view of the clients: whether they still work, and how many answers they have had."""
 
     go_on: Callable[[], bool]
     answers: Callable[[], int]
@@ -36,7 +36,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Torment:
-    """Hits the A-Hash of one cluster; `done` is what it did.
+    """Hits the A-Hash of one cluster; `done` has its faults.
 
     Args:
         every_s: how long it is left in peace between two faults.
@@ -50,7 +50,7 @@ class Torment:
     done: list[Fault] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Hit in turn, each time until clients are answered again, in each way at least once; ends with a whole
+        """Hit in turn, each time until clients get answers again, in each way at least once; ends with a whole
         A-Hash."""
         chance = random.Random(self.seed)
         acts = (self._kill, self._freeze, self._freeze_and_kill, self._lose_disk)
@@ -84,7 +84,7 @@ class Torment:
         return "froze and killed"
 
     async def _lose_disk(self, victim: int, duration_s: float) -> str:
-        """Another one is frozen meanwhile: of three, only one that is awake holds anything, and it may be behind."""
+        """Freeze another one meanwhile: of three, only one awake holds any data, and it may be behind."""
         directory = self._directory(victim)
         with self._frozen((victim + 1) % len(self._instances())):
             with self._frozen(victim):

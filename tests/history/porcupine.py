@@ -1,7 +1,7 @@
 """Builds and runs the checker of `checker/`, a small Go program around the module porcupine.
 
-Go is not needed for anything else here, so a machine may lack it. Its module is fetched by the go command as that is
-set up; what cannot be had is told apart from a program that does not compile.
+Only the checker needs Go, so a machine may lack it. The go command fetches its module as configured. `Missing` is
+another error than a program that does not compile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CURE: Final = "install Go 1.19 or newer (Debian: golang-go), and let it fetch mo
 
 
 class Missing(Exception):
-    """What the checker is made of cannot be had on this machine."""
+    """Go or the checker's module cannot be had on this machine."""
 
 
 class Judgement(enum.IntEnum):
@@ -33,7 +33,7 @@ class Judgement(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checker said, as a code and in words."""
+    """The checker's result, as a code and in words."""
 
     judgement: Judgement
     words: str
@@ -55,7 +55,7 @@ def build(directory: Path) -> Path:
 
 
 def check(program: Path, history: Path, drawing: Path | None = None) -> Verdict:
-    """Judge a history; `drawing`: where to draw what is not linearizable."""
+    """Check a history; `drawing`: where to draw one that is not linearizable."""
     options = ["-html", str(drawing)] if drawing is not None else []
     done = subprocess.run([str(program), *options, str(history)], capture_output=True, text=True, check=False)
     words = (done.stdout + done.stderr).strip()

@@ -1,11 +1,12 @@
-"""Concurrent clients of an A-Hash that note what they asked, when, and what they were told.
+"""Concurrent clients of an A-Hash that record their requests, the times, and the answers.
 
 Each client does one thing at a time: a read, a write, or a conditional change of one of a few keys. It behaves as a
-real client does: a call that fails is made again, elsewhere if there is an elsewhere, with the same request key; after
-a while it gives up, and then the outcome is unknown. At the end the store is asked by request key what became of those.
+real client. It repeats a failed call with the same request key, elsewhere if it can. After a while it gives up, and
+then the outcome is unknown; at the end it queries the store for those outcomes by request key.
 
-What is noted is never more than is known. An answered "unmet" after a try without an answer is noted as unknown: that
-try may still be on its way. A read that fails is left out: it changed nothing.
+A record never claims more than is known. An "unmet" answer after a try without an answer counts as unknown: that try
+may still be under way. A read that fails is left out: it changed nothing.
+
 Keys are used for a bounded number of operations and then replaced by fresh ones, which bounds the check's work.
 """
 
@@ -40,7 +41,7 @@ SHARES: Final = {
 LOOK_FIRST_SHARE: Final = 0.7
 """How often a client reads a key just before it changes it on condition."""
 GUESSED_SHARE: Final = 0.1
-"""How often it bases such a change on something else than what it saw last."""
+"""How often it bases such a change on another value than the last one it saw."""
 
 
 class Registers(Protocol):
@@ -57,10 +58,8 @@ class Registers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Ways to one A-Hash, one per instance; each makes one attempt per call, since attempts are counted here.
-
-    `local`: ways whose reads promise no more than a session's order; clients then use both kinds of reads in turn.
-    """
+    """Ways to one A-Hash, one per instance; each makes one attempt per call, since this module counts them. `local`:
+    ways whose reads promise no more than a session's order; clients then use both kinds of reads in turn."""
 
     strong: Sequence[Registers]
     local: Sequence[Registers] = ()
@@ -68,7 +67,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the clients do.
+    """The clients' behaviour.
 
     Args:
         run: part of every key and request key, so that runs do not meet.
@@ -113,14 +112,14 @@ class _Client:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change about to be made: everything of its record that is known beforehand."""
+    """A change about to be made: all of its record that is known beforehand."""
 
     asked: Operation
     elements: tuple[Element, ...]
 
 
 class Recorder:
-    """Runs the clients and keeps what they noted in `operations`."""
+    """Runs the clients and keeps their records in `operations`."""
 
     def __init__(self, ports: Ports, plan: Plan, times: Times) -> None:
         self._ports = ports
@@ -133,10 +132,8 @@ class Recorder:
         self.keys: list[str] = [key.name for key in self._keys]
 
     async def run(self, go_on: Callable[[], bool]) -> None:
-        """Let all clients work while `go_on()`, then find out what became of the operations without an answer.
-
-        Raises: what no client should meet, such as DENIED or BAD_REQUEST.
-        """
+        """Let all clients work while `go_on()`, then look up the outcomes of the operations without an answer. Raises:
+        errors that no client should meet, such as DENIED or BAD_REQUEST."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._plan.clients):
                 group.create_task(self._work(number, go_on))
@@ -144,11 +141,11 @@ class Recorder:
 
     @property
     def answers(self) -> int:
-        """How many operations have been answered so far."""
+        """How many operations have an answer so far."""
         return sum(operation.outcome is not Outcome.UNKNOWN for operation in self.operations)
 
     async def forget(self) -> None:
-        """Delete every key there was."""
+        """Delete every key that was used."""
         for name in self.keys:
             request = RequestKey(f"{self._plan.run}-delete-{name.rpartition(':')[2]}")
             delete = (Element(ObjectId(name), ChangeType.DELETE),)
@@ -243,7 +240,7 @@ class Recorder:
             return
 
     async def _again(self, client: _Client, error: CheloniaError) -> str:
-        """Go on to the next instance after a pause; returns the error's name. Raises: what no retry can cure."""
+        """Go on to the next instance after a pause; returns the error's name. Raises: errors that no retry can cure."""
         if not error.meaning.retryable:
             raise error
         client.current += 1
@@ -253,7 +250,7 @@ class Recorder:
     # --- the end ---
 
     async def _settle(self) -> None:
-        """Ask for the outcome of what was never answered. Not found means nothing: it may still be on its way."""
+        """Query the outcomes of operations without an answer. Not found means nothing: one may still be under way."""
         for index, operation in enumerate(self.operations):
             if operation.outcome is not Outcome.UNKNOWN:
                 continue
@@ -263,7 +260,7 @@ class Recorder:
                 self.operations[index] = _answered(operation, answer, self._times.now_ns())
 
     async def _patiently(self, ask: Callable[[Registers], Awaitable[T]]) -> T:
-        """Make a call at any instance, again and again for the longest patience there is."""
+        """Make a call at any instance, over and over for the longest patience."""
         client = _Client(-1, random.Random(0), max(self._plan.patience_ms))
         give_up = self._times.clock.monotonic_ms() + client.patience_ms
         while True:

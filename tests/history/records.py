@@ -19,14 +19,14 @@ VERSION: Final = 1
 
 
 class Model(enum.Enum):
-    """What is done to a key: read and written, or also changed on condition."""
+    """A key's operations: reads and writes, or conditional changes too."""
 
     REGISTER = "register"
     CAS = "cas"
 
 
 class Op(enum.Enum):
-    """What a client asked for. `CAS`: write `value` if the key holds `expected`."""
+    """A client's operation. `CAS`: write `value` if the key holds `expected`."""
 
     READ = "read"
     WRITE = "write"
@@ -34,14 +34,14 @@ class Op(enum.Enum):
 
 
 class Level(enum.Enum):
-    """What a read promises: the newest state, or only never to go back behind what this client has seen."""
+    """The promise of a read: the newest state, or only never to go back behind this client's position."""
 
     STRONG = "strong"
     LOCAL = "local"
 
 
 class Outcome(enum.Enum):
-    """What a client was told. `UNKNOWN`: nothing for certain; it may happen at any time after the call, or never."""
+    """The answer to a client. `UNKNOWN`: nothing is certain; it may happen at any time after the call, or never."""
 
     OK = "ok"
     UNMET = "unmet"
@@ -54,10 +54,10 @@ class Operation:
 
     Args:
         client: its number; one client does one thing at a time.
-        call, back: when it was asked and when answered; `back` None while the outcome is unknown.
-        value: what was written, or found by a read; no value is written twice to a key.
-        position: where in the store's history the answer stands, when it says so.
-        object_version: the hidden version of the object, when the answer says so.
+        call, back: times of the request and the answer; `back` None while the outcome is unknown.
+        value: the value written, or found by a read; no value is written twice to a key.
+        position: the answer's position in the store's history, when it has one.
+        object_version: the hidden version of the object, when the answer has it.
         tries: how often it was sent, each time with the same request key `request`.
         cause: why it had to be sent again, or is unknown.
     """
@@ -81,7 +81,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that was done to the servers, and from when to when."""
+    """A fault of the servers, and its time from and to."""
 
     what: str
     begin: int
@@ -90,14 +90,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was recorded."""
+    """The record of a run."""
 
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...] = ()
 
 
 def write(path: Path, history: History) -> None:
-    """Write a history whole."""
     rows = [(o.call, _of_operation(o)) for o in history.operations] + [(f.begin, _of_fault(f)) for f in history.faults]
     rows.sort(key=lambda row: row[0])
     lines = [{"type": "history", "version": VERSION}, *(row for _, row in rows)]
@@ -105,7 +104,7 @@ def write(path: Path, history: History) -> None:
 
 
 def read(path: Path) -> History:
-    """Read a history. Raises: ValueError, KeyError for what is none."""
+    """Read a history. Raises: ValueError, KeyError for malformed ones."""
     head, *rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if head != {"type": "history", "version": VERSION}:
         raise ValueError(f"{path} is no history of version {VERSION}: {head}")

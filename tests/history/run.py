@@ -46,12 +46,12 @@ ENOUGH_ANSWERED = 200
 """Below so many answered operations a history proves nothing."""
 
 Faults = Callable[[Watch, list[Fault]], Coroutine[Any, Any, None]]
-"""Does its worst while the clients go on, and appends what it did."""
+"""Causes faults while the clients go on, and appends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an A-Hash answers, as whom to speak to it, and what is done to it meanwhile."""
+    """An A-Hash's addresses, the identity for it, and its faults."""
 
     urls: tuple[str, ...]
     tls: TlsSettings
@@ -59,7 +59,7 @@ class Target:
 
 
 def target_of(cluster: Cluster, *, seed: int, every_s: float = 2.0) -> Target:
-    """A running cluster of ours, tormented, as its second Librarian."""
+    """A running cluster of ours under faults, as its second Librarian."""
     files = cluster.files("service")
 
     async def torment(watch: Watch, done: list[Fault]) -> None:
@@ -90,7 +90,7 @@ async def record(target: Target, plan: Plan, seconds: float, *, clean: bool = Fa
 
 @contextlib.asynccontextmanager
 async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
-    """One port per instance. Calls are never repeated below the recorder, and wait only so long for an answer."""
+    """One port per instance. Only the recorder repeats calls, and each waits only so long for an answer."""
     link = open_link(TlsStore(target.tls, SystemClock().now_ms), ClientLimits(connect_ms=CONNECT_MS))
     async with link.client:
         patience = RetryLimits(retry_ms=0, read_ms=READ_MS)
@@ -99,7 +99,7 @@ async def ports_of(target: Target, plan: Plan) -> AsyncIterator[Ports]:
 
 
 class Strong:
-    """A way to an A-Hash whose reads are strong. Of replicas only these are linearizable."""
+    """A way to an A-Hash whose reads are strong. Only these are linearizable."""
 
     def __init__(self, way: AHash) -> None:
         self._way = way
@@ -115,7 +115,6 @@ class Strong:
 
 
 def summary(history: History) -> list[str]:
-    """What was recorded, in words."""
     operations = history.operations
     span = max(o.back or o.call for o in operations) - min(o.call for o in operations)
     outcomes = Counter(f"{o.op.value} {o.outcome.value}" for o in operations)
@@ -163,7 +162,6 @@ def judge(program: Path, path: Path, *, faults: bool) -> tuple[int, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Record, check, report."""
     options = _parser().parse_args(argv)
     if options.url and not (options.cert and options.key and options.ca_dir):
         print("--url needs --cert, --key and --ca-dir of somebody who may change the A-Hash", file=sys.stderr)
@@ -224,7 +222,7 @@ async def _recorded(options: argparse.Namespace) -> History:
 
 
 def _commands(commands: Sequence[str], every_s: float) -> Faults:
-    """Run these commands in turn; each ends what it began."""
+    """Run these commands in turn; each undoes its own fault."""
 
     async def faults(watch: Watch, done: list[Fault]) -> None:
         for command in itertools.cycle(commands):

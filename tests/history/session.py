@@ -1,11 +1,10 @@
-"""Checks what each client was promised whatever instance it reads at: its own writes, and never backwards.
+"""Checks each client's promises at any instance: it reads its own writes, and never goes backwards.
 
-This holds of every read, local or strong; of local reads nothing more is promised. A client's token is the newest
-position it knows of: of its own acknowledged changes, of answers that name theirs, and of the values it has read, each
-of which stands no earlier than the change that wrote it. A read then must not return a value that an acknowledged
-change had replaced at or before the token. Answers that name no position are so still held to the positions of writes.
-
-Several changes may share a position (one commit holds many): between those no order is claimed.
+This holds of every read, local or strong; local reads promise nothing more. A client's token is the newest position it
+knows. Positions come from its own acknowledged changes, from answers that state theirs, and from the values it has
+read. A value's position is that of the change that wrote it, or later. A read must not return a value that an
+acknowledged change had replaced at or before the token. Answers without a position are so still held to the positions
+of writes. Several changes may share a position (one commit holds many): between those no order is claimed.
 """
 
 from __future__ import annotations
@@ -25,20 +24,19 @@ END: At = (1 << 62, 0)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: which operation, and what is wrong with it."""
+    """A broken promise: the operation, and its fault."""
 
     operation: Operation
     what: str
 
     def __str__(self) -> str:
-        """One line."""
         o = self.operation
         return f"client {o.client}, {o.op.value} of {o.key} at {o.call} -> {o.value!r}: {self.what}"
 
 
 @dataclass(slots=True)
 class _KeyHistory:
-    """What is known of one key: for each value the first and last position at which it can have been written."""
+    """The facts about one key: for each value the first and last position at which it can have been written."""
 
     first: dict[str | None, At] = field(default_factory=lambda: {None: START})
     last: dict[str | None, At] = field(default_factory=lambda: {None: START})
@@ -52,7 +50,7 @@ class _KeyHistory:
 
 
 def check(history: History) -> list[Violation]:
-    """Return every broken promise, in the order of clients and of what they did."""
+    """Return every broken promise, in the order of clients and of their operations."""
     keys = _gather(history.operations)
     found: list[Violation] = []
     found += _one_cluster(history.operations)
@@ -81,7 +79,7 @@ def _gather(operations: Iterable[Operation]) -> dict[str, _KeyHistory]:
             key.first[operation.value], key.last[operation.value] = START, END
     for key in keys.values():
         key.acknowledged.sort()
-    for operation in reads:  # who reads a value at a position says that it was written by then
+    for operation in reads:  # a read of a value at a position proves that it was written by then
         key, at = keys[operation.key], _at(operation)
         if at is not None and operation.value in key.last and key.first[operation.value] <= at:
             key.last[operation.value] = min(key.last[operation.value], at)
@@ -106,7 +104,7 @@ class _Session:
         self._coming: list[tuple[int, At]] = []
 
     def check(self, operations: Iterable[Operation]) -> list[Violation]:
-        """Return what is wrong with these operations, which are one client's, in order."""
+        """Return the faults of these operations, which are one client's, in order."""
         found = []
         for operation in operations:
             self._learn(operation.call)
@@ -116,7 +114,7 @@ class _Session:
         return found
 
     def _learn(self, now: int) -> None:
-        """Take in what had been answered by `now`: of a change given up, its client learns only much later."""
+        """Take in the answers up to `now`: the client learns of an abandoned change only much later."""
         self._token = max([self._token, *(at for back, at in self._coming if back <= now)])
         self._coming = [(back, at) for back, at in self._coming if back > now]
 

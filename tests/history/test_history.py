@@ -1,6 +1,6 @@
 """The checker accepts good histories and refuses bad ones; an A-Hash under faults gives good ones, a broken one bad.
 
-Hand-made histories stand in golden/: `good`, `bad` and `unusable`, each named for what it shows.
+Hand-made histories stand in golden/: `good`, `bad` and `unusable`, each with its point as its name.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_explained_and_drawn(checker: Path, tmp_path: Path)
 
 
 def test_shortening_unknown_operations_changes_no_verdict(checker: Path) -> None:
-    """Checked in Go, on random histories; `checker` stands for Go and its module."""
+    """The check runs in Go, on random histories; `checker` stands for Go and its module."""
     assert checker.exists()
     done = subprocess.run(["go", "test", "./..."], cwd=porcupine.SOURCE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -146,7 +146,7 @@ async def test_a_real_ahash_that_is_killed_frozen_and_loses_a_disk_passes(
 
 
 async def test_recorded_keys_are_deleted_where_they_would_stay(tormented: Cluster) -> None:
-    """Against an A-Hash that is not ours to fill, nothing is left behind."""
+    """Against a foreign A-Hash, nothing may be left behind."""
 
     async def no_faults(*_: object) -> None:
         return

@@ -1,6 +1,7 @@
-"""Three real replicas lose a master with what it alone had: the history is linearizable, and every session is kept.
+"""Three real replicas lose a master with data that it alone had: the history is linearizable, and every session is
+kept.
 
-The same with replicas that make a mistake, which has to be caught: a check that cannot fail proves nothing.
+Replicas with a mistake must be caught: a check that cannot fail proves nothing.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ from tests.support.ahash_daemons import AHashDaemons, Launch
 pytestmark = pytest.mark.slow
 
 PLAN = partial(Plan, clients=6, keys=6, patience_ms=(10_000,))
-"""Patient clients: each who gives up leaves an operation open, and many of those cannot be decided in time."""
+"""Patient clients: each that gives up leaves an operation open, and many of those cannot be decided in time."""
 ALONE_S = 0.25
-"""How long a master is left alone: less than its lease, in which it believes that it may answer."""
+"""How long a master is left alone: less than its lease, in which it may answer by its own clock."""
 
 LAG_S, LAGS = 0.25, 6
 """How long, and how often, a follower is frozen: less than a lease, so that it goes on answering from its copy."""
@@ -57,7 +58,7 @@ Strike = Callable[[AHashDaemons, Launch, list[Fault]], Awaitable[None]]
 
 
 async def leave_alone(group: AHashDaemons, how: Launch, done: list[Fault]) -> None:
-    """A master loses the others, and dies itself, until they have a master of their own."""
+    """Cut a master off from the others, then kill it, until they have a master of their own."""
     begin = time.monotonic_ns()
     master = await group.settled()
     others = [replica for replica in group.replicas if replica != master]
@@ -74,7 +75,7 @@ async def leave_alone(group: AHashDaemons, how: Launch, done: list[Fault]) -> No
 
 
 async def make_lag(group: AHashDaemons, how: Launch, done: list[Fault]) -> None:
-    """Followers freeze for a moment: awake, they have requests to answer and commits to apply."""
+    """Freeze followers for a moment: awake, they have requests to answer and commits to apply."""
     del how
     begin = time.monotonic_ns()
     master = await group.settled()
@@ -88,7 +89,7 @@ async def make_lag(group: AHashDaemons, how: Launch, done: list[Fault]) -> None:
 
 
 async def recorded(group: AHashDaemons, how: Launch, path: Path, strike: Strike, strikes: int) -> History:
-    """What clients see while this happens so many times, kept in `path` too."""
+    """Record clients during so many strikes, and keep the history in `path` too."""
 
     async def faults(watch: Watch, done: list[Fault]) -> None:
         for _ in range(strikes):
@@ -110,7 +111,7 @@ async def test_a_master_that_dies_with_what_it_alone_had_breaks_no_promise(check
 
 
 async def test_acknowledging_before_the_watermark_is_caught(checker: Path, tmp_path: Path) -> None:
-    """What a master acknowledged alone goes with it; on a busy machine it may have acknowledged nothing, so again."""
+    """A master's own acknowledgements go with it. On a busy machine it may have made none, so the test repeats."""
     async with group_of(tmp_path, "early") as (group, how):
         for turn in range(6):
             await recorded(group, how, tmp_path / f"{turn}.jsonl", leave_alone, 1)

@@ -1,4 +1,4 @@
-"""The session checker: own writes, never backwards, nothing from nowhere; and what it must not claim."""
+"""The session checker: own writes, never backwards, no unwritten values; and claims that it must not make."""
 
 import pytest
 
