@@ -1,5 +1,8 @@
-"""What administrators do while everything else goes on: drain Shepherds and no longer, announce absences, and pause,
-resume and slow down healing. At the end nothing of it lasts but what drains, which must come to be empty."""
+"""Acts of administrators beside everything else: drain Shepherds and undo it, announce absences, pause, resume and slow
+healing.
+
+At the end only drains last, and a draining Shepherd must become empty.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ ABSENCE_MS = 15_000
 _REQUEST = "admin"
 
 ACCEPT_MS = 60_000
-"""After so long what would be lost with a Shepherd is accepted."""
+"""After so long the losses that come with a Shepherd are accepted."""
 
 
 async def forget(world: World, shepherd: SimShepherd) -> None:
-    """Declare a Shepherd that is down lost for good; while it counts as alive, or what would be lost may still be
-    copied, try again."""
+    """Declare a Shepherd that is down lost for good. Try again while it counts as alive, or while its last copies may
+    still be copied."""
     at = world.client("keeper")
     librarian = Channel("librarian", world.librarians(ADMIN, at), at, world.ids)
     since_ms, after = world.clock.monotonic_ms(), ""
@@ -51,7 +54,7 @@ async def forget(world: World, shepherd: SimShepherd) -> None:
 
 
 class Acts:
-    """The acts of one run. `drained`: who is to be emptied, as far as it was answered."""
+    """The acts of one run. `drained`: the Shepherds to empty, by answered requests."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world, self._rng = world, rng
@@ -60,7 +63,7 @@ class Acts:
         self._undecided: dict[ServiceId, None] = {}
 
     async def run(self) -> None:
-        """One act after the other, until cancelled. What fails is tried by nobody again."""
+        """Do one act after the other, until cancelled. Nobody repeats one that fails."""
         while True:
             await self._world.clock.sleep(self._rng.randint(500, PAUSE_MS))
             act: Callable[[], Awaitable[None]] = self._rng.choice(
@@ -72,10 +75,8 @@ class Acts:
                 self._world.note(f"ADMIN {error}")
 
     async def settle(self) -> None:
-        """Nothing is paused or away any more; whatever was asked for and not answered is asked for again.
-
-        What was given up when its time was over may still be carried out: it is waited for, or it would come last.
-        """
+        """End all pauses and absences, and repeat every request without an answer. Requests given up after their time
+        may still be carried out: it waits for them, or they would come last."""
         while self._world.network.flying(_REQUEST):
             await self._world.clock.sleep(200)
         await self._order(HealOrder(HealAction.RESUME))
@@ -86,22 +87,22 @@ class Acts:
             await self._set_drain(shepherd, on=False)
 
     def forgotten(self) -> None:
-        """Older metadata were put back: nobody knows what they say of drains."""
+        """Older metadata were put back: nobody knows which drains they have."""
         self.drained.clear()
         self._undecided = dict.fromkeys(shepherd.service_id for shepherd in self._world.shepherds)
 
     def given_up(self, shepherd: ServiceId) -> None:
-        """A Shepherd is lost for good: nothing more is asked of it."""
+        """A Shepherd is lost for good: no act concerns it any more."""
         self.drained.pop(shepherd, None)
         self._undecided.pop(shepherd, None)
 
     async def left(self) -> list[ServiceId]:
-        """Who is not told to be empty yet though it drains."""
+        """The draining Shepherds that the Librarian does not report as empty yet."""
         views = {view.shepherd: view for view in await self._librarian().nodes(self._call().strongly())}
         return [shepherd for shepherd in self.drained if views[shepherd].drain != DRAINED]
 
     async def empty(self) -> list[ServiceId]:
-        """Who is told to be empty now."""
+        """The Shepherds that the Librarian reports as empty now."""
         return [view.shepherd for view in await self._librarian().nodes(self._call()) if view.drain == DRAINED]
 
     # --- acts -------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Three replicas of the A-Hash among simulated processes: the shell of production over the model of its engine.
 
-`chelonia.ahash.group`: service, mastership and protocol run as they are; under them is `replication_engine.Engine`
-with the store's contents as its state, beside them links that carry messages in order, hold them while a way is cut and
-break when that lasts. `SimGroup.decided` follows the log: what a master tells to be durable is applied to the world's
-own store, which those who watch look at, and never changes again: a term that opens without it is a lost write.
+Service, mastership and protocol of `chelonia.ahash.group` run as they are. Under them is `replication_engine.Engine`
+with the store's contents as its state. Beside them are links that carry messages in order, hold them while a way is
+cut, and break when that lasts.
+
+`SimGroup.decided` follows the log. Every record that a master reports as durable is applied to the world's own store,
+which the checks read, and never changes again. A term that opens without it is a lost write.
 """
 
 from __future__ import annotations
@@ -51,26 +53,27 @@ PACE = ProtocolPeriods(
     beat_ms=500, dead_ms=3_000, lease_ms=4_000, stale_ms=10_000, mandate_ms=2_000, backoff_ms=10, tell_ms=5,
     stuck_ms=30_000, announce_ms=20_000,
 )  # fmt: skip
-"""Ten times slower than production, as every beat costs real time; but for elections, which the model holds as fast."""
+"""Ten times slower than production, as every heartbeat costs real time. Elections stay fast: the model holds them
+so."""
 SYNC_MS_MAX = 3
 CONNECT_MS = 500
 TIMED_OUT_MS = 3_000
-"""A connection over which nothing passes breaks after so long."""
+"""A connection over which nothing passes breaks after this time."""
 LARGE = 1 << 40
 _OF_MASTERS = ("NEWMASTER", "LOG", "SYNC")
 _MASTERS_KIND, _OTHER_KIND = 12, 1
-"""Kinds of frame as Berkeley DB numbers them: one that only a master sends, and one that anybody does."""
+"""Kinds of frame as Berkeley DB numbers them: one that only a master sends, and one that any replica does."""
 
 
 @contextmanager
 def slower() -> Iterator[None]:
-    """While held, what the shell does now and then is as much slower as the pace."""
+    """While held, the shell's periodic work is slower by the same factor as the pace."""
     with patch.object(replicated, "RETRY_MS", 500), patch.object(keeping, "LOOK_MS", 2_000):
         yield
 
 
 class Contents(SortedRecords):
-    """What the records of a log add up to: the store."""
+    """The store: the sum of the records of a log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,8 +90,8 @@ class Contents(SortedRecords):
 
 
 class _Model(Engine):
-    """The model, with the store's contents as state, and commits that the executor of the shell makes one by one, or
-    the shell itself in the event loop, to be synced later: a role may change between the two."""
+    """The model, with the store's contents as state. The executor of the shell makes commits one by one, or the shell
+    makes them in the event loop, to be synced later. A role may change between the two."""
 
     MARK, MEMBERS, STATE = layout.META_TERM, layout.META_MEMBERS, layout.META_STATE
 
@@ -126,7 +129,7 @@ class _Model(Engine):
 
     @property
     def unsynced(self) -> bool:
-        """Whether there is a commit that is not told."""
+        """Whether there is a commit that has not been reported."""
         return bool(self._untold)
 
     @property
@@ -140,7 +143,7 @@ class _Model(Engine):
         return self._busy
 
     def synced(self) -> None:
-        """All commits are on stable storage. Those of a term that has ended are not told."""
+        """Note that all commits are on stable storage. Those of a term that has ended are not reported."""
         self._disk.synced = len(self._disk.log)
         untold, self._untold, self._busy = self._untold, [], False
         for term, sequence, place in untold:
@@ -159,20 +162,16 @@ class _Notes:
 
     @property
     def known(self) -> tuple[int, ...]:
-        """See `Notes`."""
         return astuple(self._disk.known)
 
     def note_known(self, known: tuple[int, ...]) -> None:
-        """See `Notes`."""
         self._disk.known = VouchedCommit(*known)
 
     @property
     def promised_ms(self) -> int:
-        """See `Notes`."""
         return self._disk.promised_ms
 
     def promise(self, lease_ms: int) -> None:
-        """See `Notes`."""
         self._disk.promised_ms = lease_ms
 
 
@@ -196,7 +195,7 @@ class SimReplica:
     # --- what the model asks of its process -------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
-        """Pass an event on, and look what it made durable."""
+        """Pass an event on, and note what it made durable."""
         if self._events is not None:
             self._events(event)
             self.world.look(self.own)
@@ -204,7 +203,7 @@ class SimReplica:
                 self.world.note(f"replica {self.own} fails: {event.reason}")
 
     def send_frame(self, peer: int | None, frame: tuple[Any, ...]) -> None:
-        """Send a frame of the model: its place in the group's list of parcels is the record."""
+        """Send a frame of the model as its index in the group's list of parcels."""
         kind = _MASTERS_KIND if frame[0] in _OF_MASTERS else _OTHER_KIND
         control = bytes(16) + kind.to_bytes(4, "big") + int(frame[1]).to_bytes(4, "big")
         if self._sends is not None:
@@ -226,7 +225,7 @@ class SimReplica:
             self._step(step)
 
     def stall(self, duration_ms: int) -> None:
-        """The engine's thread stands still, the event loop goes on."""
+        """Stop the engine's thread for a while; the event loop goes on."""
         if self.stalled is None:
             self.stalled = deque()
             self.node.spawn(self._go_on(duration_ms))
@@ -253,22 +252,18 @@ class SimReplica:
     # --- the port ---------------------------------------------------------------------------------------------------
 
     def start(self, events: Callable[[Event], None], send: Send) -> None:
-        """See `ReplicatedEngine`."""
         self._events, self._sends = events, send
         if self.panicked:
             self.on_event(Failed("the engine panicked at a damaged page"))
 
     def found(self) -> None:
-        """See `ReplicatedEngine`."""
         self._model.found()
 
     def process(self, sender: int, control: bytes, record: bytes) -> None:
-        """See `ReplicatedEngine`."""
         frame = self.world.parcels[int.from_bytes(record, "big")]
         self._to_engine(lambda: self._model.process(sender, frame))
 
     def peer_up(self, peer: int) -> None:
-        """See `ReplicatedEngine`."""
         self._to_engine(lambda: self._model.peer_up(peer))
 
     def elect(self, sites: int, votes: int, valid_ms: int, wait_ms: int) -> None:
@@ -277,14 +272,13 @@ class SimReplica:
         self._to_engine(lambda: self._model.elect(sites, votes, wait_ms))
 
     def step_down(self) -> None:
-        """See `ReplicatedEngine`."""
         self._to_engine(self._model.step_down)
 
     def write_pages(self) -> None:
         """Nothing: the model has no pages."""
 
     def rouse(self, still_ms: int) -> None:
-        """Nothing: the model asks until it is answered."""
+        """Nothing: the model repeats its requests until an answer comes."""
 
     def set_voter(self, voter: bool) -> None:
         """See `ReplicatedEngine`."""
@@ -304,7 +298,7 @@ class SimReplica:
     # --- damage -----------------------------------------------------------------------------------------------------
 
     def _panic(self) -> None:
-        """It came to a damaged page: everything is refused until the process has begun anew."""
+        """Refuse everything until the process has begun anew: the engine came to a damaged page."""
         if not self.panicked:
             self.panicked = self.disk.suspect = True
             self.on_event(Failed("the engine panicked at a damaged page"))
@@ -316,7 +310,7 @@ class SimReplica:
             raise EnginePanicked
 
     def contents(self) -> dict[bytes, bytes]:
-        """What it holds, for those who watch."""
+        """The records it holds, for checks."""
         return dict(self._model.state.values)
 
     @property
@@ -325,15 +319,13 @@ class SimReplica:
         return self._model.busy
 
     def synced(self) -> None:
-        """The disk has it."""
+        """Note that the disk has it."""
         self._step(self._model.synced)
 
     def applied(self) -> int:
-        """See `ReplicatedEngine`."""
         return int(self._model.state.sequence)
 
     def trusted(self) -> bool:
-        """See `ReplicatedEngine`."""
         return self._model.trusted()
 
     @property
@@ -344,27 +336,23 @@ class SimReplica:
         return contents
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Store`."""
         self._read(key, key)
         return self._held.values.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `Store`."""
         return [self.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """See `Store`."""
         rows = self._held.scan(start, end, limit)
         self._read(start, rows[-1][0] if len(rows) == limit else end)
         return rows
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """See `Store`."""
         yield
 
     def write_at_once(self, work: Callable[[], T]) -> T | None:
-        """Half of what could be, where the group does that at all."""
+        """Do half of the writes that could be, where the group does that at all."""
         if not (self._is_awake() and self._model.at_rest):
             return None
         self._late = True
@@ -390,16 +378,14 @@ class SimReplica:
 
     @property
     def unsynced(self) -> bool:
-        """Whether there is a commit that is not told."""
+        """Whether there is a commit that has not been reported."""
         return self._model.unsynced
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
-        """See `Store`."""
         self.number += 1  # what is rolled back is no commit: a state is never taken for an earlier one
         return work(self)
 
     def upkeep_due(self) -> bool:
-        """Never."""
         return False
 
     def upkeep(self) -> None:
@@ -410,7 +396,6 @@ class SimReplica:
         raise CheloniaError(Kind.NOT_SUPPORTED, "backup", target)
 
     def free_bytes(self) -> int:
-        """Space left."""
         return self.world.free
 
     def close(self) -> None:
@@ -418,7 +403,7 @@ class SimReplica:
 
 
 class SimExecutor:
-    """Reads at once; writes one after the other, each done when the disk has synced what it committed."""
+    """Reads at once; writes one after the other, each done when the disk has synced its commits."""
 
     def __init__(self, engine: SimReplica, rng: random.Random) -> None:
         self._engine = engine
@@ -427,7 +412,6 @@ class SimExecutor:
         self._handed: deque[Callable[[], None]] = deque()
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` now."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(work())
@@ -436,7 +420,7 @@ class SimExecutor:
         return future
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` when what was handed over before is done; whoever stops waiting does not stop it."""
+        """Run `work` when all earlier work is done; a caller that stops waiting does not stop it."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._last = asyncio.ensure_future(self._write(work, self._last, future))
         return future
@@ -461,7 +445,6 @@ class SimExecutor:
             future.set_result(result)
 
     def catch_up(self) -> None:
-        """Do now what waits."""
         while self._handed:
             self._handed.popleft()()
 
@@ -476,7 +459,6 @@ class SimExecutor:
             self._handed.popleft()()
 
     def waited(self) -> bool:
-        """Never."""
         return False
 
     async def close(self) -> None:
@@ -485,7 +467,7 @@ class SimExecutor:
 
 @dataclass(slots=True)
 class _Link:
-    """A connection: what is sent arrives in order, or not at all."""
+    """A connection: messages arrive in order, or not at all."""
 
     last_s: dict[int, float] = field(default_factory=dict)
     stuck: deque[tuple[int, int, bytes]] = field(default_factory=deque)
@@ -498,7 +480,6 @@ class _Links:
         self._group, self._own = group, own
 
     def send(self, peer: int, data: bytes) -> bool:
-        """See `Links`."""
         return self._group.send(self._own, peer, data)
 
     def set_membership(self, membership: Membership) -> None:
@@ -511,7 +492,7 @@ class _Links:
 
 @dataclass(slots=True)
 class Place:
-    """One replica: what outlives its process, and the process while there is one."""
+    """One replica: the parts that outlive its process, and the process while there is one."""
 
     node: Node
     disk: Disk
@@ -522,7 +503,7 @@ class Place:
 
 
 class SimGroup:
-    """The replicas of one world. `truth` is told of every record that was decided, in order."""
+    """The replicas of one world. `truth` receives every decided record, in order."""
 
     def __init__(
         self,
@@ -539,9 +520,9 @@ class SimGroup:
         self.unexpected = unexpected
         self.parcels: list[tuple[Any, ...]] = []
         self.distance_s: dict[int, float] = {}
-        """How much longer messages of replicas far away are on their way."""
+        """How much longer messages of replicas far away take."""
         self.at_once: random.Random | None = None
-        """Of what masters commit in the event loop, where they do."""
+        """Decides which commits of masters happen in the event loop; None: none do."""
         self._network = network
         self._truth = truth
         self._links: dict[tuple[int, int], _Link] = {}
@@ -558,20 +539,19 @@ class SimGroup:
 
     @property
     def now_us(self) -> int:
-        """Virtual time."""
         return round(self.loop.now_s * 1e6)
 
     def point(self, name: str, process: Any) -> None:
-        """Nothing waits at any point here: that is the scenario `replication`."""
+        """Do nothing: only the scenario `replication` waits at points."""
 
     def parcel(self, frame: tuple[Any, ...]) -> bytes:
-        """Keep a frame; what travels is its number."""
+        """Keep a frame; only its number travels."""
         self.parcels.append(frame)
         return (len(self.parcels) - 1).to_bytes(8, "big")
 
     def may_lose(self, own: int) -> bool:
-        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by.
-        While a change of who has a vote is not at its end, one of those before is, too."""
+        """Whether the disk of `own` may be lost: a majority is whole without it, by every membership record in use.
+        While a change of voters is under way, so is a majority of the earlier ones."""
         running = {other: place.mastership.replica for other, place in self.places.items() if place.mastership}
         whole = {
             other
@@ -582,19 +562,18 @@ class SimGroup:
         return all(record.quorum.reached(whole) for record in held)
 
     def may_rot(self, own: int) -> bool:
-        """Whether pages of a replica may: it is whole, and so is a majority without it. One without a vote
-        would have it soon, and be lost then."""
+        """Whether pages of a replica may rot: it is whole, and so is a majority without it. One without a vote might
+        soon have one that would then be lost."""
         engine, votes = self.places[own].engine, own in self._members_decided.voters
         return votes and engine is not None and engine.disk.whole and engine.trusted() and self.may_lose(own)
 
     def spoil(self, own: int, rng: random.Random) -> str:
-        """Damage a page of a replica that runs, or the end of its log. Returns: what."""
+        """Damage a page of a running replica, or the end of its log. Returns: the kind of damage."""
         engine = self.places[own].engine
         assert engine is not None
         return page_rot.spoil(engine.disk, sorted(engine.contents()), rng)
 
     def note(self, text: str) -> None:
-        """Write into the trace."""
         self._network.trace.add(round(self.loop.now_s * 1000), text)
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -616,7 +595,7 @@ class SimGroup:
         return ahash
 
     def crashed(self, own: int) -> None:
-        """The process of a replica is gone: what was not synced may be, its peers notice."""
+        """Note that the process of a replica is gone: unsynced writes may be lost, and its peers notice."""
         place = self.places[own]
         place.engine = place.mastership = place.ahash = None
         place.held.clear()
@@ -632,8 +611,9 @@ class SimGroup:
         self.places[own].disk = Disk(whole=False)
 
     def restore(self, contents: Mapping[bytes, bytes]) -> None:
-        """Give the first replica, while none runs, a store that belongs to no group, and empty the disks of the others:
-        it founds one, as in `hosting.ahash_replica.configured`, and they get their votes when they have filled up."""
+        """Give the first replica a store that belongs to no group, and empty the disks of the others, while none runs.
+        The first founds a group, as in `hosting.ahash_replica.configured`; the others get their votes when they have
+        filled up."""
         members = tuple(replace(member, voter=member.replica == 1) for member in self.members.members)
         self.members = self._members_decided = Membership(1, members, REPLICAS + 1)
         sequence = layout.decode_state(contents[layout.META_STATE]).sequence
@@ -644,7 +624,7 @@ class SimGroup:
     # --- links ------------------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect for ever whoever can reach each other."""
+        """Keep connecting all replicas that can reach each other."""
         while True:
             for low in self.places:
                 for high in self.places:
@@ -662,7 +642,7 @@ class SimGroup:
         return up and self._network.reaches(one.node, other.node) and self._network.reaches(other.node, one.node)
 
     def send(self, sender: int, receiver: int, data: bytes) -> bool:
-        """Send over the link there is, if there is one."""
+        """Send over the link, if there is one."""
         pair = (min(sender, receiver), max(sender, receiver))
         link = self._links.get(pair)
         if link is None:
@@ -687,7 +667,7 @@ class SimGroup:
             loop.call_at(at_s, self._deliver, pair, link, message, context=receiver.context)
 
     def _look_at(self, pair: tuple[int, int], link: _Link) -> None:
-        """A way was cut a while ago: what waited goes on, or the connection is over."""
+        """After a cut of a while, either deliver the waiting messages or end the connection."""
         if self._links.get(pair) is not link or not link.stuck:
             return
         if all(self._reaches(sender, receiver) for sender, receiver, _ in link.stuck):
@@ -731,7 +711,7 @@ class SimGroup:
             self._tell(own, lambda shell, peer=peer: shell.down(peer))
 
     def _tell(self, own: int, what: Callable[[Mastership], None]) -> None:
-        """Tell a replica something, in its process, once it is awake."""
+        """Notify a replica, in its process, once it is awake."""
         place = self.places[own]
         mastership = place.mastership
         if mastership is None:
@@ -747,12 +727,11 @@ class SimGroup:
     # --- what was decided -------------------------------------------------------------------------------------------
 
     def look_all(self) -> None:
-        """Look what has become durable."""
         for own in self.places:
             self.look(own)
 
     def look(self, own: int) -> None:
-        """Take over what this replica, as the master of an open term, knows to be durable."""
+        """Apply what this replica, as the master of an open term, knows to be durable."""
         place = self.places[own]
         if place.mastership is None or place.mastership.replica.role is not ReplicaRole.MASTER:
             return
@@ -789,7 +768,7 @@ def _whole(disk: Disk) -> bool:
 
 
 def _first_record(members: Membership) -> Record:
-    """What every replica begins with: an empty store that belongs to this group."""
+    """The first record of every replica: an empty store that belongs to this group."""
     store = MemoryStore()
     meta.prepare(store, "sim")
     store.commit(

@@ -1,9 +1,9 @@
-"""Runs many seeds of every scenario, several at a time, and says how to replay each that failed.
+"""Runs many seeds of every scenario, several at a time, and prints how to replay each that failed.
 
-`make sim SEEDS=1..200 ARGS="swarm --jobs 1"`. What was run stands in a ledger, `build/sim/ledger.jsonl`, a line each:
-scenario, seed, result, CPU seconds, and the revision of the code. A campaign that was interrupted goes on where it was:
-seeds that passed with the very code of now are skipped (`--again` runs them all the same; `--new` skips every seed ever
-run). No option: all scenarios, one process per core.
+`make sim SEEDS=1..200 ARGS="swarm --jobs 1"`. The ledger `build/sim/ledger.jsonl` has a line for each run: scenario,
+seed, result, CPU seconds, and the revision of the code. An interrupted campaign goes on where it was: it skips seeds
+that passed with the present code. `--again` runs them all the same; `--new` skips every seed ever run. No option: all
+scenarios, one process per core.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCENARIOS: dict[str, Callable[[int], Coroutine[Any, Any, object]]] = {
 }
 """Every scenario a campaign runs, by name."""
 _KEPT: list[object] = []
-"""What a process must not give back."""
+"""Objects that a process must never free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _to_run(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """The runs asked for, without those that the ledger makes needless."""
+    """The chosen runs, without those that the ledger makes needless."""
     first, _, last = options.seeds.partition("..")
     done = set() if options.again or first == (last or first) else _done(options)
     for name in options.scenarios:
@@ -130,7 +130,7 @@ def read(ledger: Path) -> list[Run]:
 
 
 def revision() -> str:
-    """What the code was: 12 hex digits over everything that a run depends on."""
+    """The revision of the code: 12 hex digits over every file that a run depends on."""
     digest = hashlib.sha256()
     for folder in ("chelonia", "tests/sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -139,13 +139,12 @@ def revision() -> str:
 
 
 def _begin() -> None:
-    """What each process does first."""
     logging.disable(logging.CRITICAL)
     _KEPT.append(large_pages.reserve())
 
 
 def _try_seed(run: tuple[str, int]) -> tuple[str, float]:
-    """Returns: what was wrong ("" for nothing), and CPU seconds."""
+    """Run a seed. Returns: its failure ("" for none), and CPU seconds."""
     name, seed = run
     began = time.process_time()
     try:

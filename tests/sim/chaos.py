@@ -1,8 +1,8 @@
-"""What goes wrong in a run: each seed draws which misfortunes can happen at all, how often, and how bad the network is.
+"""The faults of a run: each seed draws the misfortunes that can happen, how often, and how bad the network is.
 
-A swarm of such mixes finds more than one mix of everything: some bugs need many crashes and a quiet network, others a
-long partition and nothing else. Only the `victims`, one as a rule, ever lose what was on their disk: with two durable
-copies nothing acknowledged may then be lost. Where there are several, `World.harmed` tells which losses are excused.
+A swarm of such mixes finds more than one mix of everything. Some bugs need many crashes and a quiet network, others a
+long partition and nothing else. Only the `victims`, one as a rule, ever lose data on their disk: with two durable
+copies nothing acknowledged may then be lost. Where there are several, `World.harmed` says which losses are excused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SCARCE = 0.1
 """The share of seeds in which space is short everywhere now and then, and bytes rot meanwhile."""
 ECHO = 0.1
 ECHO_MORE = 0.4
-"""The share of seeds in which reports come a second time up to a minute later, and of the others in which most do."""
+"""The share of seeds with reports that come a second time up to a minute later; of the others, the share where most
+do."""
 BAD_DISKS = 0.15
 """The share of seeds in which syncs of disks fail."""
 LARGE = 1 << 40
@@ -40,9 +41,14 @@ ROT_MS_MAX = 6_000
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What can go wrong under one seed. `misfortunes`: methods of `Chaos` with their weights; `pause_ms`: at most so
-    long between two; `victims`: how many Shepherds may lose bytes; `liar`: one of these lies; `greedy`: it claims what
-    only others have as well; `rots`: pages of the A-Hash's replicas do."""
+    """The possible faults of one seed. `misfortunes`: methods of `Chaos` with their weights.
+
+    `pause_ms`: the longest time between two.
+    `victims`: how many Shepherds may lose bytes.
+    `liar`: one of these lies.
+    `greedy`: it claims data of others as well.
+    `rots`: whether pages of the A-Hash's replicas rot.
+    """
 
     faults: Faults
     misfortunes: dict[str, int]
@@ -63,7 +69,6 @@ class Mix:
         return not (self.drift or "clock_step" in self.misfortunes)
 
     def __str__(self) -> str:
-        """One line."""
         kinds = ", ".join(sorted(self.misfortunes))
         more = [name for name in ("liar", "greedy", "absent", "drift") if getattr(self, name)]
         return f"{kinds}; {self.victims} victims {' '.join(more)}; {self.faults}"
@@ -76,9 +81,9 @@ MISFORTUNES = (
 
 
 TROUBLE = ("crash", "freeze", "partition", "rot")
-"""What a rebuild in the middle meets."""
+"""Faults that happen during a rebuild."""
 OF_GROUPS = ("depose", "wipe", "isolate", "stall")
-"""What happens to replicas of the A-Hash."""
+"""Faults of replicas of the A-Hash."""
 
 
 def with_group(mix: Mix, rng: random.Random) -> Mix:
@@ -106,16 +111,14 @@ def with_bad_disks(mix: Mix, rng: random.Random) -> Mix:
 
 
 def with_loss(mix: Mix, rng: random.Random) -> Mix:
-    """The mix of a seed that loses all metadata in the middle: Shepherds are in trouble for certain, and clocks are
-    right, for a snapshot and a record are ordered by them."""
+    """The mix of a seed that loses all metadata in the middle. Shepherds have trouble for certain. Clocks are right, as
+    they order a snapshot and a record."""
     steady = {name: weight for name, weight in mix.misfortunes.items() if name != "clock_step"}
     more = {name: 3 for name in TROUBLE if rng.random() < 0.7}
     return replace(mix, misfortunes=steady | more, drift=False, pause_ms=min(mix.pause_ms, 8_000))
 
 
 def draw(rng: random.Random) -> Mix:
-    """The mix of a seed."""
-
     def some(chance: float, low: float, high: float) -> float:
         return rng.uniform(low, high) if rng.random() < chance else 0.0
 
@@ -140,8 +143,8 @@ def draw(rng: random.Random) -> Mix:
 
 
 class Chaos:
-    """Breaks one thing after the other until `calm`. What it does to one process ends before it does anything else to
-    it: `_busy` holds those that are being broken. While it is `resting` nothing new goes wrong."""
+    """Breaks one thing after the other until `calm`. It ends one fault of a process before it begins another: `_busy`
+    holds those that are being broken. While it is `resting` no new fault begins."""
 
     def __init__(self, world: World, rng: random.Random, mix: Mix) -> None:
         self._world = world
@@ -156,7 +159,7 @@ class Chaos:
         self.resting = False
 
     async def begin(self) -> None:
-        """What holds for the whole run."""
+        """Set the faults that hold for the whole run."""
         world, mix, rng = self._world, self.mix, self._rng
         world.network.faults = mix.faults
         world.durability.lag_ms, world.durability.unknown = mix.lag_ms, mix.unsure
@@ -178,7 +181,6 @@ class Chaos:
             self._start(self._stay_away(away))
 
     async def run(self) -> None:
-        """One misfortune after the other."""
         if not self.mix.misfortunes:
             return
         names, weights = list(self.mix.misfortunes), list(self.mix.misfortunes.values())
@@ -191,7 +193,7 @@ class Chaos:
             self._start(misfortune())
 
     async def pause(self) -> None:
-        """Nothing new goes wrong with processes; wait until what does has ended. One that stays away does."""
+        """Begin nothing new, and wait until the faults of processes have ended, but for one that stays away."""
         self._over = True
         lasting = [task for task in self._running if not task.done()]
         if lasting:
@@ -201,13 +203,13 @@ class Chaos:
             await self._world.clock.sleep(500)
 
     async def spare(self, nodes: Sequence[Node]) -> None:
-        """Do nothing to these processes any more, and wait until what is done to them has ended."""
+        """Leave these processes alone from now on, and wait until their faults have ended."""
         self._spared.update(dict.fromkeys(nodes))
         while any(node in self._busy for node in nodes):
             await self._world.clock.sleep(200)
 
     async def take(self, node: Node, patience_ms: int) -> bool:
-        """Do nothing more to a process, once nothing is being done to it; False: that takes too long."""
+        """Leave a process alone, once it has no fault; False: that takes too long."""
         for _ in range(patience_ms // 200):
             if node.up and not self._taken(node):
                 self._busy[node] = None
@@ -216,23 +218,22 @@ class Chaos:
         return False
 
     def put_back(self, node: Node) -> None:
-        """Anything may be done to it again."""
         del self._busy[node]
 
     def rest(self) -> None:
-        """Nothing new goes wrong, and whether a change was made is told."""
+        """Begin no new fault, and report the outcome of every change."""
         self.resting = True
         self._world.durability.unknown = 0.0
 
     def resume(self) -> None:
-        """Nobody is spared any more, and nothing rests."""
+        """End all exceptions: every process may be hit again, and nothing rests."""
         self._spared.clear()
         self.resting = False
         self._world.durability.unknown = self.mix.unsure
 
     def give_up(self, rather: Collection[ServiceId]) -> SimShepherd | None:
-        """A Shepherd that nothing is done to, nor will be from now on: it is nobody's victim; if it can be, one of
-        these."""
+        """Return a Shepherd without a fault, and leave it alone from now on. It is nobody's victim; one of these, if
+        possible."""
         fit = [shepherd for shepherd in self._world.shepherds if shepherd not in self.victims]
         chosen = [shepherd for shepherd in fit if shepherd.service_id in rather]
         shepherd: SimShepherd | None = self._free(chosen) or self._free(fit)
@@ -241,11 +242,11 @@ class Chaos:
         return shepherd
 
     def give_back(self, shepherd: SimShepherd) -> None:
-        """What was given up runs again: anything may be done to it."""
+        """Allow faults of a Shepherd that was given up, which runs again."""
         del self._busy[shepherd.node]
 
     async def calm(self) -> None:
-        """Nothing goes wrong any more, and everything runs."""
+        """End all faults, and have everything run."""
         self._over = True
         world = self._world
         world.note("CALM")
@@ -291,7 +292,7 @@ class Chaos:
             self._world.bugs.append(f"a misfortune failed: {task.exception()!r}")
 
     def _free(self, among: Sequence[Any]) -> Any:
-        """One of these that runs and that nothing is being done to, or None."""
+        """A running one of these without a fault, or None."""
         fit = [each for each in among if each.node.up and not self._taken(each.node)]
         return self._rng.choice(fit) if fit else None
 
@@ -331,7 +332,6 @@ class Chaos:
         del self._busy[shepherd.node]
 
     async def _stop(self) -> None:
-        """A planned restart."""
         shepherd: SimShepherd | None = self._free(self._world.shepherds)
         if shepherd is not None:
             self._busy[shepherd.node] = None
@@ -341,7 +341,7 @@ class Chaos:
             del self._busy[shepherd.node]
 
     async def _stay_away(self, shepherd: SimShepherd) -> None:
-        """Gone soon, and back when all is over."""
+        """Stop one soon; it comes back when all is over."""
         await self._pause(0, 5_000, 20_000)
         await self._world.crash(shepherd)
 
@@ -417,7 +417,7 @@ class Chaos:
     # --- a group of replicas ----------------------------------------------------------------------------------------
 
     def _replica(self) -> Host | None:
-        """A replica that runs, and that nothing is done to, nor to another: the master more often than not."""
+        """A running replica without a fault, while no other has one: the master more often than not."""
         assert self._world.group is not None
         if any(host.replica and self._taken(host.node) for host in self._world.hosts) or self._cuts:
             return None
@@ -426,7 +426,6 @@ class Chaos:
         return self._rng.choice(masters if masters and self._rng.random() < 0.7 else free) if free else None
 
     async def _depose(self) -> None:
-        """A replica's process dies."""
         host = self._replica()
         if host is not None:
             await self._host_down(host)
@@ -440,7 +439,7 @@ class Chaos:
         await self._host_down(host, lambda: group.wipe(host.replica))
 
     async def _rot_pages(self, rng: random.Random) -> None:
-        """Pages of replicas are damaged, or the end of a log, of each while a majority is whole without it."""
+        """Damage pages of replicas, or the end of a log, of each while a majority is whole without it."""
         group, hosts = self._world.group, [host for host in self._world.hosts if host.replica]
         assert group is not None
         while not self._over:
@@ -460,7 +459,7 @@ class Chaos:
         del self._busy[host.node]
 
     async def _isolate(self) -> None:
-        """A replica is cut off from the others, in one direction or both; who asks it still can."""
+        """Cut a replica off from the others, in one direction or both; clients still reach it."""
         host, rng = self._replica(), self._rng
         if host is not None:
             others = [other.node.name for other in self._world.hosts if other.replica and other is not host]
@@ -468,7 +467,7 @@ class Chaos:
             await self._cut_for(cuts if rng.random() < 0.5 else [rng.choice(cuts)], (2_000, 8_000))
 
     async def _stall(self) -> None:
-        """The thread of a replica's engine stands still, the rest of its process goes on."""
+        """Stop the thread of a replica's engine; the rest of its process goes on."""
         host, group = self._replica(), self._world.group
         engine = group.places[host.replica].engine if host is not None and group is not None else None
         if host is not None and engine is not None:
@@ -529,7 +528,7 @@ class Chaos:
             await self._down(victim, (200, 5_000), put_back)
 
     def _passes_for_newer(self, victim: SimShepherd, image: MemoryBlobs, state: Any) -> bool:
-        """Whether a start on this image would not tell that it is old, as no report was taken since it was made, though
+        """Whether a start on this image would not notice that it is old. No report was accepted since it was made, but
         bytes have come that may be listed by now (docs/design/018-returning.md, "What stays open")."""
         found, store = decode(run_now(image.notes()).mark), victim.disk.store()
         believes = state is not None and not why_whole(found, self._world.believed(victim), store, state)
@@ -545,7 +544,7 @@ class Chaos:
         shepherd.disk.platter.capacity = LARGE
 
     async def _scarce(self) -> None:
-        """No disk takes anything new for a while: what is lost now stays short."""
+        """Let no disk take new data for a while: copies lost now stay short."""
         shepherds = list(self._world.shepherds)
         for shepherd in shepherds:
             shepherd.disk.platter.capacity = shepherd.disk.platter.used_bytes()
@@ -569,7 +568,7 @@ class Chaos:
         shepherd.disk.fails = 0.0
 
     async def _turn(self, shepherd: SimShepherd) -> None:
-        """Make a Shepherd lie: it throws bytes away that it has vouched for, and reports them as alive."""
+        """Make a Shepherd lie: it throws away bytes that it has acknowledged, and reports them as alive."""
         self._world.note(f"LIAR {shepherd.node.name}")
         self._world.liars.add(shepherd.service_id)
         shepherd.disk.forgets = 0.4
@@ -586,8 +585,8 @@ def replace_state(shepherd: SimShepherd) -> Any:
 
 @dataclass(slots=True)
 class _Lies:
-    """The Librarians as a lying Shepherd speaks to them: what it lacks it has, what it has is intact, and what others
-    have it has as well."""
+    """The Librarians as a lying Shepherd reaches them. It claims replicas that it lacks or that others hold, and
+    reports damaged ones as intact."""
 
     honest: Any
     rng: random.Random
@@ -614,13 +613,12 @@ class _Lies:
 
 
 class _Claims:
-    """What a greedy liar says it has: copies of what others hold, with the right size and checksums."""
+    """The claims of a greedy liar: copies of other Shepherds' replicas, with the right size and checksums."""
 
     def __init__(self, world: World, liar: SimShepherd, rng: random.Random) -> None:
         self._world, self._liar, self._rng = world, liar, rng
 
     def draw(self) -> list[ReportedReplica]:
-        """One more claim, perhaps."""
         other = self._rng.choice([shepherd for shepherd in self._world.shepherds if shepherd is not self._liar])
         held = [stored.facts for stored in other.disk.held() if stored.committed and stored.facts is not None]
         if not held or self._rng.random() < 0.5:

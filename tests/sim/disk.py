@@ -1,8 +1,8 @@
-"""Simulated disks: the memory twins, with what disks do: be slow, fill up, rot, and be in mid write when a crash comes.
+"""Simulated disks: the memory twins, with faults: slow writes, no space, rot, and crashes in mid write.
 
-`SimDisk` stands in front of a Shepherd's `MemoryBlobs`. Whatever has returned is durable; what a crash meets on its way
-has happened or not, and a commit may leave its record without its bytes. `SimStore` is the A-Hash's store, which may
-fail while it syncs: then nobody knows whether the commit is there, until it is started anew.
+`SimDisk` stands in front of a Shepherd's `MemoryBlobs`. Every operation that has returned is durable. One that a crash
+interrupts has happened or not, and a commit may leave its record without its bytes. `SimStore` is the A-Hash's store,
+which may fail while it syncs: then nobody knows whether the commit is there, until it is started anew.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tests.support.memory_store import MemoryStore
 T = TypeVar("T")
 
 Erased = Callable[[ReferenceId, int], None]
-"""Told of every replica just before its bytes go, and the generation that its Shepherd knew when it asked for that."""
+"""Called for every replica just before its bytes go, with the generation that its Shepherd knew at the request."""
 
 SETTLED_LATE_S = 5.0
-"""How late a disk may write what nobody has synced."""
+"""How late a disk may write data that nobody has synced."""
 
 
 class SimDisk:
@@ -71,7 +71,7 @@ class SimDisk:
     # --- faults -----------------------------------------------------------------------------------------------------
 
     async def crash(self) -> None:
-        """Lose what was not durable."""
+        """Lose all data that is not durable."""
         self.platter.crash()
         for reference, published in self._committing.items():
             if published and reference in self.platter.references() and self._rng.random() < 0.5:
@@ -86,7 +86,8 @@ class SimDisk:
         self._settled.clear()
 
     async def synced(self, work: Coroutine[Any, Any, T], *, whole: bool = False) -> T:
-        """Do what has to be synced. Raises: UNAVAILABLE when that fails, and it happened or not; `whole`: not."""
+        """Do work that has to be synced. Raises: UNAVAILABLE when the sync fails; the work happened or not, with
+        `whole` not."""
         if not self.fails or self.troubles.random() >= self.fails:
             return await work
         if whole or self.troubles.random() < 0.5:
@@ -97,18 +98,18 @@ class SimDisk:
 
     @property
     def identity(self) -> Any:
-        """See `core.ports.shepherd.BlobStore`: a disk tells at once whose it is."""
+        """See `core.ports.shepherd.BlobStore`: a disk returns its identity at once."""
         return self.platter.identity
 
     def image(self) -> MemoryBlobs:
-        """A copy of what is on the disk, to be put back later."""
+        """A copy of the disk, to be put back later."""
         image = copy.deepcopy(self.platter)
         image.crash()
         self._lose_notes(image)
         return image
 
     def _lose_notes(self, platter: MemoryBlobs) -> None:
-        """In half of the crashes the power goes too: some of the notes that were not synced go with it."""
+        """In half of the crashes the power goes too, and takes some of the unsynced notes."""
         if self._rng.random() < 0.5:
             platter.lose_notes(self._rng.randint(0, platter.unsynced_notes))
             now = asyncio.get_running_loop().time()
@@ -121,13 +122,13 @@ class SimDisk:
         return identity.store if identity is not None else ""
 
     def accept(self) -> None:
-        """An administrator says, while its Shepherd is down, that this is its store from now on."""
+        """Accept this as its store from now on, as an administrator does while its Shepherd is down."""
         identity = run_now(self.platter.identity())
         if identity is not None:
             run_now(self.platter.identify(replace(identity, replaces=True)))
 
     def held(self) -> tuple[StoredReplica, ...]:
-        """All that is on it, for those who watch."""
+        """All replicas on it, for checks."""
         return run_now(self._all())
 
     async def _all(self) -> tuple[StoredReplica, ...]:
@@ -136,7 +137,6 @@ class SimDisk:
     # --- the port ---------------------------------------------------------------------------------------------------
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> _Writer:
-        """Open a writer."""
         check_alive()
         return _Writer(self, reference, await self.platter.create(reference, resume=resume))
 
@@ -153,13 +153,11 @@ class SimDisk:
             raise
 
     async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`."""
         await self.lag()
         async for chunk in self.platter.read(reference, span, check):
             yield chunk
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
-        """Read a record."""
         check_alive()
         return await self.platter.facts(reference)
 
@@ -174,7 +172,7 @@ class SimDisk:
         return await self.platter.spoil(reference)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
-        """Note that these are committed; what the disk has not written by itself goes with the power."""
+        """Note that these are committed; a power cut takes those that the disk has not written by itself."""
         await self.lag()
         now = asyncio.get_running_loop().time()
         self._settled = {each: at for each, at in self._settled.items() if now - at < SETTLED_LATE_S}
@@ -182,12 +180,11 @@ class SimDisk:
         await self.platter.settle(references)
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
-        """What was set aside."""
         check_alive()
         return await self.platter.quarantined(after, limit)
 
     async def erase(self, reference: ReferenceId) -> bool:
-        """Remove a replica; a crash meets it before or after. News that comes meanwhile cannot call it back."""
+        """Remove a replica; a crash comes before or after. A report meanwhile cannot stop it."""
         heard = self.heard()
         await self.lag()
         self._erased(reference, heard)
@@ -197,12 +194,11 @@ class SimDisk:
         return gone
 
     async def quarantine(self, reference: ReferenceId) -> None:
-        """Set a replica aside."""
         await self.lag()
         await self.synced(self.platter.quarantine(reference))
 
     async def discard(self, reference: ReferenceId) -> bool:
-        """Remove what was set aside."""
+        """Remove a replica that was set aside."""
         heard = self.heard()
         await self.lag()
         if reference in {stored.reference for stored in await self.platter.quarantined()}:
@@ -210,12 +206,12 @@ class SimDisk:
         return await self.synced(self.platter.discard(reference))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
-        """Bring back what was set aside."""
+        """Bring back a replica that was set aside."""
         await self.lag()
         return await self.synced(self.platter.reinstate(reference))
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
-        """Note something; a crash meets it before or after."""
+        """Write notes; a crash comes before or after."""
         await self.lag()
         await self.synced(self.platter.note(notes))
         await self.lag()
@@ -230,12 +226,11 @@ class SimDisk:
         return self.platter.scan(notes)
 
     async def space(self) -> tuple[int, int]:
-        """(free, total) bytes."""
         check_alive()
         return await self.platter.space()
 
     def __getattr__(self, name: str) -> Any:
-        """What the port has gained since: straight from the platter."""
+        """Newer members of the port, straight from the platter."""
         return getattr(self.platter, name)
 
     # --- for the writer ---------------------------------------------------------------------------------------------
@@ -265,12 +260,11 @@ class SimDisk:
 
 
 class SimState(MemoryState):
-    """A Shepherd's state file; `heard`: the newest generation that it has ever said, whatever it says now."""
+    """A Shepherd's state file; `heard`: the newest generation that it has ever stated."""
 
     heard = 0
 
     def save(self, state: ShepherdState) -> None:
-        """Keep `state`."""
         self.heard = max(self.heard, state.generation)
         super().save(state)
 
@@ -283,37 +277,32 @@ class _Writer:
 
     @property
     def offset(self) -> int:
-        """Bytes written so far."""
         offset: int = self._writer.offset
         return offset
 
     async def write(self, chunk: bytes) -> None:
-        """Append."""
         await self._disk.lag()
         await self._writer.write(chunk)
 
     async def commit(self, facts: ReplicaFacts, blocks: bytes = b"") -> None:
-        """Make it a replica."""
         await self._disk.commit(self._reference, self._writer, facts, blocks)
 
     async def suspend(self) -> None:
-        """Keep what was written."""
         check_alive()
         await self._disk.synced(self._writer.suspend())
 
     async def abort(self) -> None:
-        """Throw it away."""
         check_alive()
         await self._writer.abort()
 
 
 def facts_now(platter: MemoryBlobs, reference: ReferenceId) -> ReplicaFacts | None:
-    """The record of a replica, for those who watch."""
+    """The record of a replica, for checks."""
     return platter.record(reference)
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of what does not wait."""
+    """The result of work that does not wait."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -323,9 +312,9 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 
 
 class SimStore(MemoryStore):
-    """The A-Hash's store. `watch` is told of every commit before it is applied; `unknown` is the probability that a
-    commit fails while it syncs, with or without effect, after which the store has to be started anew; `failing` is told
-    just before."""
+    """The A-Hash's store. `watch` is called with every commit before it is applied. `unknown` is the probability that a
+    commit fails while it syncs, with or without effect; then the store has to be started anew. `failing` is called just
+    before."""
 
     def __init__(self, rng: random.Random, contents: Mapping[bytes, bytes] | None = None) -> None:
         super().__init__(contents)
@@ -336,7 +325,7 @@ class SimStore(MemoryStore):
         self._rng = rng
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
-        """Apply all, or fail without saying which."""
+        """Apply all, or fail with or without effect."""
         fails = self.unknown and self._rng.random() < self.unknown
         if not fails or self._rng.random() < 0.5:
             self.watch(puts, deletes)
@@ -349,7 +338,7 @@ class SimStore(MemoryStore):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While held, who watches may read it, also when its process may not any more."""
+        """While held, checks may read it, also when its process no longer may."""
         before, self._open = self._open, True
         try:
             yield
@@ -377,7 +366,7 @@ def _nobody(puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
 
 
 class SeenDurability:
-    """Durability that tells the horizon of a process what was answered."""
+    """Durability that reports answered positions to the horizon of a process."""
 
     term = None
 
@@ -386,12 +375,10 @@ class SeenDurability:
         self._horizon = horizon
 
     async def wait(self, position: Position) -> None:
-        """See `ahash.store.Durability`."""
         await self._inner.wait(position)
         self._horizon.saw(position)
 
     def holds(self, position: Position) -> bool:
-        """See `ahash.store.Durability`."""
         if not self._inner.holds(position):
             return False
         self._horizon.saw(position)
@@ -399,7 +386,7 @@ class SeenDurability:
 
 
 class SimDurability:
-    """When an answer may be given: after a while, and now and then nobody can say (`unknown`), effect or not."""
+    """Decides when an answer may be given: after a while. Now and then the outcome is `unknown`, effect or not."""
 
     term = None
 
@@ -409,7 +396,7 @@ class SimDurability:
         self._rng = rng
 
     async def wait(self, position: Position) -> None:
-        """Let what stands at `position` become durable."""
+        """Wait until the change at `position` is durable."""
         if self.lag_ms:
             await asyncio.sleep(self._rng.randint(0, self.lag_ms) / 1000)
         if self.unknown and self._rng.random() < self.unknown:

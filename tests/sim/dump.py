@@ -12,7 +12,7 @@ _ALL = 1 << 30
 
 
 class Dump:
-    """Makes snapshots of one store after another. What has not changed since the last one is not read again."""
+    """Makes snapshots of one store after another. It reads only records that have changed since the last one."""
 
     def __init__(self) -> None:
         self._store: MemoryStore | None = None
@@ -21,7 +21,7 @@ class Dump:
         self._headers: dict[bytes, tuple[bytes, StoredObject]] = {}
 
     def snapshot(self, store: MemoryStore) -> NamespaceSnapshot:
-        """The objects of a store, wide sections included. Nobody may change them."""
+        """The objects of a store, wide sections included; not to be changed."""
         if store is not self._store or store.number != self._number:
             self._seen = NamespaceSnapshot(self._objects(store))
             self._store, self._number = store, store.number

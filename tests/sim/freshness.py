@@ -1,9 +1,11 @@
-"""What may be told of the metadata where several copies of them answer: nothing older than who asks has seen, to a
-strong call nothing older than what was decided when it was asked, and of no replica that nobody knows it while the
-metadata have it on record all along.
+"""Checks of answers about the metadata where several copies of them answer.
 
-`Decided` remembers every version that each object had; `Fresh` stands before a replica of the A-Hash, `Sure` before a
-Librarian, and they hold against that whatever is answered. They change nothing.
+- No answer is older than its caller has already seen.
+- A strong call gets no answer older than the state decided when it began.
+- No replica is reported unknown while the metadata have it on record throughout.
+
+`Decided` remembers every version of each object. `Fresh` stands before a replica of the A-Hash, `Sure` before a
+Librarian. They check every answer against it, and change nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ _HEADER, _WIDE = b"H\0", b"W\0"
 _VERSION = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 Found = Callable[[str], None]
-"""Told of what should not have been answered."""
+"""Called with a description of each wrong answer."""
 
 
 class Decided:
-    """The versions that objects had, since the metadata began or were put back. `look`: takes in what is durable and
-    was not seen yet."""
+    """The versions that objects had, since the metadata began or were put back. `look`: takes in durable changes not
+    yet seen."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
@@ -41,17 +43,16 @@ class Decided:
         self._versions: dict[ObjectId, list[tuple[int, int]]] = {}
         self._names = SortedRecords()
         self._since: dict[bytes, int] = {}
-        """Since when each record of a large section has been there without a break."""
+        """The time since which each record of a large section has been there without a break."""
 
     def begin(self, contents: Mapping[bytes, bytes]) -> None:
-        """The metadata are these; what was before does not count any more."""
+        """Begin with these metadata; earlier ones no longer count."""
         self._versions.clear()
         self._names = SortedRecords()
         self._since.clear()
         self.add(contents, ())
 
     def add(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """This was decided."""
         if layout.META_STATE in puts:
             self._sequence = layout.decode_state(puts[layout.META_STATE]).sequence
         if layout.META_GENERATION in puts:
@@ -92,7 +93,7 @@ class Decided:
         return max(seen, self._sequence) if call.strong else seen
 
     def fits(self, obj: StoredObject, least: int) -> bool:
-        """Whether this object was so at `least` or later."""
+        """Whether the object had this state at `least` or later."""
         if self._had_since(obj, least):
             return True
         self._look()  # the answer may come before anybody has looked what it rests on
@@ -105,7 +106,7 @@ class Decided:
 
 
 class Fresh:
-    """A replica of the A-Hash as everybody reaches it."""
+    """A replica of the A-Hash in front of all its callers."""
 
     def __init__(self, ahash: Any, node: Node, decided: Decided, found: Found) -> None:
         self._ahash, self._node, self._decided, self._found = ahash, node, decided, found
@@ -114,7 +115,7 @@ class Fresh:
         return getattr(self._ahash, name)
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> Sequence[StoredObject]:
-        """Read, and look whether that was not too old."""
+        """Read, and check that the answer is not too old."""
         least = self._decided.least(call, self._node)
         answer: Sequence[StoredObject] = await self._ahash.get(call, ids, needed)
         for obj in answer:
@@ -124,7 +125,7 @@ class Fresh:
         return answer
 
     async def scan(self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = 1000) -> Page:
-        """Read a page, and look whether it is whole."""
+        """Read a page, and check that it is whole."""
         least = self._decided.least(call, self._node)
         page: Page = await self._ahash.scan(call, object_id, section, after, limit)
         if name := self._decided.left_out((object_id, section, after), page, least):
@@ -133,7 +134,7 @@ class Fresh:
 
 
 class Sure:
-    """A Librarian as Shepherds report to it. `record`: the blob that the metadata name for a replica, "" for none."""
+    """A Librarian in front of its Shepherds. `record`: the blob that the metadata name for a replica, "" for none."""
 
     def __init__(self, librarian: Any, record: Callable[[ObjectId, ReferenceId], str], found: Found) -> None:
         self._librarian, self._record, self._found = librarian, record, found
@@ -142,7 +143,7 @@ class Sure:
         return getattr(self._librarian, name)
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
-        """Report, and look whether nothing is called unknown that was on record all the while: it is set aside."""
+        """Report, and check that no replica on record throughout is called unknown: it would be set aside."""
         obj = shepherd_object(report.shepherd)
         before = {replica.reference: self._record(obj, replica.reference) for replica in report.replicas}
         answer: ReportAnswer = await self._librarian.report(call, report)

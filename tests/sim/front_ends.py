@@ -1,5 +1,8 @@
-"""Simulated front ends with the S3 door: each reaches Bartenders through the simulated network, as one of production
-does, and may die in the middle of a request. Callers are taken for who their machines are."""
+"""Simulated front ends with the S3 door.
+
+Each reaches Bartenders through the simulated network, as one of production does, and may die in the middle of a
+request. A caller's machine is taken as his identity.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ from tests.sim.world import World
 
 TRIES = 5
 DIES = 0.08
-"""The share of requests in whose middle their front end dies."""
+"""The share of requests during which their front end dies."""
 DIES_WITHIN_MS = 400
 
 
 class FrontEnd:
-    """The front end that a user asks. What it remembers of buckets dies with it."""
+    """A user's front end. Its memory of buckets dies with it."""
 
     def __init__(self, world: World, user: User, rng: random.Random) -> None:
         self._world, self._user, self._rng = world, user, rng
@@ -54,7 +57,7 @@ class FrontEnd:
     async def answer(
         self, op: int, method: str, target: str, body: bytes = b"", fields: Mapping[str, str] | None = None
     ) -> HttpResponse | None:
-        """What is answered to a request; None: the front end has died in the middle of it."""
+        """Answer a request; None: the front end has died in the middle of it."""
         asking = asyncio.ensure_future(self.ask(op, method, target, body, fields))
         dies = self._rng.random() < DIES
         done, _ = await asyncio.wait({asking}, timeout=self._rng.randint(1, DIES_WITHIN_MS) / 1000 if dies else None)
@@ -67,7 +70,7 @@ class FrontEnd:
     async def ask(
         self, op: int, method: str, target: str, body: bytes = b"", fields: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """What is answered to a request by a front end that lives. The answer's body is whole."""
+        """Answer a request without dying. The answer's body is whole."""
 
         async def chunks() -> AsyncIterator[bytes]:
             if body:
@@ -83,7 +86,7 @@ class FrontEnd:
 
 
 class FilesFrom:
-    """The port `Files` as a front end reaches it: by any Bartender, each call repeated under its request key."""
+    """The port `Files` from a front end: by any Bartender, each call repeated under its request key."""
 
     def __init__(self, world: World, user: User) -> None:
         self._world, self._user = world, user
@@ -110,7 +113,6 @@ class BytesFrom:
         self._world, self._user, self._call = world, user, call
 
     async def put(self, placed: Placed, body: AsyncIterator[bytes], size: int, start: int = 0) -> Arrived:
-        """All at once."""
         del start
         data = b"".join([piece async for piece in body])
         assert len(data) == size
@@ -118,7 +120,7 @@ class BytesFrom:
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in uploaded.receipts))
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
-        """From the first source that answers; all of a blob only with the checksum that is told of it."""
+        """Read from the first source that answers; all of a blob must match the checksum of the answer."""
         failed: CheloniaError | None = None
         for source in sources:
             try:
@@ -136,7 +138,7 @@ class BytesFrom:
 
 
 class NoKeys:
-    """Whoever asks is taken for who he is."""
+    """No keys: every caller is the person of his machine."""
 
     async def find(self, key_id: str) -> IssuedKey | None:
         """There is no key."""
@@ -144,19 +146,18 @@ class NoKeys:
 
 
 class Drawn:
-    """`secrets` from the run's own source."""
+    """`secrets` from the run's own random source."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def token_hex(self, count: int) -> str:
-        """See `secrets.token_hex`."""
         return self._rng.randbytes(count).hex()
 
 
 @contextmanager
 def front_ends(rng: random.Random) -> Iterator[None]:
-    """The door takes callers for who their machines are, and draws from the run's own source."""
+    """Take a caller's machine as his identity, and draw secrets from the run's own source."""
 
     async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
         known = await verified(parts, request, signable)

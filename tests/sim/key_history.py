@@ -1,12 +1,12 @@
-"""What users were told of one key of an S3 bucket, held against what Amazon's documents allow.
+"""The answers about one key of an S3 bucket, checked against Amazon's documents.
 
-No model of the door: rules about what was told, and when. A deed takes effect at one moment between its beginning and
-its end; one whose outcome is unknown may do so, or never. Instants are numbers that only rise. Only what is certain is
-held against anybody: `x` came after `y` for certain when it began after `y` had ended.
-
-What holds: what was acknowledged is there, or was replaced, hidden or erased by something later or at the same time;
-of a key there is one null version at most; versions stand in the order of their writes; bytes and etags are those that
-were put; a condition that was kept held at some moment.
+This is no model of the door: it has rules about answers and their times. A deed takes effect at one moment between its
+beginning and its end; one of unknown outcome may do so later, or never. Instants are numbers that only rise. Only
+certainties count: `x` came after `y` for certain when it began after `y` had ended. The rules:
+- An acknowledged version is there, or a later or simultaneous deed replaced, hid or erased it.
+- A key has one null version at most.
+- Versions stand in the order of their writes; bytes and etags are those that were put.
+- A condition that was met held at some moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 from tests.sim.model import Violation
 
 WRITE, REMOVE, ERASE, NOTHING = "write", "remove", "erase", "nothing"
-"""What is done to a key: bytes, a removal without a version, the end of one version. NOTHING: there is none."""
+"""Acts on a key: a write of bytes, a removal without a version, the erasure of one version. NOTHING: there is none."""
 MAYBE, DONE, REFUSED = "?", "done", "refused"
 ABSENT = "*"
 FOREVER = 1 << 60
@@ -28,7 +28,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Bytes, and the etag that they have."""
+    """Bytes and their etag."""
 
     data: bytes = field(repr=False)
     etag: str
@@ -36,9 +36,14 @@ class Content:
 
 @dataclass(eq=False, slots=True)
 class Deed:
-    """One thing asked of a key. `id`: of the request; `contents`: what it may write; `version`: what it made, or is to
-    erase, "" where nobody was told; `unless`: its condition, ABSENT or an etag; `source`: the version that it copies;
-    `seen`: since when it is known to have taken effect though nobody was told."""
+    """One request about a key, whose number is `id`.
+
+    `contents`: what it may write.
+    `version`: the version it made or is to erase, "" where no answer gave it.
+    `unless`: its condition, ABSENT or an etag.
+    `source`: the version that it copies.
+    `seen`: the time since which its effect is certain although no answer came.
+    """
 
     id: int
     kind: str
@@ -52,7 +57,6 @@ class Deed:
     seen: int = FOREVER
 
     def __str__(self) -> str:
-        """One line."""
         etags = ",".join(content.etag[:6] for content in self.contents)
         end = "" if self.ended == FOREVER else self.ended
         return f"#{self.id} {self.kind} {etags}{self.unless and f' if {self.unless[:6]}'} {self.version} " + (
@@ -66,12 +70,12 @@ class Deed:
 
     @property
     def since(self) -> int:
-        """Since when it has certainly taken effect."""
+        """The time since which its effect is certain."""
         return min(self.ended if self.told == DONE else FOREVER, self.seen)
 
     @property
     def takes_null(self) -> bool:
-        """Whether the null version that was there is gone when this takes effect; perhaps, where nobody knows."""
+        """Whether the null version of before is gone when this takes effect; with an unknown version it may be."""
         return self.version in (NULL, "")
 
     def surely(self, after: int, before: int) -> bool:
@@ -94,7 +98,7 @@ class Shown:
 
 
 class Switches:
-    """Whether a bucket keeps versions: what users have set, and when; `fixed`: it never does."""
+    """Whether a bucket keeps versions: the users' settings and their times; `fixed`: it never does."""
 
     def __init__(self) -> None:
         self.fixed = False
@@ -110,37 +114,36 @@ class Switches:
 
 
 class KeyHistory:
-    """All that was asked and told of one key."""
+    """All requests and answers of one key."""
 
     def __init__(self, name: str, switches: Switches, now: Callable[[], int]) -> None:
         self.name, self._switches, self._now = name, switches, now
         self.deeds: list[Deed] = []
 
     def begin(self, op: int, kind: str, contents: Sequence[Content] = (), version: str = "", unless: str = "") -> Deed:
-        """Somebody asks for something."""
         deed = Deed(op, kind, self._now(), tuple(contents), version, unless)
         self.deeds.append(deed)
         self.offer(deed.contents)
         return deed
 
     def copy(self, op: int, source: str) -> Deed:
-        """Somebody copies a version onto the key."""
+        """Note that a copy of a version onto the key begins."""
         deed = self.begin(op, WRITE, self.held(source))
         deed.source = source
         return deed
 
     def offer(self, contents: Sequence[Content]) -> None:
-        """Something may come to be the null version while that is copied."""
+        """Note contents that may become the null version during a copy of it."""
         for deed in self.deeds:
             if deed.source == NULL and deed.ended == FOREVER:
                 deed.contents = tuple(dict.fromkeys((*deed.contents, *contents)))
 
     def made(self) -> Iterator[Deed]:
-        """What has made a version, or a marker, that somebody knows."""
+        """The deeds that have made a version or marker known from an answer."""
         return (each for each in self.deeds if each.kind != ERASE and each.version and each.since < FOREVER)
 
     def held(self, version: str) -> tuple[Content, ...]:
-        """What a version may have, as far as anybody can know."""
+        """All contents that a version may have."""
         found = [each for each in self.deeds if each.kind == WRITE and each.told != REFUSED]
         fits = [each for each in found if each.version == version or (version == NULL and each.takes_null)]
         return tuple(dict.fromkeys(content for each in fits for content in each.contents))
@@ -172,7 +175,7 @@ class KeyHistory:
         return (each for each in found if any(content.etag == etag for content in each.contents))
 
     def _makers(self, shown: Shown, span: Span) -> list[Deed]:
-        """What may have made a version, and not be gone."""
+        """The deeds that may have made a version, and whose version may still be there."""
         found = (each for each in self.deeds if each.kind == shown.kind and each.perhaps(-FOREVER, span[1]))
         named = [each for each in found if each.version == shown.version or (not each.version and each.told == MAYBE)]
         fits = [each for each in named if shown.kind == REMOVE or shown.etag in (c.etag for c in each.contents)]
@@ -180,12 +183,12 @@ class KeyHistory:
         return [each for each in known or fits if not self._gone(each, shown.version, span[0])]
 
     def _gone(self, deed: Deed, version: str, before: int) -> bool:
-        """Whether a version is gone for certain, for ever."""
+        """Whether a version is certainly gone for good."""
         later = (each for each in self.deeds if each.surely(deed.ended, before))
         return any(_ends(each, version) for each in later)
 
     def may_lack(self, deed: Deed, before: int) -> bool:
-        """Whether the version that a deed has made, or may have, is perhaps not there any more."""
+        """Whether the version that a deed has made, or may have, is possibly gone."""
         others = [each for each in self.deeds if each is not deed and each.perhaps(deed.began, before)]
         return any(_ends(each, version) for each in others for version in {deed.version or NULL, deed.version})
 
@@ -194,7 +197,7 @@ class KeyHistory:
         return any(_ends(each, deed.version) for each in others)
 
     def _hidden(self, deed: Deed, span: Span) -> bool:
-        """Whether something newer certainly had the key for all of a span, or what was made is gone."""
+        """Whether a newer version certainly had the key for all of a span, or the deed's version is gone."""
         if deed.version and self._gone(deed, deed.version, span[0]):
             return True
         newer = (each for each in self.deeds if each.kind != ERASE and each.surely(deed.ended, span[0]))
@@ -205,14 +208,14 @@ class KeyHistory:
         return any(each.perhaps(deed.began, before) for each in erasing)
 
     def _taken(self, deed: Deed, before: int) -> bool:
-        """Whether a removal or an erasure may have taken the key away from it."""
+        """Whether a removal or an erasure may have taken the key from it."""
         removed = (each for each in self.deeds if each.kind == REMOVE and each.perhaps(deed.began, before))
         return any(removed) or self._erased(deed, before)
 
-    # --- what was told ----------------------------------------------------------------------------------------------
+    # --- the answers --------------------------------------------------------------------------------------------------
 
     def done(self, deed: Deed, version: str, etag: str = "") -> None:
-        """A deed was acknowledged. Raises: Violation."""
+        """Note that a deed was acknowledged. Raises: Violation."""
         deed.told = DONE
         states = self._switches.possible(deed.span)
         if deed.kind == WRITE:
@@ -229,7 +232,7 @@ class KeyHistory:
             self._require(self.may_show(*kept, deed.span), f"{deed}, though its condition did not hold")
 
     def not_so(self, deed: Deed) -> None:
-        """A deed was refused for its condition. Raises: Violation."""
+        """Note that a deed was refused for its condition. Raises: Violation."""
         deed.told = REFUSED
         other = "" if deed.unless == ABSENT else deed.unless
         broken = self.may_show_other(other, deed.span) or (
@@ -238,12 +241,12 @@ class KeyHistory:
         self._require(bool(deed.unless) and broken, f"{deed}, though its condition held")
 
     def read(self, kind: str, etag: str, span: Span, version: str = "") -> None:
-        """The key, or a version of it, was read. Raises: Violation."""
+        """Note a read of the key, or of a version of it. Raises: Violation."""
         fits = self.may_have(version, kind, etag, span) if version else self.may_show(kind, etag, span)
         self._require(fits, f"{version or 'the key'} was {kind} {etag} in {span}")
 
     def met(self, op: int, version: str, now: int) -> None:
-        """What a request has made was met under a version. Raises: Violation."""
+        """Note that a request's content was found under a version. Raises: Violation."""
         deed = next((each for each in self.deeds if each.id == op and each.kind == WRITE), None)
         self._require(deed is not None and deed.told != REFUSED, f"{version} is of #{op}, which was refused")
         assert deed is not None
@@ -252,7 +255,7 @@ class KeyHistory:
             deed.version, deed.seen = version, min(deed.seen, now)
 
     def listed(self, shown: Sequence[Shown], span: Span) -> None:
-        """Its versions were listed. Raises: Violation."""
+        """Note a listing of its versions. Raises: Violation."""
         versions = [each.version for each in shown]
         what = f"listed in {span}: {list(map(_short, shown))}"
         self._require(len(set(versions)) == len(versions), f"a version twice, {what}")
@@ -267,15 +270,15 @@ class KeyHistory:
             self._require(not self._surely_before(newer, older, span), f"{_short(newer)} is older, {what}")
 
     def _surely_before(self, one: Shown, other: Shown, span: Span) -> bool:
-        """Of what was acknowledged before the listing began: what is stored may wait for its key, and what is to go has
-        given it up before."""
+        """Whether acknowledged deeds prove this order. Only deeds before the listing began count, as others may not
+        have taken or given up the key yet."""
         if any(self.may_have(each.version, NOTHING, "", span) for each in (one, other)):
             return False
         pairs = [(a, b) for a in self._makers(one, span) for b in self._makers(other, span)]
         return all(a.told == DONE and b.surely(a.ended, span[0]) for a, b in pairs)
 
     def rested(self) -> None:
-        """Of two that each asked for the same state before it, one alone can have found it. Raises: Violation."""
+        """Check that of two deeds with the same required state only one found it. Raises: Violation."""
         kept = [each for each in self.deeds if each.unless and each.told == DONE]
         for one, other in combinations(kept, 2):
             if one.unless == other.unless:
@@ -289,14 +292,14 @@ class KeyHistory:
 
 
 def _ends(deed: Deed, version: str) -> bool:
-    """Whether this ends a version when it takes effect; perhaps, where nobody knows what it makes."""
+    """Whether this ends a version when it takes effect; with an unknown version it may."""
     if deed.kind == ERASE:
         return deed.version == version
     return version == NULL and deed.takes_null
 
 
 def _again(deed: Deed, unless: str) -> bool:
-    """Whether this may have brought a state about again."""
+    """Whether this may have brought a state back."""
     if unless == ABSENT:
         return deed.kind != WRITE
     return deed.kind == ERASE or any(content.etag == unless for content in deed.contents)

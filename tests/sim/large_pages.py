@@ -1,8 +1,8 @@
-"""Memory for simulated worlds on large pages: a run touches all of its memory again and again, and with pages of 4 KiB
-some of its time goes into finding them.
+"""Memory for simulated worlds on large pages.
 
-Only where the kernel has them for the asking (Linux 6.1 and newer, `transparent_hugepage` not `never`); elsewhere, and
-where something fails, nothing changes but speed.
+A run touches all of its memory over and over, and with pages of 4 KiB finding them takes some of its time. Only where
+the kernel has them on request (Linux 6.1 and newer, `transparent_hugepage` not `never`); elsewhere, and where something
+fails, only the speed changes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from pathlib import Path
 
 PAGE = 2 << 20
 SMALL_BYTES, SMALL = 32 << 20, 400
-"""How much there shall be for Python's small objects, and the size of one."""
+"""Memory for Python's small objects, and the size of one."""
 OTHER_BYTES, OTHER = 8 << 20, 2_000
-"""The same for what is larger."""
+"""The same for larger objects."""
 PIN_BYTES = 256 << 10
-"""One object is kept of so many bytes: what is used at all is not given back to the kernel."""
+"""One object is kept for so many bytes: the kernel does not take back memory in use."""
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 _AREA = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 +(\[heap\])?$")
 
 
 def reserve() -> tuple[int, list[bytes]]:
-    """Have memory on large pages for what this process makes from now on.
-
-    Returns: how many bytes are, and what has to be kept as long as they shall be.
-    """
+    """Put memory that this process allocates from now on on large pages. Returns: how many bytes are on them, and the
+    objects to keep as long as they shall be."""
     pins: list[bytes] = []
     for total, size in ((SMALL_BYTES, SMALL), (OTHER_BYTES, OTHER)):
         filling = [bytes(size) for _ in range(total // size)]
@@ -41,7 +39,7 @@ def reserve() -> tuple[int, list[bytes]]:
 
 
 def _areas() -> Iterator[tuple[int, int]]:
-    """The memory of this process that is no file's: (start, end) of whole large pages."""
+    """The process's memory that belongs to no file: (start, end) of whole large pages."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = _AREA.match(line)
         if found is not None:

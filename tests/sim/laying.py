@@ -1,5 +1,7 @@
-"""Simulated users who write in the middle of files, and move one over another, as programs on a mount do: a file comes
-to be made of extents, which are read one after the other."""
+"""Simulated users who write in the middle of files, and move one over another, as programs on a mount do.
+
+A file then consists of extents, which are read one after the other.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ from tests.sim.users import Contents, User, dn_of
 from tests.sim.world import World
 
 SHARE = 0.35
-"""The share of what users do."""
+"""The share of users' operations."""
 KINDS = ("lay", "lay", "cut", "over", "over", "exchange")
 OFFSET_MAX = 250
 
 
 class Laying:
-    """Draws what users do, and reads what they have done."""
+    """Draws users' operations, and reads their results."""
 
     def __init__(self, world: World, contents: Contents, rng: random.Random) -> None:
         self._world, self._contents, self._rng = world, contents, rng
         contents.laid = True
 
     def drawn(self, op: Op) -> Op:
-        """What is done in place of what was drawn."""
+        """Return the operation to do in place of the drawn one."""
         if self._rng.random() >= SHARE:
             return op
         kind, piece = self._rng.choice(KINDS), self._contents.new(self._rng, small=True)
@@ -45,7 +47,7 @@ class Laying:
                        value=f"{at} {end}")  # fmt: skip
 
     def change(self, op: Op, place: LogicalName, other: LogicalName) -> Change:
-        """What is asked of the cluster."""
+        """The change to send to the cluster."""
         if op.kind in ("over", "exchange"):
             return Move(place, other, Over.REPLACE if op.kind == "over" else Over.EXCHANGE)
         data, (at, end) = self._contents.bytes_of(op.content), map(int, op.value.split())

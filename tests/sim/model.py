@@ -1,13 +1,14 @@
-"""What users were told about a few names, held against a tree that exists only in thought.
+"""The answers to users about a few names, checked against a tree that exists only in the model.
 
-Several users work on the same names at once; some never learn what became of an operation. `Story` keeps every state
-the tree could be in, given all that was asked and answered so far: an operation takes effect at one moment between its
-beginning and its answer, or, when its outcome is unknown, at any later one, or never (a linearizability check, made as
-the run goes). An answer that no possible state explains is a `Violation`: an acknowledged change that is not there, a
-deleted file that is back, a right used after it was taken away, a refusal that took effect.
+Several users work on the same names at once; some never learn the outcome of an operation. `Story` keeps every state
+that the tree could be in, given all requests and answers so far. An operation takes effect at one moment between its
+beginning and its answer. When its outcome is unknown, it does so at any later one, or never. This is a linearizability
+check, made as the run goes.
 
-An upload has two moments: at its beginning it learns which file it replaces, at its end it replaces that one, under
-whatever name it is then. Files are identified by the operation that made them.
+An answer that no possible state explains is a `Violation`. Examples: an acknowledged change that is not there, a
+deleted file that is back, a revoked right that still works, a refusal that took effect. An upload has two moments. At
+its beginning it learns which file it replaces; at its end it replaces that one, under its name of that moment. Files
+are identified by the operation that made them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from chelonia.core.values import replace
 
 NOTHING = 0
 CONFIGS_MAX = 40_000
-"""Possible states kept of one group of names; beyond, what its users are told is no longer checked."""
+"""Possible states kept of one group of names; beyond it, the answers to its users are no longer checked."""
 READS = ("read", "stat", "see")
-"""What has no effect: an answer that nobody heard tells nothing."""
+"""Operations without effect: one without an answer shows nothing."""
 UPLOADS = ("put", "put_file")
 GUESSED = ("put", "put_file", "undelete")
-"""Of these a refusal may come from what the model does not know: a reservation, an order of deletion."""
+"""Operations whose refusal may have a cause outside the model: a reservation, an order of deletion."""
 CERTAIN_REFUSALS = ("not-found", "denied")
-"""Refusals that need a state to explain them; others may come from a reservation that the model does not know."""
+"""Refusals that need a state to explain them; others may come from a reservation outside the model."""
 
 
 class Violation(AssertionError):
@@ -38,8 +39,8 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One thing a user asks for. `name`, `other`: indexes of names; `value`: of the change; `target`: another user;
-    `after`: what it makes of the bytes that are there."""
+    """One request of a user. `name`, `other`: indexes of names; `value`: of the change. `target`: another user.
+    `after`: maps a file's content to its content after the change."""
 
     id: int
     user: int
@@ -53,7 +54,6 @@ class Op:
     after: Callable[[int], int] | None = None
 
     def __str__(self) -> str:
-        """One line."""
         what = dict.fromkeys(("move", "link", "copy", "over", "exchange"), self.other)
         what |= {"note": self.value, "lay": self.value, "cut": self.value, "wanted": self.wanted, "bar": self.target}
         detail = what.get(self.kind, self.content or "")
@@ -61,7 +61,7 @@ class Op:
 
 
 class File(Struct, frozen=True, cache_hash=True):
-    """A file as the model knows it; `barred`: users whose right to delete it was taken away."""
+    """A file in the model; `barred`: users who have lost the right to delete it."""
 
     content: int
     owner: int
@@ -127,7 +127,7 @@ class Tree(Struct, frozen=True, cache_hash=True):
 
 
 class At(Struct, frozen=True, cache_hash=True):
-    """How far an operation has come: not begun, `bound` to a file (`NOTHING`: to a new one), or done with `result`."""
+    """The progress of an operation: not begun, `bound` to a file (`NOTHING`: to a new one), or done with `result`."""
 
     bound: int = -1
     result: str = ""
@@ -139,7 +139,7 @@ Config = tuple[Tree, tuple[tuple[int, At], ...]]
 
 
 class Story:
-    """All that users of one group of names were told, and every tree that explains it. `trash`: what is deleted is
+    """The answers to all users of one group of names, and every tree that explains them. `trash`: deleted files are
     kept for the whole run."""
 
     begun: At = BEGUN
@@ -158,14 +158,14 @@ class Story:
         return len(self._pending)
 
     def begin(self, op: Op) -> None:
-        """A user asks for something."""
         self._told.append(f"#{op.id} {op} ...")
         self._pending[op.id] = op
         self._begun.add(op.id)
         self._configs = {(tree, (*ats, (op.id, self.begun))) for tree, ats in self._configs}
 
     def answered(self, op: Op, told: str) -> None:
-        """The user was told `told`: `done`, what he read, or `refused <kind>`; it is over. Raises: Violation."""
+        """Note an answer, which ends the operation: `done`, the content read, or `refused <kind>`. Raises:
+        Violation."""
         self._told.append(f"#{op.id} {op} -> {told}")
         self._finish(op, lambda at: self.explains(op, at, told))
         if self.checked and not self._configs:
@@ -173,25 +173,25 @@ class Story:
             raise Violation(self._broken)
 
     def unknown(self, op: Op) -> None:
-        """The user does not know; the operation may take effect at any time until it is `settled`."""
+        """Note that the user does not know; the operation may take effect at any time until it is `settled`."""
         self._told.append(f"#{op.id} {op} -> ?")
         if op.kind in READS:
             self.settled(op)
 
     def settled(self, op: Op) -> None:
-        """Nothing of the operation is under way any more: it has taken effect, or never will."""
+        """Note that no part of the operation is under way: it has taken effect, or never will."""
         if op.id in self._pending:
             self._finish(op, lambda _: True)
 
     def copied(self) -> Story:
-        """The story as far as it has come, to be told on from here another time."""
+        """A copy of the story so far, to be continued another time."""
         copy = Story(0)
         copy._configs, copy._pending = set(self._configs), dict(self._pending)
         copy._told, copy.checked, copy._begun = deque(self._told, maxlen=30), self.checked, set(self._begun)
         return copy
 
     def unjudged(self) -> None:
-        """What is told from now on is not held against anything any more."""
+        """Check no answer from now on."""
         self._configs, self.checked = set(), False
 
     @staticmethod
@@ -202,13 +202,13 @@ class Story:
         return story
 
     def cut_off(self) -> None:
-        """What was under way has happened, or never will."""
+        """Note that the operations under way have happened, or never will."""
         self._told.append("restored")
         for op in list(self._pending.values()):
             self.settled(op)
 
     def contents(self, name: int) -> set[int]:
-        """What a name may hold now."""
+        """The possible contents of a name now."""
         self._configs = self._reachable()
         files = [tree.file(tree.names[name]) for tree, _ in self._configs]
         return {file.content if file else NOTHING for file in files}
@@ -221,11 +221,11 @@ class Story:
         return [name for name in names if all(not t.names[name] and t.deleted(name, owner) for t in trees)]
 
     def steps(self, op: Op, at: At, tree: Tree) -> list[tuple[At, Tree]]:
-        """What the next moment of an operation may be: how far it is then, and the tree."""
+        """The possible next moments of an operation: its progress then, and the tree."""
         return steps(op, at, tree)
 
     def explains(self, op: Op, at: At, told: str) -> bool:
-        """Whether an operation that has come so far may be told of so."""
+        """Whether an operation with this progress may get this answer."""
         return _explains(op, at, told)
 
     # --- the possible states ----------------------------------------------------------------------------------------
@@ -238,8 +238,8 @@ class Story:
         del self._pending[op.id]
 
     def _reachable(self) -> set[Config]:
-        """Every state that pending operations can have made of the possible ones by now. What those can make that had
-        begun when this was last asked is among them: only the others have to act on these."""
+        """Every state that pending operations can have made of the possible ones by now. States that operations begun
+        before the last call can make are already among them: only newer ones have to act on these."""
         seen, begun = set(self._configs), self._begun
         waiting = [then for config in self._configs for then in self._next(config, begun)] if begun else []
         self._begun = set()
@@ -262,7 +262,7 @@ class Story:
 
 
 def steps(op: Op, at: At, tree: Tree) -> list[tuple[At, Tree]]:
-    """What the next moment of an operation may be: how far it is then, and the tree."""
+    """The possible next moments of an operation: its progress then, and the tree."""
     if op.kind != "undelete":
         return [step(op, at, tree)]
     found = tree.deleted(op.name, op.user)
@@ -272,7 +272,7 @@ def steps(op: Op, at: At, tree: Tree) -> list[tuple[At, Tree]]:
 
 
 def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
-    """The next moment of an operation: how far it is then, and the tree."""
+    """The next moment of an operation: its progress then, and the tree."""
     fid = tree.names[op.name]
     file = tree.file(fid)
     if op.kind in UPLOADS:
@@ -310,7 +310,7 @@ def step(op: Op, at: At, tree: Tree) -> tuple[At, Tree]:
 
 
 def _lay(op: Op, after: Callable[[int], int], there: File | None, tree: Tree) -> tuple[At, Tree]:
-    """Bytes are laid over those of the file, or make one."""
+    """Lay bytes over those of the file, or make one."""
     if there is None:
         made = tree.holding(op.id, File(after(NOTHING), op.user, op.wanted))
         return At(result=DONE), made.named(op.name, op.id)
@@ -320,7 +320,7 @@ def _lay(op: Op, after: Callable[[int], int], there: File | None, tree: Tree) ->
 
 
 def _copy(op: Op, source: File, tree: Tree) -> tuple[At, Tree]:
-    """The other name has the bytes of the file, what is said of it, and as many copies."""
+    """Give the other name the bytes of the file, its properties, and as many copies."""
     there, target = tree.file(tree.names[op.other]), tree.names[op.other]
     if there is not None and there.bars(op.user):
         return At(result="refused denied"), tree

@@ -1,10 +1,11 @@
 """The simulated network: calls between processes that get lost, delayed, doubled, cut off or carried out late.
 
-`Network.port(...)` wraps a service of one node for use by another: each call draws its fate from the run's one random
-source. Lost means one of two things the caller cannot tell apart: the request never arrived, or it was carried out and
-the answer was lost; a partition does the same to all calls of one direction. Everything that happens goes into
-`trace`, whose digest is the run's fingerprint. `flying` tells whether anything that a request has set off is still
-under way: what a user must know before he can say that it has failed for good.
+`Network.port(...)` wraps a service of one node for use by another; each call draws its fate from the run's one random
+source. A loss is one of two things that the caller cannot tell apart. Either the request never arrived, or it was
+carried out and the answer was lost. A partition does the same to all calls of one direction.
+
+Every event goes into `trace`, whose digest is the run's fingerprint. `flying` says whether anything that a request has
+caused is still under way. A user must know that before he can count the request as failed for good.
 """
 
 from __future__ import annotations
@@ -31,24 +32,28 @@ from tests.sim.skew import Versions
 from tests.sim.virtual_loop import this_loop
 
 ANSWER_MS = 10_000
-"""How long an answer is waited for."""
+"""How long a caller waits for an answer."""
 LONG_ANSWER_MS = 120_000
-"""The same for what moves bytes."""
+"""The same for calls that move bytes."""
 BODIES = ("PUT", "GET")
 REPORTS_LATE = 6
-"""Reports are few, and late ones must change nothing: they are late so many times as often."""
+"""Reports are few, and late ones must change nothing: they are late so many times as often as others."""
 LONG = ("copy", "scrub", *BODIES)
 FOLLOWED = ("op", "admin")
-"""How the ids of requests begin of which somebody asks whether they are under way: services' own are UUIDs."""
+"""Beginnings of request ids that `flying` may be called with: services' own are UUIDs."""
 ECHO_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How badly the network behaves: probabilities per call, delays in ms. `late`: a call between services that arrives
-    long after its caller has given up, at most `late_ms_max` after; `duplicate`: a call that is carried out a second
-    time, at most `double_ms_max` after. `cut`: a body that breaks off on its way. `echo`: a report that comes a second
-    time, at most `ECHO_MS_MAX` after. `orders_late`: as `late`, of orders to erase."""
+    """Faults of the network: probabilities per call, delays in ms.
+
+    `late`: a call between services arrives long after its caller has given up, at most `late_ms_max` after.
+    `duplicate`: a call is carried out a second time, at most `double_ms_max` after.
+    `cut`: a body breaks off on its way.
+    `echo`: a report comes a second time, at most `ECHO_MS_MAX` after.
+    `orders_late`: as `late`, of orders to erase.
+    """
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -63,17 +68,15 @@ class Faults:
 
 
 class Trace:
-    """What happened, in order; `digest` identifies the run."""
+    """The events of a run, in order; `digest` identifies it."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def add(self, now_ms: int, text: str) -> None:
-        """Append one event."""
         self._lines.append(f"{str(now_ms).rjust(8)} {text}")
 
     def tail(self, count: int) -> str:
-        """The last events."""
         return "\n".join(self._lines[-count:])
 
     def digest(self) -> str:
@@ -82,7 +85,7 @@ class Trace:
 
 
 class Refused(CheloniaError):
-    """Nobody listens there: the call has certainly not been carried out."""
+    """Nothing listens there: the call has certainly not been carried out."""
 
 
 Target = Callable[[], Any]
@@ -97,9 +100,9 @@ class Network:
         self.long_answer_ms = LONG_ANSWER_MS
         self.trace = trace
         self.heard_ms: dict[str, int] = {}
-        """When a sign of life of each Shepherd last reached a Librarian."""
+        """The time when each Shepherd's last heartbeat reached a Librarian."""
         self.versions: Versions | None = None
-        """Which nodes are of the version before, where any are."""
+        """The nodes of the version before, where there are any."""
         self._rng = rng
         self._loop = this_loop()
         self._cuts: dict[tuple[str, str], int] = {}
@@ -108,7 +111,7 @@ class Network:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     def cut(self, sources: Sequence[str], targets: Sequence[str]) -> None:
-        """Let nothing through from `sources` to `targets`; the other direction is another matter."""
+        """Let nothing through from `sources` to `targets`; the other direction stays as it is."""
         for pair in _pairs(sources, targets):
             self._cuts[pair] = self._cuts.get(pair, 0) + 1
 
@@ -124,27 +127,25 @@ class Network:
         return (source.name, target.name) not in self._cuts
 
     async def knock(self, source: Node, target: Node) -> bool:
-        """Whether nobody listens at an address; False when that cannot be told."""
+        """Whether certainly nothing listens at an address."""
         check_alive()
         await self._loop.sleep(self._rng.randint(0, self.faults.delay_ms_max) / 1000)
         return not target.up and self.reaches(source, target) and self.reaches(target, source)
 
     def within(self, node: Node, service: Any) -> Any:
-        """A service as others of its process reach it."""
+        """A service as its own process reaches it."""
         return service if self.versions is None else self.versions.within(node, service)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def flying(self, request_id: str) -> bool:
-        """Whether any call that belongs to this request is still under way, its late and doubled copies included."""
+        """Whether any call of this request is still under way, its late and doubled copies included."""
         assert request_id.startswith(FOLLOWED), request_id
         return request_id in self._flying
 
     def port(self, target: Target, node: Node, caller: Call, source: Node) -> Any:
-        """Return a stand-in for the service `target()` on `node`, as called by `source` with `caller`'s identity.
-
-        The identity replaces what the caller puts into its `Call`, as a certificate would; request id and key travel.
-        """
+        """Return a stand-in for the service `target()` on `node`, as called by `source` with `caller`'s identity. The
+        identity replaces the one in the caller's `Call`, as a certificate would; request id and key travel."""
         return _Port(self, target, node, caller, source)
 
     def carry(self, source: Node, node: Node, what: str, work: Work, request_id: str = "") -> Coroutine[Any, Any, Any]:
@@ -255,11 +256,11 @@ class Network:
 
 
 class _Port:
-    """Forwards every method call of a port through the network. Of what has failed nothing is kept: an error that is
-    held by what it went through is memory that only a collection gives back."""
+    """Forwards every method call of a port through the network. It keeps nothing of a failed call: an error that refers
+    to its own frames is memory that only a collection frees."""
 
     def __init__(self, network: Network, target: Target, node: Node, caller: Call, source: Node) -> None:
-        self._way = network, target, node, caller, source  # in one: a class with `__getattr__` is slow to tell
+        self._way = network, target, node, caller, source  # one attribute: setting several is slow with `__getattr__`
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         return partial(self.call, method)
@@ -308,7 +309,7 @@ class _Port:
 
 class Channel:
     """Several instances of one service as one port: `hosting.rpc_client.Channel` without HTTP. It stays with one while
-    that answers, goes on to the next when it does not, and repeats a call for `retry_ms` under one request key."""
+    that answers, and goes on to the next when it does not. It repeats a call for `retry_ms` under one request key."""
 
     def __init__(
         self, service: str, ports: Sequence[_Port], source: Node, ids: SimIds, *, retry_ms: int = 10_000
@@ -350,7 +351,7 @@ class Channel:
 
 
 def below(rng: random.Random, end: int) -> int:
-    """What `rng.randrange(end)` draws, in less time."""
+    """Draw the same number as `rng.randrange(end)`, in less time."""
     bits = end.bit_length()
     drawn = rng.getrandbits(bits)
     while drawn >= end:

@@ -1,9 +1,9 @@
-"""Simulated users of an S3 bucket whose versions are kept, suspended, and kept again: they put, with conditions too,
-remove, one by one and many at once, erase versions, bring old ones back by copies, and upload in parts, of which others
-complete or abort what they have not begun.
+"""Simulated users of an S3 bucket whose versions are kept, suspended, and kept again.
 
-Each asks a front end of his own, which may die in the middle of a request. They have one name, as an upload is its
-opener's. What they are told is held against `key_history.KeyHistory` and `upload_history.UploadHistory`.
+They put, with conditions too, remove one by one and many at once, erase versions, and bring old ones back by copies.
+They upload in parts; others complete or abort uploads that they have not begun. Each sends requests to a front end of
+his own, which may die in the middle of one. They share one name, as an upload is its opener's. `key_history.KeyHistory`
+and `upload_history.UploadHistory` check their answers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ BUCKET = "/objects"
 KEYS = ("a/b", "c//d")
 KINDS = {"put": 22, "remove": 9, "erase": 12, "restore": 9, "read": 9, "see": 7, "list": 5, "bulk": 5, "upload": 16,
          "rival": 12, "switch": 3}  # fmt: skip
-"""What users do, and how often."""
+"""Users' operations, and how often each comes."""
 CONDITIONAL = 0.25
 REPEATS = 0.7
-"""How often a completion is asked for again, whose outcome is unknown; and REPEATED: one that was told."""
+"""How often a completion of unknown outcome is sent again; REPEATED: one that was answered."""
 REPEATED = 0.25
 BULK_MAX = 3
 
@@ -54,7 +54,7 @@ Fields = Mapping[str, str]
 
 
 class Objects:
-    """The bucket, and who works in it."""
+    """The bucket and its users."""
 
     def __init__(self, world: World, users: Users, rng: random.Random) -> None:
         self._world, self._users, self._rng = world, users, rng
@@ -68,7 +68,7 @@ class Objects:
         self._checked = True
 
     async def prepare(self, user: User) -> None:
-        """Make the bucket. A third of them never keep versions: Amazon asks for a pause when a bucket begins to."""
+        """Make the bucket. A third of them never keep versions, as Amazon requires a pause when a bucket begins to."""
         front = FrontEnd(self._world, user, self._rng)
         assert (await front.ask(0, "PUT", BUCKET)).status == 200
         for key in self._keys if self._rng.random() < 0.5 else ():
@@ -81,7 +81,6 @@ class Objects:
         self._switches.fixed = not state
 
     async def work(self, user: User, rounds: int) -> None:
-        """One operation after the other."""
         front = FrontEnd(self._world, User(0, user.node), self._rng)
         for _ in range(rounds):
             await self._world.clock.sleep(self._rng.randint(0, 3_000))
@@ -211,7 +210,7 @@ class Objects:
     # --- uploads in parts -------------------------------------------------------------------------------------------
 
     async def _upload(self, front: FrontEnd, key: KeyHistory) -> None:
-        """Open an upload, send parts, and complete it, unless somebody else does."""
+        """Open an upload, send parts, and complete it, unless another user does."""
         op = self._op()
         answer = await front.answer(op, "POST", f"{_place(key)}?uploads", b"", {"x-amz-meta-op": str(op)})
         if answer is None or answer.status != 200:
@@ -268,7 +267,7 @@ class Objects:
                 self._judge(_require, False, f"a completion is told {told}")
 
     async def _rival(self, front: FrontEnd, key: KeyHistory) -> None:
-        """Meddle with an upload: of late ones, as a rule."""
+        """Meddle with an upload, as a rule a recent one."""
         if not self._uploads:
             return await self._upload(front, key)
         upload = self._rng.choice(self._uploads[-2:])
@@ -293,8 +292,9 @@ class Objects:
     async def _asked(
         self, front: FrontEnd, of: Any, method: str, target: str, body: bytes = b"", fields: Fields | None = None
     ) -> HttpResponse | None:
-        """What was answered; None where nobody knows what came of it: that ends once nothing of it is under way. What
-        removes something that is not there is not remembered, and done when it comes a second time, late."""
+        """Send a request and return its answer, None where its outcome is unknown. The unknown ends when no part of the
+        request is under way. A removal of something absent leaves no memo, so a late second copy of the request may
+        remove something."""
         op = self._op() if isinstance(of, tuple) else (of[0] if isinstance(of, list) else of).id
         answer = await front.answer(op, method, target, body, fields)
         self._note(op, f"{method} {target} {fields or ''} -> {answer and (answer.status, answer.headers)}")
@@ -322,7 +322,7 @@ class Objects:
             deed.ended = self._now()
 
     def _told(self, key: KeyHistory, deed: Deed, answer: HttpResponse, etag: str = "") -> None:
-        """A write or a removal was answered."""
+        """Note the answer to a write or a removal."""
         if answer.status in (200, 204):
             version = dict(answer.headers).get("x-amz-version-id", "")
             return self._judge(key.done, deed, version, _bare(etag))
@@ -350,7 +350,7 @@ class Objects:
         return content
 
     def _condition(self, key: KeyHistory) -> str:
-        """Of a write: none as a rule, else that nothing is there, or that what somebody has put is."""
+        """Draw a write's condition: none as a rule, else that nothing is there, or that a certain content is."""
         if self._rng.random() >= CONDITIONAL:
             return ""
         known = [each.contents[0].etag for each in key.made() if each.kind == WRITE]
@@ -363,7 +363,7 @@ class Objects:
     # --- at the end -------------------------------------------------------------------------------------------------
 
     async def rest(self, user: User) -> None:
-        """Wait until nothing is under way any more, and give up what uploads are open. Raises: Violation."""
+        """Wait until nothing is under way any more, and abort the open uploads. Raises: Violation."""
         await self._settled()
         front = FrontEnd(self._world, User(0, user.node), random.Random(0))
         listed = await self._sure(front, "GET", f"{BUCKET}?uploads")
@@ -378,17 +378,18 @@ class Objects:
         self._settling.clear()
 
     async def _sure(self, front: FrontEnd, method: str, target: str) -> str:
-        """The body of an answer, asked for again until somebody answers."""
+        """The body of an answer, repeated until one comes."""
         while (answer := await front.ask(self._op(), method, target)).status >= 500:
             await self._world.clock.sleep(1_000)
         return (await whole(answer)).decode()
 
     def unjudged(self) -> None:
-        """What is told from now on is not held against anything."""
+        """Check no answer from now on."""
         self._checked = False
 
     async def check(self, user: User) -> None:
-        """What is there must be explained by what was told, and all versions have their bytes. Raises: Violation."""
+        """Check that earlier answers explain the present state, and that all versions have their bytes. Raises:
+        Violation."""
         front = FrontEnd(self._world, User(0, user.node), random.Random(0))
         for key in self._keys if self._checked else ():
             began = self._now()
@@ -407,7 +408,7 @@ def _place(key: KeyHistory) -> str:
 
 
 def _late(answer: HttpResponse) -> bool:
-    """Whether a clock that stepped has let a ticket expire."""
+    """Whether the ticket expired because a clock stepped."""
     return isinstance(answer.body, bytes) and b"<Code>ExpiredToken<" in answer.body
 
 

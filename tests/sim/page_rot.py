@@ -1,9 +1,11 @@
-"""Rot in the pages of an A-Hash replica: its engine panics when it comes to one, as Berkeley DB does, and the files are
-given up and filled by the others (`chelonia.ahash.store.bdb.damaged`, docs/design/003 and 009).
+"""Rot in the pages of an A-Hash replica.
 
-A page is a run of keys. What is in the cache is read as it was, until the process ends, and is mended when it is
-written; what is not panics whoever reads or writes it, the replication thread too. A start reads what the end of the
-log changes, and all pages after a panic. The end of a log may rot as well: recovery takes that for its end.
+Its engine panics when it comes to a rotten page, as Berkeley DB does. The files are then given up and filled by the
+others (`chelonia.ahash.store.bdb.damaged`, docs/design/003 and 009).
+
+A page is a run of keys. A page in the cache is read as it was until the process ends, and is mended when it is written.
+Any other panics its reader or writer, the replication thread too. A start reads the pages that the end of the log
+changes, and after a panic all pages. The end of a log may rot as well: recovery then stops there.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
 
 PAGE_KEYS_MAX = 12
 CACHED = 0.2
-"""The share of damaged pages that the process has in memory."""
+"""The share of damaged pages that the process has in its cache."""
 IN_OBJECTS = 0.8
-"""The share of those with what users named, and Shepherds told, and not outcomes of requests: these are most keys."""
+"""The share of rotten pages that hold users' entries and Shepherds' reports, not outcomes of requests: those are most
+keys."""
 _OBJECTS = (b"H\0", b"W\0")
 OF_LOGS = 0.15
 """The share of rot that is in the end of the log."""
@@ -32,7 +35,7 @@ END_RECORDS = 20
 """So many records of the log may not be in the pages on the disk yet: a start reads the pages that they change."""
 FILLED_WITHIN_MS = 200_000
 ENDS_WITHIN_S = 2.0
-"""A process whose engine has panicked is gone so soon, unless it stands still."""
+"""A process whose engine has panicked ends within this time, unless it is frozen."""
 
 
 class EnginePanicked(CheloniaError):
@@ -56,7 +59,7 @@ class RottenPage:
 
 
 def spoil(disk: Disk, keys: list[bytes], rng: random.Random) -> str:
-    """Damage a page of a running replica, or the end of its log. Returns: what."""
+    """Damage a page of a running replica, or the end of its log. Returns: the kind of damage."""
     if rng.random() < OF_LOGS:
         disk.ends_at = max(1, len(disk.log) - rng.randint(1, END_RECORDS))
         return f"log from {disk.ends_at} of {len(disk.log)}"
@@ -75,7 +78,7 @@ def reaches(disk: Disk, start: bytes, end: bytes) -> RottenPage | None:
 
 
 def write(disk: Disk, keys: Iterable[bytes]) -> None:
-    """Write these keys: what is in the cache goes to the disk whole. Raises: EnginePanicked."""
+    """Write these keys: cached pages go to the disk whole. Raises: EnginePanicked."""
     for key in keys:
         if reaches(disk, key, key):
             raise EnginePanicked
@@ -83,7 +86,8 @@ def write(disk: Disk, keys: Iterable[bytes]) -> None:
 
 
 def start(disk: Disk) -> tuple[Disk, str]:
-    """What a new process finds. Returns: its disk, an empty one where the store was given up, and what was wrong."""
+    """Start a new process on a disk. Returns: its disk, an empty one where the store was given up, and the damage
+    found."""
     wrong = ""
     if 0 < disk.ends_at < len(disk.log):
         wrong = f"its log ends at {disk.ends_at} instead of {len(disk.log)}"
@@ -98,7 +102,7 @@ def start(disk: Disk) -> tuple[Disk, str]:
 
 
 def must_have_ended(replica: SimReplica) -> None:
-    """Look whether a process whose engine panicked has ended."""
+    """Check that a process whose engine panicked has ended."""
     if not replica.node.over(replica.context) and not replica.node.frozen:
         replica.world.unexpected(replica.node.name, AssertionError("it goes on with an engine that has panicked"))
 
@@ -116,8 +120,8 @@ def _changed(records: Iterable[Record]) -> Iterable[bytes]:
 
 
 async def scrubbed(world: World) -> str:
-    """An administrator replaces, one after the other, replicas whose scrub has told of damage. Returns: what is not
-    well after it: every replica has to hold all there is."""
+    """Replace, one after the other, the replicas whose scrub has reported damage, as an administrator does. Returns:
+    the faults after it; every replica has to hold all records."""
     group = world.group
     assert group is not None
     for host in [host for host in world.hosts if host.replica]:

@@ -1,8 +1,8 @@
-"""Simulated users who upload files in parts, and what must be left of these when all metadata were rebuilt.
+"""Simulated users who upload files in parts, and the state that a rebuild of all metadata must leave of these.
 
-Some uploads are sealed, some stay open or are given up, and some files go again. A sealed file that the snapshot knew
-has its name and its bytes afterwards; of any other the bytes are one file in `/lost+found`. What went long before the
-snapshot, and lies on a disk still, stays gone.
+Some uploads are sealed, some stay open or are given up, and some files are deleted. A sealed file in the snapshot has
+its name and its bytes afterwards; the bytes of any other are one file in `/lost+found`. Files deleted long before the
+snapshot stay deleted, even if a disk still has them.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from tests.support.namespace_snapshot import NamespaceSnapshot
 
 COLLECTION = "/parted"
 KINDS = {"seal": 10, "leave": 4, "give_up": 4, "remove": 3}
-"""What users do, and how often."""
+"""Users' operations, and how often each comes."""
 PARTS_MAX = 4
 AGAIN = 0.2
 """The share of parts that are sent a second time."""
 LONG_MS = 100_000
-"""In place of a day: a record that is so much older than a snapshot which lacks it was deleted before that. An upload
-has ended by then."""
+"""In place of a day: a record so much older than a snapshot without it was deleted before. An upload has ended by
+then."""
 SLACK_MS = 20_000
-"""In place of ten minutes: the last tries of a commit, after a ticket has ended, where clocks are steady."""
+"""In place of ten minutes: the last tries of a commit after its ticket has ended, with steady clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An upload with the parts that were told to have come: number, etag, blob."""
+    """An upload with the parts acknowledged: number, etag, blob."""
 
     place: LogicalName
     id: UploadId
@@ -67,7 +67,7 @@ class Sent:
 
 
 class Parted:
-    """The collection, and who works in it."""
+    """The collection and its users."""
 
     def __init__(self, world: World, users: Users, rng: random.Random) -> None:
         self._world, self._users, self._rng = world, users, rng
@@ -76,13 +76,11 @@ class Parted:
         self._checked = True
 
     async def prepare(self, user: User) -> None:
-        """Make the collection."""
         port = self._world.bartender_port(user.node, user.dn_call)
         [made] = await port.make_collection(user.call(0, "parted"), (MakeRequest("0", COLLECTION),))
         assert not made.kind, made
 
     async def work(self, user: User, rounds: int) -> None:
-        """One upload after the other."""
         for _ in range(rounds):
             await self._world.clock.sleep(self._rng.randint(0, 4_000))
             if self._users.held is not None:
@@ -102,7 +100,7 @@ class Parted:
             await self._seal(user, upload)
 
     async def _sent(self, user: User) -> Sent | None:
-        """Open an upload and send parts; None when it cannot be, or none came."""
+        """Open an upload and send parts; None when it cannot be opened, or no part arrived."""
         place = parse_ln(f"{COLLECTION}/p{self._users.asked + 1}")
         opened = await self._told(user, Open(place, parse_ln(COLLECTION), wanted=self._rng.randint(2, 3)))
         if opened is None:
@@ -117,7 +115,7 @@ class Parted:
         return Sent(place, opened.upload, tuple(sent)) if sent else None
 
     async def _seal(self, user: User, upload: Sent) -> bool:
-        """Seal it of all parts that came, or of all but the last."""
+        """Seal it of all parts that arrived, or of all but the last."""
         chosen = upload.parts if self._rng.random() < 0.8 else upload.parts[:-1] or upload.parts
         order = tuple((number, etag) for number, etag, _ in chosen)
         told = await self._told(user, Seal(upload.place, upload.id, order))
@@ -126,7 +124,7 @@ class Parted:
         return told is not None
 
     async def _part(self, user: User, part: Part) -> tuple[str, BlobId] | None:
-        """Send bytes as a part, again while nobody says that they have come. Returns: its etag and its blob."""
+        """Send bytes as a part, and repeat it until an answer acknowledges them. Returns: its etag and its blob."""
         for _ in range(3):
             data = self._users.contents.bytes_of(self._users.contents.new(self._rng, small=True))
             placing = Placing(part.place, len(data), piece=True, part=PartPlace(part.upload, part.number))
@@ -155,7 +153,8 @@ class Parted:
             await self._told(user, Remove(place, Removing.FILE))
 
     async def _told(self, user: User, change: Change) -> Done | None:
-        """Ask for a change. None where it is refused, or nobody knows: once nothing of it is under way any more."""
+        """Request a change. None where it is refused, or its outcome is unknown and no part of it is under way any
+        more."""
         self._users.asked += 1
         op = self._users.asked
         try:
@@ -170,17 +169,17 @@ class Parted:
     # --- at the end -------------------------------------------------------------------------------------------------
 
     async def rest(self, user: User) -> None:
-        """Users wait for what they ask for; what is open stays so."""
+        """Wait for users' requests; open uploads stay so."""
 
     def unjudged(self) -> None:
-        """What is told from now on is not held against anything."""
+        """Check no answer from now on."""
         self._checked = False
 
     async def check(self, user: User) -> None:
-        """Nobody has to be asked: `check_sealed` looks at the metadata."""
+        """Do nothing: `check_sealed` reads the metadata."""
 
     def check_sealed(self, seen: NamespaceSnapshot) -> None:
-        """Every file that was told to be sealed is there, of the parts it was sealed of. Raises: Violation."""
+        """Check that every file acknowledged as sealed is there, with the parts it was sealed of. Raises: Violation."""
         for place, blobs in self._sealed.items() if self._checked else ():
             within = ObjectId(seen.value(ObjectId(ROOT), "entries", key_for(COLLECTION[1:], TYPE_COLLECTION)))
             file = seen.get(ObjectId(seen.value(within, "entries", place.name)))
@@ -188,14 +187,15 @@ class Parted:
                 raise Violation(f"{place} was sealed of {blobs}, and is of {blobs_in(seen, file)}")
 
     async def since(self, user: User) -> None:
-        """One upload is sealed that no snapshot has, or has as open: what this left open before. Another is left so."""
+        """Seal one upload that no snapshot has, or has as open: the one left open before. Leave another open."""
         upload = self._left or await self._sent(user)
         self._left = await self._sent(user)
         if upload is None or self._left is None or not await self._seal(user, upload):
             raise Violation("no upload in parts while all is well")
 
     async def go_unheard(self, user: User, shepherd: SimShepherd) -> set[BlobId]:
-        """Files and uploads go while a Shepherd that has bytes of them is down. Returns: blobs that it has still."""
+        """Delete files and uploads while a Shepherd with some of their bytes is down. Returns: blobs that it still
+        has."""
         uploads = [upload for upload in [await self._sent(user) for _ in range(4)] if upload is not None]
         sealed = [upload for upload in uploads[::2] if await self._seal(user, upload)]
         await self._world.clock.sleep(5_000)
@@ -220,8 +220,12 @@ def blobs_in(seen: NamespaceSnapshot, file: StoredObject) -> tuple[BlobId, ...]:
 
 
 class PartsJudging:
-    """A rebuild, held against the metadata `then`, and what a snapshot knew. `reach`: whether good bytes of a blob were
-    at hand; `written`: the records beside all replicas; `harmed`: blobs of which copies were damaged."""
+    """A rebuild, checked against the metadata `then`, and a snapshot.
+
+    `reach`: whether good bytes of a blob were available.
+    `written`: the records beside all replicas.
+    `harmed`: blobs of which copies were damaged.
+    """
 
     def __init__(
         self,
@@ -240,7 +244,7 @@ class PartsJudging:
         self._found = {file.id: blobs_in(now, file) or tuple(blobs_of(file)) for file in files}
 
     def findings(self) -> Iterator[str]:
-        """Whatever is lost that may not be."""
+        """Report every forbidden loss."""
         named = {blob for blobs in self._found.values() for blob in blobs}
         for content in (obj for key, obj in self._then.objects.items() if key.startswith(CONTENT_PREFIX)):
             blobs = [parse_part(*part).blob for part in sorted(content.sections.get("parts", {}).items())]
@@ -266,13 +270,13 @@ class PartsJudging:
             yield f"{file.id}, sealed since the snapshot of {blobs}, is no file in /lost+found"
 
     def _is_anew(self, blobs: Iterable[BlobId]) -> bool:
-        """Whether another blob has the place of one of these: its Shepherds may have heard first that it is named; or a
-        record of one says no place, as those of older software do."""
+        """Whether another blob may have the place of one of these. Its Shepherds may have reported it first; or a
+        record of one has no place, as those of older software."""
         places = list(self._places.values())
         return any(blob in self._placeless or places.count(self._places.get(blob)) > 1 for blob in blobs)
 
     def _in_order(self) -> Iterator[str]:
-        """Parts that are put together are of one upload, and in order."""
+        """Report assembled parts of several uploads, or out of order."""
         for file in self._now.entries():
             blobs = blobs_in(self._now, file)
             if all(parent != LOST_FOUND for parent, _ in names_of(file)) or not set(blobs) <= set(self._written):
@@ -284,7 +288,7 @@ class PartsJudging:
                 yield f"{file.id} in /lost+found is put together of {places}"
 
     def gone(self, begun_ms: int) -> Iterator[str]:
-        """What was gone long before a snapshot was begun, and is back."""
+        """Report blobs deleted long before a snapshot was begun, and back."""
         for blob, facts in self._written.items():
             obj = blob_object(blob)
             may_take_ms = max(decide.UPLOAD_MS, facts.commit_within_ms) + decide.COMMIT_SLACK_MS

@@ -1,8 +1,8 @@
 """Bugs planted one at a time, to see whether the simulator finds them and how soon.
 
-Each is a mistake that somebody might well make in the services, put in by replacing a function while it is `planted()`.
-`python -m tests.sim.planted` runs seed after seed of the swarm until one fails, for each bug, and prints a table; the
-last one stands in `docs/design/008-simulation.md`.
+Each is a mistake that a developer might well make in the services; replacing a function plants it while it is
+`planted()`. `python -m tests.sim.planted` runs seed after seed of the swarm until one fails, for each bug, and prints a
+table. The last one stands in `docs/design/008-simulation.md`.
 """
 
 from __future__ import annotations
@@ -511,7 +511,7 @@ BUGS: dict[str, Bug] = {
     ),
     "empty-early": Bug("a drained Shepherd may go while it has copies", _empty_too_early),
 }
-"""What can be planted, by name."""
+"""Bugs to plant, by name."""
 
 
 # --- hunting --------------------------------------------------------------------------------------------------------

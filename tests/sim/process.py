@@ -1,11 +1,11 @@
 """Simulated processes: tasks that die with their process, clocks of their own, and freezing.
 
-Every task belongs to the life of the node in whose context it was made, whoever made it: a crash cancels them all and
-marks the life as over, so that what a cancelled task still does while it unwinds reaches neither disk nor network, as
-nothing of a killed process does. A frozen process stands still at its next wait; its clocks go on.
+Every task belongs to the life of the node in whose context it was made. A crash cancels them all and marks the life as
+over. Then a cancelled task that unwinds reaches neither disk nor network, as after a real kill. A frozen process stops
+at its next wait; its clocks go on.
 
-How tasks end is not looked at one by one but many at a time (`Life.look`): before a crash, before anybody asks whether
-something went wrong, and now and then. A task that only sleeps is none: a `Nap` takes the same turns of the loop.
+The ends of tasks are checked many at a time (`Life.look`): before a crash, before a check for errors, and now and then.
+A mere sleep is no task: a `Nap` takes the same turns of the loop.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LOGGED = jobs.log_bug
 EPOCH_MS = 1_700_000_000_000
 
 ENDED_MAX = 8
-"""So many tasks of a life at most have ended before they are looked at, beside as many as live."""
+"""Ended tasks that a life holds, beside a quarter of the living ones, before it checks them."""
 
 Unexpected = Callable[[str, BaseException], None]
-"""Told of an error that no service of ours may raise: which process, what."""
+"""Called with an error that no service may raise: the process, the error."""
 
 
 _WAIT = asyncio.Event.wait.__code__
@@ -52,7 +52,7 @@ class Life:
         self.unexpected = unexpected
 
     def look(self) -> None:
-        """Look at how tasks have ended, which are no part of this life any more."""
+        """Check the ends of tasks, and drop those."""
         ended = [task for task in self.tasks if task.done()]
         for task in ended:
             del self.tasks[task]
@@ -66,7 +66,7 @@ class Life:
 
 
 def bug(job: jobs.Job, error: Exception) -> None:
-    """A job of a simulated process goes on after a bug, as everywhere; the run has failed."""
+    """Let a job of a simulated process go on after a bug, as everywhere; the run has failed."""
     life = _LIFE.get()
     if life is None:
         LOGGED(job, error)
@@ -78,7 +78,7 @@ jobs.log_bug = bug
 
 
 def check_alive() -> None:
-    """Stop whoever goes on after the crash of his process."""
+    """Stop the code that goes on after its process's crash."""
     life = _LIFE.get()
     if life is not None and life.over:
         raise asyncio.CancelledError
@@ -111,14 +111,14 @@ def make_task(
 
 
 class Thawing:
-    """Who waits for a frozen process to go on, in order."""
+    """The tasks that wait for a frozen process to go on, in order."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._waiting: list[asyncio.Future[None]] = []
 
     def waiter(self, told: Callable[[Any], object] | None = None) -> asyncio.Future[None]:
-        """Done when it goes on; `told` is called then, in the next turn."""
+        """A future that is done when the process goes on; the callback is called then, in the next turn."""
         future = self._loop.create_future()
         if told is not None:
             future.add_done_callback(told)
@@ -146,7 +146,7 @@ class Node:
         self._life = Life(name, unexpected)
 
     def look(self) -> None:
-        """Look whether anything has ended as no service of ours may."""
+        """Check for ends of tasks that no service may have."""
         self._life.look()
 
     def begin(self) -> None:
@@ -157,7 +157,7 @@ class Node:
         self.up = True
 
     def context(self) -> contextvars.Context:
-        """The context of what belongs to the present life of this process."""
+        """The context of the process's present life."""
         return self._life.context.copy()
 
     def over(self, context: contextvars.Context) -> bool:
@@ -181,7 +181,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def freeze(self) -> None:
-        """Stop the process, which does not know: what it does and what is asked of it waits."""
+        """Stop the process without its knowledge: its work and its requests wait."""
         if self.thawed is None:
             self.thawed = Thawing(self._loop)
 
@@ -193,7 +193,6 @@ class Node:
 
     @property
     def frozen(self) -> bool:
-        """Whether it stands still."""
         return self.thawed is not None
 
     async def awake(self) -> None:
@@ -215,7 +214,6 @@ class SimClock:
 
     @property
     def pace(self) -> float:
-        """How fast both clocks go."""
         return self._pace
 
     @pace.setter
@@ -229,7 +227,6 @@ class SimClock:
         self.pace = pace
 
     def now_ms(self) -> Ms:
-        """Wall clock of this process."""
         return Ms(EPOCH_MS + self.offset_ms + self.monotonic_ms())
 
     def monotonic_ms(self) -> Ms:
@@ -252,7 +249,7 @@ class SimClock:
 
 
 class Ring:
-    """What `SimClock.call_later` returns."""
+    """The result of `SimClock.call_later`."""
 
     __slots__ = ("_callback", "_node", "_timer")
 
@@ -279,7 +276,7 @@ class Ring:
 
 
 class Sleep:
-    """What `SimClock.sleep` returns: something to be awaited, or made a task of."""
+    """The result of `SimClock.sleep`, to be awaited, or made a task of."""
 
     __slots__ = ("clock", "duration_ms")
 
@@ -304,8 +301,8 @@ class Sleep:
 
 
 class Nap(asyncio.Future[None]):
-    """A task that sleeps and does nothing else, without coroutine and context. It takes as many turns of the loop as
-    the task would, and sets the same timer in the same turn: else every seed would become another run."""
+    """A task that only sleeps, without coroutine and context. It takes as many turns of the loop as the task would, and
+    sets the same timer in the same turn. Else every seed would become another run."""
 
     __slots__ = ("_asked", "_asleep", "_sleep", "_thawing", "_timer")
 
@@ -318,7 +315,6 @@ class Nap(asyncio.Future[None]):
         sleep.clock.loop.next_turn(self._begin)
 
     def cancel(self, msg: Any = None) -> bool:
-        """See `asyncio.Task`."""
         if self.done():
             return False
         self._asked = True
@@ -363,7 +359,7 @@ class Waiter(asyncio.Future[bool]):
     __slots__ = ("_asked", "_event", "_news", "_vloop")
 
     def attend(self, work: Coroutine[Any, Any, bool]) -> None:
-        """Begin to wait in the next turn, as `work` would, which is not begun."""
+        """Begin to wait in the next turn, as `work` would, which never begins."""
         frame = work.cr_frame  # type: ignore[attr-defined]
         self._event: asyncio.Event = frame.f_locals["self"]
         work.close()
@@ -373,7 +369,6 @@ class Waiter(asyncio.Future[bool]):
         self._vloop.next_turn(self._begin)
 
     def cancel(self, msg: Any = None) -> bool:
-        """See `asyncio.Task`."""
         if self.done():
             return False
         self._asked = True
@@ -413,12 +408,10 @@ class SimIds:
         self._rng = rng
 
     def uuid(self) -> str:
-        """A version-4-shaped UUID."""
         text = f"{self._rng.getrandbits(128):032x}"
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
     def token(self, n_bytes: int) -> bytes:
-        """Seeded bytes."""
         return self._rng.randbytes(n_bytes)
 
     def uniform(self) -> float:

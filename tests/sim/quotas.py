@@ -1,5 +1,8 @@
-"""Quotas in a simulated cluster: an administrator sets them, changes them, has them counted anew and removes them while
-users work. What one in force says is used must be what is there, at every look; nothing may grow beyond its bounds."""
+"""Quotas in a simulated cluster: an administrator sets them, changes them, has them counted anew and removes them
+meanwhile.
+
+The used amount of a quota in force must be the real one at every look; nothing may grow beyond its bounds.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class Quotas:
                 self._world.note(f"QUOTA {error}")
 
     def check(self, seen: NamespaceSnapshot) -> None:
-        """Raises: Violation where a quota says something else than what is there, or has grown beyond its bounds."""
+        """Raises: Violation where a quota's usage is wrong, or has grown beyond its bounds."""
         accounts = parse_accounts(seen.section(QUOTAS_OBJECT, "tally"))
         self._check_owners(seen, accounts)
         now = {account: _used(seen, account.quota) for account in accounts.values() if account.counter}
@@ -80,11 +83,11 @@ class Quotas:
                 raise Violation(f"the default quota does not bind {unbound}, who have files")
 
     def restored(self) -> None:
-        """Older metadata were put back: there is again what there was."""
+        """Note that older metadata were put back, with their contents."""
         self._before = {}
 
     def left(self, seen: NamespaceSnapshot) -> str:
-        """What is still being counted."""
+        """The quotas still being counted."""
         accounts = parse_accounts(seen.section(QUOTAS_OBJECT, "tally"))
         counting = [key for key, account in accounts.items() if account.counting]
         return f"{counting} are still being counted" if counting else ""
@@ -96,7 +99,7 @@ def is_held(entry: StoredObject) -> bool:
 
 
 def _used(seen: NamespaceSnapshot, quota: Quota) -> Used:
-    """Bytes and files that are there, as whoever looks at every name would say."""
+    """Bytes and files, counted over every name."""
     files = [each for each in seen.entries() if is_held(each)]
     mine = [each for each in files if each.value("entry", "owner") == quota.user or quota.tree in _above(seen, each)]
     return sum(int(each.value("states", "size")) for each in mine), len(mine)

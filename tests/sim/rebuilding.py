@@ -1,8 +1,8 @@
-"""Every A-Hash lost, and the namespace rebuilt from the Shepherds alone, as docs/operate/all-metadata-lost.md says.
+"""Every A-Hash lost, and the namespace rebuilt from the Shepherds alone, as in docs/operate/all-metadata-lost.md.
 
-`rebuild` happens when all is whole and the last snapshot has everything: then every name, policy and note must be as it
-was, what was deleted must stay deleted, and repair may have nothing to make up for but a Shepherd that was away.
-`rebuild_in_trouble` happens in the middle of it all: what that may lose stands in `rebuilt`.
+`rebuild` happens when all is whole and the last snapshot has everything. Then every name, policy and note must be as it
+was, and deleted files must stay deleted. Repair may have work only for a Shepherd that was away. `rebuild_in_trouble`
+happens in the middle of it all; `rebuilt` has its permitted losses.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from tests.support.namespace_snapshot import NamespaceSnapshot
 SNAPSHOT_MS = 15_000
 RECORD_KEY = "5a" * 32
 REBUILT_MS = 900_000
-"""Virtual time in which a rebuild has to be through. Each answer that is lost costs it 2.5 s: where every tenth message
-is lost one took 200 to 210 s (seed 9858828 of `versions`), of uploads in parts 299 s (seed 87 of `skew`), of ten such
+"""Virtual time in which a rebuild has to end; each lost answer costs it 2.5 s. Where every tenth message is lost, one
+took 200 to 210 s (seed 9858828 of `versions`). Of uploads in parts one took 299 s (seed 87 of `skew`), of ten such
 uploads 605 s (seed 21001632 of `pages`)."""
 TROUBLE_MS = 40_000
-"""For so long new things go wrong while it is under way: what is not known to be acknowledged is kept for a while only,
-in production for a week."""
+"""Time for new faults while it is under way. Bytes not known to be acknowledged are kept for a while only: in
+production for a week."""
 PATIENCE_MS = 30_000
-"""So long an administrator waits for Shepherds that are away."""
+"""Time that an administrator waits for Shepherds that are away."""
 ENOUGH = 7
-"""With so many Shepherds alive he goes on before."""
+"""Shepherds alive that make him go on before."""
 ELSEWHERE = ("entries", "summaries", "tally", "locations", "claims", "pending", "uploads")
-"""Sections that a rebuild makes up from other things, and the names that uploads under way have taken."""
+"""Sections that a rebuild derives from other records, and the names that uploads under way have taken."""
 
 Since = Callable[[], Awaitable[None]]
 Kept = Mapping[ObjectId, Mapping[str, Mapping[str, str]]]
@@ -61,11 +61,9 @@ Kept = Mapping[ObjectId, Mapping[str, Mapping[str, str]]]
 async def rebuild(
     world: World, watch: Watch, rng: random.Random, since: Since | None, unheard: SimShepherd | None = None
 ) -> None:
-    """Lose all metadata and rebuild them, perhaps while a Shepherd is away. Raises: Violation.
-
-    `since`: what users do when the snapshot has been taken; for what it changes they answer themselves. `unheard`: a
-    Shepherd that is down, and starts when the metadata are lost.
-    """
+    """Lose all metadata and rebuild them, perhaps while a Shepherd is away. Raises: Violation. `since`: users' acts
+    after the snapshot, whose results they check themselves. `unheard`: a Shepherd that is down, and starts when the
+    metadata are lost."""
     await world.clock.sleep(3 * SNAPSHOT_MS)
     before = watch.known()
     if before.get(SNAPSHOTS_OBJECT).sections.get("snapshot") is None:
@@ -106,7 +104,7 @@ async def rebuild(
 
 
 async def _late(world: World, host: Host, shepherd: SimShepherd) -> None:
-    """Have one that was away tell what it alone knows."""
+    """Start a Shepherd that was away, and have it report what it alone knows."""
     since_ms, status = world.clock.monotonic_ms(), None
     while status is None or status.stage != "done":
         if world.clock.monotonic_ms() - since_ms > REBUILT_MS:
@@ -137,7 +135,7 @@ async def _run(world: World, host: Host) -> None:
 
 
 def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
-    """What is to come back: all but deleted files whose time in the trash is over by now."""
+    """The entries and blobs that must come back: all but deleted files whose time in the trash is over by now."""
     entries = [obj for obj in seen.entries() if visible(obj)]
     over = {obj.id for obj in seen.entries() if is_over(obj, world.clock.now_ms())}
     blobs = (blob for blob in _blobs(seen) if facts_of(blob).guid not in over)
@@ -145,9 +143,8 @@ def _kept(seen: NamespaceSnapshot, world: World) -> Kept:
 
 
 def _blobs(seen: NamespaceSnapshot) -> Iterator[StoredObject]:
-    """Blobs, as they are without owners that no snapshot keeps, or that it keeps without their file: uploads that were
-    given up, contents of deleted files, and those of uploads that were sealed without this part, until they are
-    swept."""
+    """Blobs, without the owners that no snapshot keeps, or that it keeps without their file, until they are swept.
+    Those owners are uploads that were given up, contents of deleted files, and uploads sealed without this part."""
     for blob in seen.blobs():
         owners = owners_of(blob)
         kept = {owner: kind for owner, kind in owners.items() if kind != A_CONTENT or _is_kept(owner, blob, seen)}
@@ -171,7 +168,7 @@ def _facts(obj: StoredObject) -> Mapping[str, Mapping[str, str]]:
 
 
 def _found(obj: ObjectId, after: Kept) -> bool:
-    """Whether it is `/lost+found` or in it: bytes of a deleted file that a Shepherd still keeps apart, perhaps."""
+    """Whether it is `/lost+found` or in it: perhaps bytes of a deleted file that a Shepherd still keeps apart."""
     entry = after[obj].get("blob", {}).get("file", obj)
     return entry == LOST_FOUND or _is_in_lost_found(after.get(ObjectId(entry), {}))
 
@@ -181,7 +178,7 @@ def _changed(before: Kept, after: Kept) -> list[ObjectId]:
 
 
 def _less(after: Mapping[str, Mapping[str, str]] | None, before: object) -> object:
-    """Without an Adler-32 that only the record of a copy knew: it measures one of all bytes."""
+    """The sections without an Adler-32 that only the record of a copy had: a rebuild computes one of all bytes."""
     blob = after.get("blob", {}) if after else {}
     if not after or not isinstance(before, Mapping) or "adler32" not in blob or "adler32" in before.get("blob", {}):
         return after
@@ -189,7 +186,7 @@ def _less(after: Mapping[str, Mapping[str, str]] | None, before: object) -> obje
 
 
 def _made_anew(after: NamespaceSnapshot, last: NamespaceSnapshot) -> set[ObjectId]:
-    """Collections for administrators alone, of names that collections had at the loss."""
+    """Collections for administrators alone, with the names of collections at the loss."""
     had = {pair for obj in last.entries() if type_of(obj) == TYPE_COLLECTION for pair in names_of(obj)}
     new = [obj for obj in after.entries() if type_of(obj) == TYPE_COLLECTION and not last.get(obj.id).exists]
     bare = [obj for obj in new if obj.value("entry", "owner") == ADMIN.dn and not obj.sections.get("policy")]
@@ -197,7 +194,7 @@ def _made_anew(after: NamespaceSnapshot, last: NamespaceSnapshot) -> set[ObjectI
 
 
 def _dated_since(after: NamespaceSnapshot) -> set[ObjectId]:
-    """What was made after the snapshot was begun, as dates say: where that clock was behind, it may be deleted."""
+    """Entries and blobs dated after the snapshot was begun; where that clock was behind, they may be deleted."""
     begun_ms = int(after.value(REBUILD_OBJECT, "rebuild", "snapshot_ms") or 0)
     blobs = [facts_of(blob) for blob in after.blobs()]
     dated = [facts for facts in blobs if facts.created_ms >= begun_ms]
@@ -220,11 +217,9 @@ def _compare_parts(judging: PartsJudging, watch: Watch) -> None:
 
 
 async def rebuild_in_trouble(world: World, watch: Watch, chaos: Chaos, rng: random.Random) -> bool:
-    """Lose all metadata while Shepherds die, stand still, are cut off and rot, and rebuild them. A Shepherd may be away
-    until it is over, or to the end, and the processes that rebuild may die in the middle.
-
-    Returns: whether names came from a snapshot. Raises: Violation.
-    """
+    """Lose all metadata while Shepherds die, freeze, are cut off and rot, and rebuild them. A Shepherd may be away
+    until it is over, or to the end, and the processes that rebuild may die in the middle. Returns: whether names came
+    from a snapshot. Raises: Violation."""
     await chaos.spare([host.node for host in world.hosts])
     late = chaos.give_up(()) if rng.random() < 0.5 else None
     if late is not None:
@@ -251,7 +246,7 @@ async def rebuild_in_trouble(world: World, watch: Watch, chaos: Chaos, rng: rand
 
 
 class _Command:
-    """An administrator who has a namespace rebuilt. `withdrawn`: the Shepherds that he gave up waiting for."""
+    """An administrator who has a namespace rebuilt. `withdrawn`: the Shepherds that he no longer waits for."""
 
     def __init__(self, world: World, chaos: Chaos, host: Host, rng: random.Random) -> None:
         self._world, self._chaos, self._host, self._rng = world, chaos, host, rng
@@ -272,7 +267,8 @@ class _Command:
                 return
 
     async def insist(self) -> RebuildStatus:
-        """Give the command until the rebuild is through; its processes may die in the middle. Returns: the report."""
+        """Repeat the command until the rebuild is complete; its processes may die in the middle. Returns: the
+        report."""
         world, since_ms = self._world, self._world.clock.monotonic_ms()
         dies_ms = self._rng.randint(500, 15_000) if self._rng.random() < 0.5 else REBUILT_MS
         while True:
@@ -317,7 +313,7 @@ class _Command:
         await self._world.restart_host(host)
 
     async def approve_again(self) -> None:
-        """Let those in that were withdrawn."""
+        """Approve the withdrawn Shepherds again."""
         librarian = Channel("librarian", self._world.librarians(ADMIN, self._at), self._at, self._world.ids)
         for shepherd in self.withdrawn.values():
             while True:

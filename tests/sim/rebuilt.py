@@ -1,9 +1,8 @@
-"""What a rebuild may lose, and what not: what came back is held against what the metadata said when they were lost, the
-snapshots that lay on the disks then, and what its report tells.
+"""The permitted losses of a rebuild: its result is checked against the lost metadata, the snapshots and its report.
 
-It may lose names, policies and notes since the snapshot it used, and what only Shepherds hold that the report names.
-It may lose no bytes: what was a file's goes on being it, or lies in `/lost+found`, unless newer bytes of the same file
-are there. What the snapshot knew as deleted, or is older than the snapshot and not in it, gets no name of its own.
+It may lose names, policies and notes since the snapshot it used, and data that only Shepherds in its report hold. It
+may lose no bytes. A file's bytes stay that file's, or lie in `/lost+found`, unless newer bytes of the same file are
+there. Files deleted in the snapshot, or older than it and not in it, get no name of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tests.sim.world import ADMIN_DN, SimShepherd, World
 from tests.support.namespace_snapshot import NamespaceSnapshot
 
 KEPT = ("entry", "policy", "defaultPolicy", "metadata", "mountpoint")
-"""Sections of an entry that come back as the snapshot has them."""
+"""Sections of an entry that come back as in the snapshot."""
 _USED = re.compile(r"the snapshot used was begun at (\S+ \S+Z): ")
 _PAGE_LOST = "a page of the snapshot is lost"
 _MISSED = (" is away: ", " stopped answering ", " does not come to the end ", " was withdrawn ")
@@ -53,7 +52,7 @@ Places = tuple[tuple[ServiceId, ReferenceId], ...]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot as it lay on the disks. `blobs`: its manifest and segments."""
+    """A snapshot as the disks had it. `blobs`: its manifest and segments."""
 
     number: int
     begun_ms: int
@@ -63,8 +62,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The moment when all metadata were lost: what they said, where good bytes of each blob were, the snapshots, by
-    when they were begun, and what stood beside all replicas: older bytes, which tell whose a file is, go meanwhile."""
+    """The state when all metadata were lost: the metadata, the places of good bytes of each blob, and the snapshots by
+    their beginnings. `written`: the records beside all replicas, as older bytes go meanwhile."""
 
     then: NamespaceSnapshot
     places: Mapping[BlobId, Places]
@@ -72,13 +71,13 @@ class Loss:
     written: tuple[ReplicaFacts, ...]
 
     def reach(self, away: SimShepherd | None) -> Callable[[BlobId], bool]:
-        """Whether good bytes of a blob were on any Shepherd but this."""
+        """Whether good bytes of a blob were on any Shepherd but this one."""
         name = away.service_id if away is not None else ""
         return lambda blob: any(service != name for service, _ in self.places.get(blob, ()))
 
 
 def loss(world: World, then: NamespaceSnapshot, record_key: str) -> Loss:
-    """Look at every disk."""
+    """Read every disk."""
     places: dict[BlobId, Places] = {}
     bodies: dict[BlobId, bytes] = {}
     manifests: dict[BlobId, int] = {}
@@ -113,7 +112,7 @@ def _read(blob: BlobId, number: int, bodies: Mapping[BlobId, bytes], record_key:
 
 
 class Judging:
-    """One rebuild, held against the loss it was for. `without`: the Shepherds that an administrator did without."""
+    """One rebuild, checked against its loss. `without`: the Shepherds that an administrator did without."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class Judging:
         return self._used is not None and self._whole
 
     def findings(self) -> Iterator[str]:
-        """Whatever is lost that may not be, or is back and may not."""
+        """Report everything forbidden that is lost or back."""
         yield from self._choice()
         yield from self._bytes()
         yield from self._told()
@@ -162,7 +161,7 @@ class Judging:
         return tuple(homes)
 
     def _choice(self) -> Iterator[str]:
-        """The newest snapshot that could be read is used, and all of it."""
+        """Check that the newest readable snapshot is used, and all of it."""
         if self._unknown:
             yield "a snapshot was used that lay on no disk"
         registered = self._was.then.section(SNAPSHOTS_OBJECT, "snapshot")
@@ -175,7 +174,7 @@ class Judging:
                 yield f"the snapshot {number} was within reach on {homes}, and not used: {self._about('snapshot')}"
 
     def _bytes(self) -> Iterator[str]:
-        """What was a file's bytes then, and is somewhere within reach, is listed under some name, or gave way."""
+        """Check that every reachable blob of a file of then is listed under some name, or gave way to newer bytes."""
         for file in self._was.then.entries():
             for blob in blobs_of(file) if type_of(file) == TYPE_FILE else ():
                 homes = [home.node.name for home in self._within_reach(blob)]
@@ -198,7 +197,7 @@ class Judging:
                 yield f"{blob.id} has come back without bytes, and the report does not say so"
 
     def _as_in(self, used: Taken) -> Iterator[str]:
-        """Entries are what they were in the snapshot, under the names they had."""
+        """Check that entries are as in the snapshot, under the names they had."""
         claimed = [(parent, name) for obj in used.objects.values() for parent, name in _names(obj)]
         for obj in used.objects.values():
             now = self._now.get(obj.id)
@@ -215,7 +214,7 @@ class Judging:
                 yield f"{obj.id} has older bytes than it had in the snapshot"
 
     def _is_version(self, guid: str, used: Taken) -> bool:
-        """Whether this is a version of an object that the snapshot does not know: it takes the name of what it does."""
+        """Whether this is a version of an object that the snapshot does not have: it takes the name of its object."""
         names = [self._now.value(blob_object(blob), "blob", "name") for blob in blobs_of(self._now.get(ObjectId(guid)))]
         return guid not in used.objects and any(staged_version(name) for name in names)
 
@@ -223,7 +222,7 @@ class Judging:
         return self._now.value(parent, "entries", key_for(name, type_of(obj)))
 
     def _since(self, used: Taken) -> Iterator[str]:
-        """What the snapshot does not know was written since, under the name and in the name that it was sealed with."""
+        """Check that files outside the snapshot are newer, with the path and owner that they were sealed with."""
         for entry in self._now.entries():
             kind = type_of(entry)
             if entry.id in used.objects or kind == TYPE_PENDING or self._in_lost_found(entry):
@@ -247,13 +246,14 @@ class Judging:
                 yield f"{entry.id} has the policy {entry.sections.get('policy')}, its collection's is {default}"
 
     def _made_for(self, entry: StoredObject) -> bool:
-        """Whether it is a collection that the snapshot does not know, for administrators alone, made for the files in
-        it. The report tells of it, or that of a run before, whose process died."""
+        """Whether it is a collection outside the snapshot, for administrators alone, made for the files in it. The
+        report names it, or that of an earlier run whose process died."""
         is_theirs = entry.value("entry", "owner") == ADMIN_DN and not entry.sections.get("policy")
         return type_of(entry) == TYPE_COLLECTION and is_theirs and bool(self._now.section(entry.id, "entries"))
 
     def _sheltered(self, used: Taken) -> Iterator[str]:
-        """In `/lost+found` is only what the snapshot does not know, or newer bytes replaced; for administrators."""
+        """Check that `/lost+found` has only files outside the snapshot, or replaced by newer bytes; for
+        administrators."""
         known = NamespaceSnapshot(used.objects.values())
         for entry in self._now.entries():
             if not self._in_lost_found(entry) or entry.id in used.objects:
@@ -292,14 +292,14 @@ class Judging:
 
 
 def facts_held(world: World) -> Iterator[ReplicaFacts]:
-    """What stands beside all replicas there are."""
+    """The records beside all replicas."""
     for shepherd in world.shepherds:
         every = (*shepherd.disk.held(), *run_now(shepherd.disk.platter.quarantined()))
         yield from (stored.facts for stored in every if stored.facts is not None)
 
 
 def _may_be(path: str, name: str) -> bool:
-    """Whether a file may stand there that was written as this: a version has its key, or another place of that."""
+    """Whether a file written under this name may stand there: a version has its key, or another place of that."""
     staged, now = staged_version(name), staged_version(path.removesuffix("-"))
     if staged is None or path == name:
         return path == name
@@ -327,7 +327,7 @@ _NOTHING = StoredObject(ObjectId("-"), 0)
 
 
 def story_of(seen: NamespaceSnapshot, path: str, contents: Contents, users: int) -> Story:
-    """What users of a collection know once all metadata were rebuilt: what is there now. Raises: Violation."""
+    """The story of a collection's users after all metadata were rebuilt: its present state. Raises: Violation."""
     collection = ObjectId(seen.value(ObjectId(ROOT), "entries", key_for(path.removeprefix("/"), TYPE_COLLECTION)))
     if not collection:
         raise Violation(f"{path} is gone")

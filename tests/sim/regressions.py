@@ -1,7 +1,7 @@
-"""Seeds that found a bug, oldest first, each with a line on what it found. Every test run runs the newest.
+"""Seeds that found a bug, oldest first, each with a line about the bug. Every test run runs the newest.
 
-Whatever changes what a seed draws changes what its run meets; the bug itself is held by a unit test as well. So the
-older a seed is, the less it is worth: `make test ARGS="-m long"` runs all.
+A change to a seed's draws changes the events of its run; a unit test holds the bug itself as well. So the older a seed
+is, the less it is worth: `make test ARGS="-m long"` runs all.
 """
 
 from __future__ import annotations

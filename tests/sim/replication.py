@@ -1,12 +1,18 @@
 """A group of A-Hash replicas on virtual time: the real protocol over a model of engine, disks and network, one seed.
 
-Phase 1: clients write and read through any replica while processes crash, freeze (at chosen points too), lose unsynced
-tails or whole disks, links are cut in one or both directions, frames are late, doubled or out of order, and members
-come and go. Phase 2: faults stop, and within a bounded time all must work and be equal.
-Checked throughout: the master of every term that opens holds every acknowledged write, and all of the log that a term
-before it told to be durable; no two masters may answer at the same moment. Checked at the end against the log all
-replicas agree on: every acknowledged write is in it, once; strong reads and writes keep real time; local reads never go
-back.
+Phase 1: clients write and read through any replica under faults. Processes crash, freeze (at chosen points too), and
+lose unsynced tails or whole disks. Links are cut in one or both directions, frames are late, doubled or out of order,
+and members come and go. Phase 2: faults stop, and within a bounded time all must work and be equal.
+
+Checked throughout:
+- The master of every term that opens holds every acknowledged write.
+- It also holds all of the log that an earlier term reported as durable.
+- No two masters may answer at the same moment.
+
+Checked at the end, against the log that all replicas agree on:
+- Every acknowledged write is in it, once.
+- Strong reads and writes keep real time.
+- Local reads never go back.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ class _Waiter:
 
 
 class Process:
-    """One run of one replica: protocol, engine, and as little of the shell as it takes."""
+    """One run of one replica: protocol, engine, and the smallest possible shell."""
 
     def __init__(self, node: Node, *, founder: bool = False) -> None:
         self.node, self.world, self.own = node, node.world, node.own
@@ -153,7 +159,7 @@ class Process:
             self._settle()
 
     def _settle(self) -> None:
-        """After every step: what is known to be acknowledged is written down; the next timer is set."""
+        """After every step: note what is known to be acknowledged, and set the next timer."""
         replica = self.replica
         self.node.disk.known = replica.histories.known
         if replica.histories.parted and self.world.whole:
@@ -173,7 +179,7 @@ class Process:
         self.look()
 
     def look(self) -> None:
-        """Look at the clock."""
+        """Act on the time."""
         self.carry_out(self.replica.tick(self.node.clock_ms()))
 
     def _wait(self, term: int, sequence: int, done: Callable[[bool], None]) -> None:
@@ -198,7 +204,7 @@ class Process:
     # -------------------------------------------------------------------------------------------------------- requests
 
     def write(self, ops: tuple[Op, ...], answer: Callable[[Any], None], hops: int = 1) -> None:
-        """Answers with the sequence at which all this was applied, or None: unknown, or not now."""
+        """Call `answer` with the sequence at which all this was applied, or None: unknown, or not now."""
         replica, term = self.replica, self.opened
         if term is None:
             self._forward(Process.write, ops, answer, hops)
@@ -211,7 +217,7 @@ class Process:
             answer(None)
 
     def read_strong(self, key: str, answer: Callable[[Any], None], hops: int = 1) -> None:
-        """Answers with (value, sequence), or None."""
+        """Call `answer` with (value, sequence), or None."""
         if self.opened is None:
             self._forward(Process.read_strong, key, answer, hops)
             return
@@ -224,7 +230,7 @@ class Process:
         self._wait(self.opened, sequence, covered)
 
     def read_local(self, key: str, token: int, answer: Callable[[Any], None]) -> None:
-        """Answers with (value, sequence) no older than `token`, or None."""
+        """Call `answer` with (value, sequence) no older than `token`, or None."""
         behind = self._is_behind() or self.engine.state.sequence < token
         if not self.replica.may_read_here(self.node.clock_ms()) or behind:
             answer(None)
@@ -253,7 +259,7 @@ class Process:
     # ------------------------------------------------------------------------------------------------------ membership
 
     def change_members(self, change: Callable[[Membership], Membership]) -> None:
-        """One step of membership, as an administrator asks for it; what is refused is refused."""
+        """Change membership by one step, as an administrator does; a refusal is final."""
         try:
             record = change(self.replica.membership)
             self.replica.propose(record)
@@ -302,7 +308,7 @@ class Process:
             step(*arguments)
 
     def stall(self, for_us: int) -> None:
-        """The engine's threads stand still, the event loop goes on."""
+        """Stop the engine's threads for a while; the event loop goes on."""
         if self._stalled is None:
             self._stalled = []
             self.world.at(self.world.now_us + for_us, self.node, self.epoch, self._unstall)
@@ -348,7 +354,7 @@ class Node:
         self.process = Process(self, founder=founder)
 
     def crash(self) -> None:
-        """kill -9, or the power: what was not synced may be gone."""
+        """kill -9, or a power cut: unsynced data may be gone."""
         if self.process is None:
             return
         self.process = None
@@ -377,13 +383,13 @@ class Node:
         self.disk = Disk(whole=False)
 
     def freeze(self, *, clock: bool = False) -> None:
-        """Nothing happens here until `thaw`; with `clock` its clock stands still as well, as a paused machine's."""
+        """Stop everything here until `thaw`; with `clock` its clock stops as well, as a paused machine's."""
         if self.process is not None and self.frozen is None:
             self.frozen = []
             self._stopped_ms = self.clock_ms() if clock else None
 
     def step_clock(self, ms: int) -> None:
-        """The clock jumps forth, and what was timed by it is due."""
+        """Let the clock jump forth; its timers become due."""
         self._origin_ms += ms
         if self.process is not None:
             self.world.at(self.world.now_us, self, self.epoch, self.process.look)
@@ -410,7 +416,7 @@ class Node:
 
 @dataclass(slots=True)
 class Link:
-    """A connection between two processes: what is sent arrives in order, or not at all."""
+    """A connection between two processes: messages arrive in order, or not at all."""
 
     number: int
     last_us: dict[int, int] = field(default_factory=dict)
@@ -419,7 +425,7 @@ class Link:
 
 @dataclass(slots=True)
 class Trap:
-    """What happens to the process that comes to a point for the `count`-th time from now."""
+    """A fault of the process that reaches a point for the `count`-th time from now."""
 
     point: str
     count: int
@@ -427,7 +433,7 @@ class Trap:
 
 
 class World:
-    """Time, network, nodes, and what must hold at every moment. Links and calls of members and strangers alike."""
+    """Time, network, nodes, and the invariants of every moment. Members and strangers share links and calls."""
 
     def __init__(self, seed: int, voters: int, spare: int = 0, pace: ProtocolPeriods | None = None) -> None:
         self.random = random.Random(seed)
@@ -437,7 +443,7 @@ class World:
         self.newest_gen = 0
         self.calm = False
         self.true_clocks = True
-        """Whether clocks keep what leases assume of them; where not, only what does not rest on leases is checked."""
+        """Whether clocks are as leases assume; where not, only checks that do not rest on leases are made."""
         self.blocked: set[tuple[int, int]] = set()
         self.traps: list[Trap] = []
         self.acknowledged: set[str] = set()
@@ -445,7 +451,7 @@ class World:
         self.runs = 0
         self.starving = False
         self.whole = True
-        """False once disks were put back from old copies: there is no saying what a group has then."""
+        """False once disks were put back from old copies: then nothing is certain about the records of a group."""
         self.terms_begun = self.terms_opened = self._newest_opened = 0
         self._decided: list[Record] = []
         self._queue: list[tuple[int, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -480,13 +486,13 @@ class World:
         self.now_us = until_us
 
     def starve(self, low_us: int, high_us: int) -> None:
-        """From now on every process stands still for so long again and again, and has the processor only in between."""
+        """From now on stop every process for so long over and over; it has the processor only in between."""
         self.starving = True
         for node in self.nodes.values():
             self._deny(node, low_us, high_us)
 
     def feed(self) -> None:
-        """All have the processor again."""
+        """Give all the processor again."""
         self.starving = False
 
     def _deny(self, node: Node, low_us: int, high_us: int) -> None:
@@ -503,7 +509,7 @@ class World:
     # --------------------------------------------------------------------------------------------------------- network
 
     def send(self, sender: int, receiver: int, message: Message) -> None:
-        """Send over the link there is, if there is one."""
+        """Send over the link, if there is one."""
         link = self._links.get((min(sender, receiver), max(sender, receiver)))
         if link is None:
             return
@@ -539,7 +545,7 @@ class World:
             self.at(at_us, node, node.epoch, step, node.process)
 
     def carrier(self, sender: int, receiver: int, answer: Callable[[Any], None]) -> Callable[[Any], None]:
-        """What carries the answer of a call back."""
+        """A callback that carries the answer of a call back."""
 
         def back(result: Any) -> None:
             if (sender, receiver) not in self.blocked:
@@ -548,7 +554,7 @@ class World:
         return back
 
     def block(self, ways: set[tuple[int, int]]) -> None:
-        """Nothing passes these ways any more; connections notice after a while."""
+        """Let nothing pass these ways any more; connections notice after a while."""
         self.blocked |= ways
         for sender, receiver in sorted(ways):
             pair = (min(sender, receiver), max(sender, receiver))
@@ -557,7 +563,7 @@ class World:
                 self.at(self.now_us + self.random.randrange(700_000, 2_500_000), None, 0, self._time_out, pair, link)
 
     def unblock(self) -> None:
-        """All ways are free again: what was on its way arrives late."""
+        """Free all ways again: delayed messages arrive late."""
         self.blocked.clear()
         for (low, high), link in sorted(self._links.items()):
             for sender, messages in link.stuck.items():
@@ -571,7 +577,7 @@ class World:
             self._part(pair, (low, high))
 
     def broke(self, own: int) -> None:
-        """The process of a node is gone: its peers notice."""
+        """Note that the process of a node is gone: its peers notice."""
         for pair in sorted(self._links):
             if own in pair:
                 other = pair[0] if pair[1] == own else pair[1]
@@ -612,13 +618,13 @@ class World:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def put_back(self) -> None:
-        """A majority of disks is put back from old copies: what was acknowledged may be gone."""
+        """Put a majority of disks back from old copies: acknowledged writes may be gone."""
         self.whole = False
         self.acknowledged.clear()
         self._decided.clear()
 
     def point(self, name: str, process: Process) -> None:
-        """A process has come to a point where something may happen to it."""
+        """Spring the trap at a point that a process has reached."""
         for trap in self.traps:
             if trap.point == name:
                 trap.count -= 1
@@ -628,7 +634,7 @@ class World:
                     return
 
     def may_lose(self, own: int) -> bool:
-        """Whether the disk of `own` may be lost: a majority is whole without it, by every record somebody goes by."""
+        """Whether the disk of `own` may be lost: a majority is whole without it, by every membership record in use."""
         nodes = self.nodes.values()
         whole = {node.own for node in nodes if node.own != own and node.process and node.process.replica.trusted}
         held = [op[2] for node in nodes for record in node.disk.log for op in record.ops if op[1] == "members"]
@@ -638,10 +644,8 @@ class World:
         return all(record.quorum.reached(whole) for record in held)
 
     def opened(self, process: Process, term: int) -> None:
-        """A term opened: its master must hold all that was ever acknowledged.
-
-        A machine whose clock stood still with it may open a term late that another has succeeded: nobody follows it.
-        """
+        """Check a term that opened: its master must hold everything ever acknowledged. A machine whose clock stopped
+        with it may open a term late, after another: no replica follows it."""
         self.terms_opened += 1
         succeeded, self._newest_opened = term < self._newest_opened, max(term, self._newest_opened)
         if succeeded and not self.true_clocks:
@@ -651,7 +655,8 @@ class World:
             raise Broken(f"term {term} of replica {process.own} opened without {sorted(lost)[:3]} ({len(lost)} lost)")
 
     def decided(self, process: Process, sequence: int) -> None:
-        """What an open term told to be durable: answers rest on it, also those that changed nothing, so it stays."""
+        """Take what an open term reported as durable. Answers rest on it, also those that changed nothing, so it
+        stays."""
         log = process.node.disk.log
         told = next((place for place, record in enumerate(log) if record.sequence > sequence), len(log))
         known = min(told, len(self._decided))
@@ -660,7 +665,7 @@ class World:
         self._decided[known:told] = log[known:told]
 
     def check_leases(self, process: Process) -> None:
-        """No two masters may answer at the same moment, while clocks are what they should be."""
+        """Check that no two masters may answer at the same moment, while clocks are right."""
         if sum(node.process is not None and node.process.opened is not None for node in self.nodes.values()) < 2:
             return
         if not self.true_clocks:

@@ -1,13 +1,14 @@
-"""A model of the replicated engine: what Berkeley DB's base replication does to logs, with nothing that saves us.
+"""A model of the replicated engine: the logs under Berkeley DB's base replication, without any of its own protection.
 
-- A commit succeeds on whoever is master, alone or not; its record travels before it is synced.
-- A client takes any newer NEWMASTER: it cuts its log back to what it shares with that master and takes the rest.
-- Elections compare (generation of the last record, length of the log, a random number) among those who vote, with one
-  number for the election; whoever won may call `rep_start` at any later time, and takes a generation above all others,
-  or that of another master: a client turns from one to the other, and is told of each generation once.
-- A far-behind client gives its log up before it receives a copy. A crash loses what was not synced.
-Times are microseconds of the world; every step is a callback of its own, so that a freeze or a crash falls between any
-two. Source: the study of libdb 5.3 under `src/rep` that docs/design/003-berkeley-db.md tells of.
+- A commit succeeds on any master, alone or not; its record travels before it is synced.
+- A client accepts any newer NEWMASTER: it cuts its log back to the part shared with that master and takes the rest.
+- Elections compare generation of the last record, length of the log, and a number drawn once for the election.
+- The winner may call `rep_start` at any later time. It takes a generation above all others, or another master's.
+- A client turns from one such master to the other, and is notified of each generation once.
+- A far-behind client gives its log up before it receives a copy. A crash loses unsynced records.
+
+Times are microseconds of the world. Every step is a callback of its own, so that a freeze or a crash falls between any
+two. Source: the study of libdb 5.3 under `src/rep` in docs/design/003-berkeley-db.md.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Op = tuple[str, str, Any]
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One record of a log: a commit, or (no operations) what `rep_start(MASTER)` itself writes."""
+    """One record of a log: a commit, or (no operations) the one that `rep_start(MASTER)` itself writes."""
 
     term: int
     sequence: int
@@ -58,7 +59,7 @@ class Record:
 
 @dataclass(slots=True)
 class Disk:
-    """What outlives a crash: records up to `synced`, generations, and the witness of what was acknowledged."""
+    """The state that outlives a crash: records up to `synced`, generations, and the witness of acknowledged commits."""
 
     log: list[Record] = field(default_factory=list)
     synced: int = 0
@@ -69,21 +70,20 @@ class Disk:
     """False from the moment the log is given up, or was lost, until it is synchronised again."""
     promised_ms: int = 0
     known: VouchedCommit = NOWHERE
-    """What a process knew to be acknowledged."""
+    """The commit that a process knew to be acknowledged."""
     rot: list[RottenPage] = field(default_factory=list)
     suspect: bool = False
-    """Its engine panicked: all pages are read at the next start."""
+    """Its engine panicked: the next start reads all pages."""
     ends_at: int = 0
     """Where its log is damaged, 0: nowhere."""
 
     def copy(self) -> Disk:
-        """An image of it."""
         return replace(self, log=list(self.log))
 
 
 @dataclass(slots=True)
 class State:
-    """What the records add up to."""
+    """The sum of the records."""
 
     sequence: int = 0
     values: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class State:
 
 
 _Word = tuple[int, int, int, int]
-"""What a vote is for: (term of the last record, length of the log, a number of this election, whose)."""
+"""A vote's candidate: (term of the last record, length of the log, a number of this election, replica)."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Engine:
         return (self.end().newest[0], self.state.sequence)
 
     def trusted(self) -> bool:
-        """Whether the log holds what it is witnessed to have held."""
+        """Whether the log holds all that its witness says."""
         return self._disk.whole and self.reach() >= self._disk.witness
 
     def members(self) -> Any:
@@ -165,7 +165,7 @@ class Engine:
         self._later(0, self._become_master)
 
     def elect(self, sites: int, votes: int, wait_ms: int) -> None:
-        """Hold an election; nothing here bounds the age of what it wins."""
+        """Hold an election. Nothing here bounds the age of a won mandate."""
         if self.is_master or self._election is not None or self._won_at is not None:
             return
         if not self._disk.whole:
@@ -185,21 +185,20 @@ class Engine:
         self._later(500, self._count, self._election)
 
     def step_down(self) -> None:
-        """Become a client as soon as no commit is on its way."""
+        """Become a client as soon as no commit is under way."""
         self._later(200, self._demote)
 
     def peer_up(self, peer: int) -> None:
-        """Announce ourselves."""
         if not self.is_master:
             self._send(peer, "NEWCLIENT")
 
     @property
     def queued(self) -> Iterator[Op]:
-        """What its thread is still to commit, whatever the protocol has made of it meanwhile."""
+        """The operations that its thread has still to commit, even after the protocol has dropped them."""
         return (op for ops, _ in self._jobs for op in ops)
 
     def commit(self, term: int, ops: tuple[Op, ...], done: Callable[[int], None]) -> bool:
-        """Queue a commit for this term; `done(sequence)` once it is synced here. False: not ours."""
+        """Queue a commit for this term; `done(sequence)` once it is synced here. False: it is not master of it."""
         if not self.is_master or term != self.gen or self._demote_due:
             return False
         self._jobs.append((ops, done))
@@ -209,7 +208,7 @@ class Engine:
         return True
 
     def process(self, sender: int, frame: tuple[Any, ...]) -> None:
-        """Take a frame that the protocol let pass."""
+        """Process a frame that the protocol let pass."""
         kind, gen, *rest = frame
         if gen < self.gen and kind not in ("NEWCLIENT", "VOTE1", "MASTER_REQ"):
             return
@@ -238,10 +237,10 @@ class Engine:
             self._ready = self._in_step = False
             self._first_sync, self._begun = not self._begun, True
             self._end_election("")
-            if gen != self._told[0]:  # of a generation the library tells once, whomever it turns to then
+            if gen != self._told[0]:  # the library notifies once of a generation, whichever master it follows then
                 self._come_under(sender)
         self._check_claim(sender)
-        if end > len(self._disk.log):  # what a broken connection lost is asked for
+        if end > len(self._disk.log):  # request the records that a broken connection lost
             self._in_step = False
         if not self._in_step:
             self._send(sender, "SYNC_REQ", tuple(self._disk.log))
@@ -259,7 +258,7 @@ class Engine:
         if self.is_master or sender != self._master or self._in_step:
             return
         disk = self._disk
-        if common > len(disk.log):  # an answer to what was asked before the log was given up
+        if common > len(disk.log):  # an answer to a request from before the log was given up
             return
         lacking = len(records)
         if lacking > COPY_BEHIND and disk.log and self._process.world.may_lose(self._own):
@@ -340,7 +339,8 @@ class Engine:
     _on_master_req = _on_newclient
 
     def _become_master(self) -> None:
-        """`rep_start(MASTER)`: late, it takes that of a later election, whose winner may have begun, or may yet."""
+        """`rep_start(MASTER)`: if late, it takes the generation of a later election, whose winner may have begun, or
+        may yet."""
         world = self._process.world
         late = self._won_at is not None and world.now_us - self._won_at > 5_000
         self._won_at = None
@@ -357,7 +357,7 @@ class Engine:
         self._post(MasterHere(self.gen, state, self.state.values.get(self.MARK), self.members()))
 
     def _pump(self) -> None:
-        """Carry out all that waits as one record, synced once; a request key applies once."""
+        """Commit all waiting operations as one record, synced once; a request key applies once."""
         jobs, self._jobs = self._jobs, []
         ops = {op[0]: op for job_ops, _ in jobs for op in job_ops if not self._applied(op[0])}
         if not ops:
@@ -404,7 +404,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------- elections
 
     def _word(self) -> _Word:
-        """Equal logs are told apart by a number that every replica makes anew for each election."""
+        """This replica's vote. Every replica draws a new number for each election to decide between equal logs."""
         log = self._disk.log
         tie = crc32(f"{self._own} {self._egen}".encode())
         return (log[-1].term if log else 0, len(log), tie, self._own)

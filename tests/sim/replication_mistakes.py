@@ -1,8 +1,8 @@
 """Mistakes planted into the replication protocol: each must be caught, or the tests prove nothing.
 
-Every entry of `MISTAKES` breaks one rule, as somebody might in good faith, by replacing one function. It names seeds of
-the simulator that show it, and unit tests that do; at least one of both. A rule that another one backs up may take
-more luck than a simulation has: such mistakes are the unit tests' alone.
+Every entry of `MISTAKES` breaks one rule, as a developer might in good faith, by replacing one function. It names seeds
+of the simulator or unit tests that show it. A rule that another one backs up may take more luck than a simulation has:
+such mistakes are the unit tests' alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def acks_of_other_terms_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
-    """What is acknowledged of an earlier term by a follower of this one."""
+    """A follower of this term passes on acknowledgements of an earlier one."""
     true_one = GroupReplica._on_flushed
 
     def on_flushed(self: GroupReplica, event: Any, now_ms: int) -> None:
@@ -107,7 +107,7 @@ def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_before_it_is_proven(patch: pytest.MonkeyPatch) -> None:
-    """As soon as a majority holds the first commit, which vouches for nothing."""
+    """A term opens as soon as a majority holds its first commit, which proves nothing."""
 
     def hasty(self: GroupReplica, reign: Any, durable: int, now_ms: int) -> None:
         reign.joined, reign.opened_ms = True, now_ms
@@ -117,7 +117,7 @@ def open_before_it_is_proven(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_past_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
-    """What stood in the log when the term began."""
+    """The log from before the term counts as durable."""
     covers = Watermark.covers
 
     def covered(self: Watermark, sequence: int) -> bool:
@@ -156,7 +156,7 @@ def learners_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_mandate_outlives_a_grant(patch: pytest.MonkeyPatch) -> None:
-    """Whoever the engine says is master is master, however late it says so."""
+    """A replica that the engine makes master is master, however late."""
     patch.setattr(GroupReplica, "_why_not_master", lambda self, term, now_ms: "")
 
 
@@ -170,7 +170,7 @@ def echoes_of_the_untrusted_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
-    """A message is taken in before the time that has passed is looked at."""
+    """A message is processed before timers that are due."""
     received = GroupReplica.received
 
     def hasty(self: GroupReplica, peer: int, message: Any, now_ms: int) -> Any:
@@ -182,7 +182,7 @@ def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_master_never_gives_up(patch: pytest.MonkeyPatch) -> None:
-    """Not even when its lease is long gone."""
+    """It keeps its office even when its lease is long gone."""
     patch.setattr(ProtocolPeriods, "dead_ms", property(lambda self: 1 << 40))
     patch.setattr(ProtocolPeriods, "__post_init__", lambda self: None)
 
@@ -192,7 +192,7 @@ def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
-    """From when the echo came, not from when the beat was sent."""
+    """The lease counts from the arrival of the echo, not from the sending of the heartbeat."""
 
     def echoed(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
         reign = self._reign
@@ -236,7 +236,7 @@ def strong_reads_without_the_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def local_reads_that_do_not_wait(patch: pytest.MonkeyPatch) -> None:
-    """What a follower has not heard to be durable is shown."""
+    """A follower shows writes that have not been reported to it as durable."""
     covers = GroupReplica.covers
 
     def hasty(self: GroupReplica, term: int, sequence: int) -> bool:
@@ -250,7 +250,7 @@ def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_word_counts_from_when_it_is_heard(patch: pytest.MonkeyPatch) -> None:
-    """However long it waited."""
+    """The time of a message counts from its arrival, however long it waited."""
     patch.setattr(MasterWord, "observe", lambda self, stamp_ms, now_ms: setattr(self, "left_ms", now_ms))
 
 
@@ -260,7 +260,7 @@ def a_retry_is_another_request(patch: pytest.MonkeyPatch) -> None:
 
 
 def of_two_masters_of_one_generation_one_is_heard(patch: pytest.MonkeyPatch) -> None:
-    """Nobody asks the library whom it follows."""
+    """The follower does not check with the library which master it follows."""
     patch.setattr(Engine, "_check_claim", lambda self, sender: None)
 
 
@@ -307,4 +307,4 @@ MISTAKES: tuple[tuple[Plant, tuple[int, ...], tuple[Callable[[], None], ...]], .
     (a_retry_is_another_request, (1, 5), ()),
     (of_two_masters_of_one_generation_one_is_heard, (444, 1149), ()),
 )
-"""What is planted, the seeds that show it, the unit tests that show it."""
+"""The mistakes, the seeds that show each, and the unit tests that do."""

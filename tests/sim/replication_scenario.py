@@ -1,4 +1,4 @@
-"""What happens to a replicated group under one seed, and what must hold of what its clients saw."""
+"""The faults of a replicated group under one seed, and the checks of its clients' answers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from tests.sim.replication import Broken, Node, Process, Trap, World
 STORM_US = 5_000_000
 """How long everything breaks."""
 CALM_US = 6_000_000
-"""Within so long after the last fault all must be well again; far from each other by 20 ms more for each ms more."""
+"""Time after the last fault within which all must be well; 20 ms more for each ms of distance."""
 LOOK_US = 700_000
-"""How often one looks whether it is."""
+"""How often that is checked."""
 STALE_US = 1_300_000
-"""How old what a copy answers may be: a second without word, a beat, the way, and what clocks differ by."""
+"""The greatest age of a local answer: a second without a heartbeat, the next one, the way, and the clocks'
+difference."""
 CLIENTS = 3
 KEYS = ("a", "b")
 TRY_US = 350_000
-"""A client waits so long for one answer."""
+"""A client waits this long for one answer."""
 TRIES = 8
 POINTS = ("vote", "vote2", "elected", "open", "prove", "commit", "sync", "flush", "demoted", "copy")
 
@@ -44,7 +45,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     written: int
@@ -54,7 +55,8 @@ class Outcome:
 
 
 class Client:
-    """Asks any replica, one thing after the other; retries under the same request key; gives up in the end."""
+    """A client of any replica, with one operation after the other. It retries under the same request key; it gives up
+    in the end."""
 
     def __init__(self, scenario: Scenario, number: int) -> None:
         self._scenario, self._world, self._number = scenario, scenario.world, number
@@ -130,8 +132,8 @@ class Client:
 
 
 class Scenario:
-    """One seed: a group, its clients, its faults. `round_trip_ms` is what its leases are made for, `far_us` how long
-    what is sent is on the way, if not as in one house. Without `true_clocks` clocks jump and stand still as well."""
+    """One seed: a group, its clients, its faults. `round_trip_ms` is the distance that its leases are made for,
+    `far_us` the real time of messages if not local. Without `true_clocks` clocks jump and stop as well."""
 
     def __init__(
         self, seed: int, round_trip_ms: int = 100, far_us: tuple[int, int] | None = None, *, true_clocks: bool = True
@@ -153,7 +155,7 @@ class Scenario:
             self.world.at(draw.randrange(STORM_US), None, 0, draw.choice((self._step_clock, self._pause)))
 
     def run(self) -> Outcome:
-        """Live through the storm and the calm after it. Raises: Broken."""
+        """Run the storm and the calm after it. Raises: Broken."""
         world = self.world
         world.run(STORM_US)
         self._calm_down()
@@ -178,7 +180,7 @@ class Scenario:
         self.world.random.choice(faults)()
 
     def _victim(self) -> Node:
-        """Half of the time the master."""
+        """A replica for a fault: half of the time the master."""
         world = self.world
         nodes = tuple(world.nodes.values())
         masters = [node for node in nodes if node.process is not None and node.process.opened is not None]
@@ -199,11 +201,11 @@ class Scenario:
         self._after(50_000, 3_000_000, node.thaw)
 
     def _step_clock(self) -> None:
-        """Half of the time by less than a lease or two."""
+        """Step a clock, half of the time by less than a lease or two."""
         self._victim().step_clock(self.world.random.choice((self.world.random.randrange(1_000), 3_600_000)))
 
     def _pause(self) -> None:
-        """A virtual machine stands still, its clock with it."""
+        """Pause a virtual machine, its clock with it."""
         node = self._victim()
         node.freeze(clock=True)
         self._after(50_000, 3_000_000, node.thaw)
@@ -214,7 +216,7 @@ class Scenario:
             node.process.stall(self.world.random.randrange(50_000, 3_000_000))
 
     def _wipe(self) -> None:
-        """Wipe a disk while a majority of disks is whole, and stays so."""
+        """Wipe a disk while a majority of disks is whole without it."""
         node = self._victim()
         if self.world.may_lose(node.own):
             node.wipe()
@@ -246,7 +248,7 @@ class Scenario:
         self._after(100_000, 2_500_000, self.world.unblock)
 
     def _trap(self) -> None:
-        """Something happens to whoever comes to a certain point; and the master goes, so that somebody comes there."""
+        """Set a trap at a point, and remove the master, so that some replica reaches it."""
         rnd = self.world.random
         action = rnd.choice((self._freeze_long, self._freeze_long, self._stall_long, self._crash_process))
         self.world.traps.append(Trap(rnd.choice((*POINTS, "elected", "elected")), rnd.randint(1, 4), action))
@@ -268,7 +270,7 @@ class Scenario:
             self._crash(node)
 
     def _members(self) -> None:
-        """One step of membership, at the master; what finds no master is dropped."""
+        """Change membership by one step, at the master; without a master it is dropped."""
         if self.world.calm:
             return
         rnd = self.world.random
@@ -305,7 +307,7 @@ class Scenario:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def _heal(self) -> None:
-        """Let the group become well while clients go on; then let what they asked for end."""
+        """Let the group become well while clients go on; then wait for their last operations."""
         world, until_us = self.world, STORM_US + self.calm_us
         while world.now_us < until_us:
             world.run(world.now_us + LOOK_US)
@@ -322,7 +324,8 @@ class Scenario:
             raise Broken(f"ill again: {self._ill()}")
 
     def _ill(self) -> str:
-        """What is not well: there is one open master, everybody is synchronised with it and serves."""
+        """The fault that is left; "" when there is one open master and all others are synchronised with it and
+        serve."""
         processes = [node.process for node in self.world.nodes.values()]
         masters = [
             process for process in processes if process is not None and process.replica.role is ReplicaRole.MASTER
@@ -334,7 +337,7 @@ class Scenario:
             if process is None:
                 return f"replica {own} is down"
             now_ms = process.node.clock_ms()
-            reads = process.replica.may_read_here(now_ms) or not self.world.true_clocks  # else the master is asked
+            reads = process.replica.may_read_here(now_ms) or not self.world.true_clocks  # else the master answers
             if not process.replica.trusted or not reads:
                 return f"replica {own} does not serve: {process.replica.status(now_ms)}"
             if self.over and process.engine.state.values != masters[0].engine.state.values:
@@ -386,7 +389,7 @@ def _check_real_time(history: list[Done], order: dict[str, int]) -> None:
 
 
 def _check_age(strong: list[Done], local: list[Done], order: dict[str, int]) -> None:
-    """A local read shows all that had been answered for so long when it was asked for."""
+    """Check that a local read shows every write answered long enough before it."""
     ends = sorted(strong, key=lambda done: done.return_us)
     newest, next_end = 0, 0
     for done in sorted(local, key=lambda done: done.call_us):

@@ -1,8 +1,7 @@
-"""Users of an S3 bucket whose versions are kept, suspended, and kept again, while messages are lost, late and doubled
-and their front ends die: the second bucket of `versioned_swarm` by itself, for many seeds.
+"""Users of an S3 bucket whose versions are kept, suspended, and kept again, on a bad network with front ends that die.
 
-Phase 1: a network as bad as the seed draws. Phase 2: nothing goes wrong any more, and what is there must be explained
-by what users were told.
+It is the second bucket of `versioned_swarm` by itself, for many seeds. Phase 1: messages are lost, late and doubled, as
+the seed draws. Phase 2: faults stop, and the earlier answers must explain the final state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.sim.world import PAIRED, World
 USERS = 4
 ROUNDS = 14
 STORMS = 0.6
-"""The share of seeds in which messages get lost; in the others they are late only."""
+"""The share of seeds in which messages get lost; in the others they are only late."""
 REST_S = 30
 
 

@@ -1,9 +1,9 @@
-"""A copy that takes long is made once: longer than its claim, than its ticket, and if one waits for it, than a day.
+"""A slow copy is made once, though it takes longer than its claim, its ticket, and with a wait for it, a day.
 
-One of three Shepherds with a file dies. While the copy that replaces its own is under way, the rate of healing is
-lowered by far, a Librarian crashes, the one that ordered the copy or the other, one does not hear the Shepherd that
-takes it, the metadata are out of reach for longer than a claim lasts, and the copy's connection breaks. It must still
-be that copy that comes to its end.
+One of three Shepherds with a file dies. While its copy is replaced, several things happen. Healing becomes far slower.
+A Librarian crashes: the one that ordered the copy, or the other. One misses the heartbeats of the Shepherd that
+receives it. The metadata are out of reach for longer than a claim lasts, and the copy's connection breaks. It must
+still be that copy that ends.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ WANTED = 3
 AT_FIRST_BYTES_PER_S = 6_000
 LATER_BYTES_PER_S = 100
 CLAIM_MS = 45_000
-"""Beside the time for which metadata out of reach are asked again no shorter than production's."""
+"""As in production, no shorter than the time for which requests to unreachable metadata are repeated."""
 FOR_EVER_MS = 365 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How long the copy took, in virtual milliseconds."""
+    """How long the copy took, in virtual ms."""
 
     copy_ms: int
 
 
 async def slow_copy(seed: int, slowness: int = 1) -> Taken:
-    """Run the scenario. `slowness`: how many times slower than elsewhere all goes. Raises: Violation."""
+    """Run the scenario. `slowness`: how many times slower than elsewhere everything goes. Raises: Violation."""
     world, rng = _world(seed, slowness), random.Random(seed)
     watch = Watch(world, steady_clocks=True)
     await world.start()
@@ -102,7 +102,7 @@ def _world(seed: int, slowness: int) -> World:
 
 
 async def _upload(world: World, data: bytes) -> None:
-    """Store one file; nothing goes wrong yet."""
+    """Store one file while there are no faults yet."""
     files, call = world.bartender_port(door="files"), structs.replace(USER, request_key=RequestKey(world.ids.uuid()))
     place = parse_ln("/f")
     [start] = await files.place(call, (Placing(place, len(data), wanted=WANTED),))
@@ -125,20 +125,20 @@ def _copies(watch: Watch) -> dict[Location, ReplicaState]:
 
 
 def _here(taker: SimShepherd) -> int:
-    """How much of a copy has arrived at a Shepherd that takes one."""
+    """How many bytes of a copy have arrived at the Shepherd that receives it."""
     assert taker.service is not None
     return max((copy.here for copy in taker.service._uploads.arriving()), default=0)
 
 
 async def _begun(world: World, watch: Watch, before: set[Location]) -> Location:
-    """Where the copy is made."""
+    """Wait for the copy to begin; returns its place."""
     await _until(world, lambda: len(_copies(watch)) > len(before))
     [place] = set(_copies(watch)) - before
     return place
 
 
 async def _later(world: World, taker: SimShepherd, here: int) -> None:
-    """Wait until so much has arrived. Raises: Violation when the copy ends before."""
+    """Wait until so many bytes have arrived. Raises: Violation when the copy ends before."""
 
     def so_far() -> bool:
         arrived = _here(taker)

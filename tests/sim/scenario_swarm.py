@@ -1,9 +1,9 @@
-"""Everything at once. Two Librarians, two Bartenders, an A-Hash, nine Shepherds at three sites,
-users who work on the same names, and a mix of misfortunes that the seed draws.
+"""Everything at once: two Librarians, two Bartenders, an A-Hash, nine Shepherds at three sites. Users work on the same
+names, and the seed draws a mix of faults.
 
-Phase 1: misfortunes and load; the invariants are looked at throughout, and every answer is held against what users were
-told before. Phase 2: nothing goes wrong any more; within a bounded virtual time everything must be whole, counts exact,
-nothing left over, every name must hold what it can hold, and what disasters have taken must be told as lost.
+Phase 1: faults and load. The invariants are checked throughout, and every answer against earlier ones. Phase 2: faults
+stop. Within a bounded virtual time everything must be whole, counts exact, and nothing left over. Every name must hold
+what it can hold, and all data lost to disasters must be reported as lost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ROUNDS = 8
 VERSION_ROUNDS = 10
 LOOK_MS = 4_000
 BACKUP_LOOK = 4
-"""After so many looks the metadata are backed up, in a seed that puts them back."""
+"""Looks between backups of the metadata, in a seed that puts them back."""
 SITES = tuple(dict.fromkeys(domain.split("/")[0] for domain in DOMAINS))
 GROUPS = 0.34
 """The share of seeds whose A-Hash is a group of three replicas."""
@@ -73,57 +73,58 @@ LAYS, QUOTAS = 0.7, 0.5
 LARGE_FILES = 0.08
 """The share of seeds in which some files have more bytes than one chunk."""
 FAR = 0.5
-"""The share of those of which one replica is far away: what it answers is as much older, as a rule."""
+"""The share of those with one far replica: its answers are as much older, as a rule."""
 DISTANCES_S = (0.03, 0.1)
 AT_ONCE = 0.5
-"""The share of those whose masters commit in the event loop what they can, and sync it later."""
+"""The share of those whose masters commit in the event loop where possible, and sync later."""
 SKEWED_COPIES = 0.5
 """Of the seeds with two versions, the share in which users copy files and write in the middle of them."""
 SKEWED_OBJECTS = 0.3
 """The same of users of S3 buckets, who upload in parts too."""
 OF_STORES = ("empty", "roll_back")
-"""What happens to stores: only by their ids can the metadata tell one from another."""
+"""Faults of stores: only by their ids can the metadata distinguish them."""
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
 """The share of seeds that begin with a Shepherd whom one Librarian cannot hear, and one whose process dies."""
 SILENT = 0.15
-"""The share of seeds that begin with a Shepherd that stands still or that nobody hears, though its process runs."""
+"""The share of seeds that begin with a Shepherd that is frozen or that no heartbeat arrives from, though its process
+runs."""
 STANDS_STILL = 0.05
-"""The share of seeds that begin with all hosts but the Shepherds' standing still for more than a lease."""
+"""The share of seeds that begin with a freeze of all hosts but the Shepherds', longer than a lease."""
 ACTS = 0.3
-"""The share of seeds in which an administrator is at work."""
+"""The share of seeds with an administrator at work."""
 DEAF_MS = 15_000
 NOTICED_MS = 4_000
-"""Within so long a Shepherd's coming, and the death of its process, is written down: a knock, a question to the other
+"""Time until the metadata show a Shepherd's arrival or the death of its process: a knock, a call of the other
 Librarian, and a tick."""
 UNDELETES = 0.12
-"""The share of seeds in which what is deleted is kept, and brought back."""
+"""The share of seeds in which deleted files are kept, and brought back."""
 FORGETS = 0.12
 """The share of seeds without older metadata in which a Shepherd dies and is given up for good."""
 FORGETS_DRAINING = 0.2
-"""The same of the others in which an administrator is at work: then it may be one that drains."""
+"""The same of the others with an administrator at work: then it may be one that drains."""
 REBUILDS = 0.12
-"""The share of those without a group, older metadata and a Shepherd given up in which at the end all metadata are lost
-and rebuilt."""
+"""The share of those without a group, older metadata and a Shepherd given up that lose and rebuild all metadata at the
+end."""
 REBUILDS_GROUP = 0.05
 """The same where the A-Hash is a group."""
 LOSES_ALL = 0.05
-"""The share of those without any of these and without a trash that is kept, in which all metadata are lost and rebuilt
-in the middle of trouble."""
+"""The share of those with none of these and no kept trash that lose and rebuild all metadata in the middle of
+faults."""
 PARTED = 0.7
 """Of the seeds that lose all metadata, the share in which users upload files in parts."""
 PART_ROUNDS = 6
 SNAPSHOT_PAGE = 8
-"""Objects that a snapshot reads at once: what there is here would all be in one page, and nothing change in between."""
+"""Objects that a snapshot reads at once: one page for all would leave no changes in between."""
 LOSS_LOOK = 4
-"""After so many looks at the earliest, and when there is a snapshot."""
+"""Looks before the loss at least; it also needs a snapshot."""
 ASIDE_MS = 150_000
-"""How long bytes that nobody acknowledged are kept: longer than a rebuild takes, or than a user asks for a commit."""
+"""How long unacknowledged bytes are kept: longer than a rebuild takes, or than a user repeats a commit."""
 SNAPSHOT_WITHIN = 15
-"""So many looks later there has to be one, else nothing is lost."""
+"""Further looks to wait for a snapshot; without one by then nothing is lost."""
 GREEDY = 0.25
-"""Of the seeds with a lying Shepherd, the share in which it claims what others have."""
+"""Of the seeds with a lying Shepherd, the share in which it claims others' replicas."""
 RESTORES = 0.15
 """The share of seeds in which older metadata are put back."""
 HEAL_WITHIN_MS = 400_000
@@ -133,8 +134,8 @@ SETTINGS = replace(LIBRARIAN_SETTINGS, root_policy={"ALL": EVERYTHING}, root_def
 
 
 async def copying_swarm(seed: int) -> Outcome:
-    """The same, with users who also copy files by reference, write in the middle of some and move one over another,
-    beside quotas. Raises: Violation."""
+    """The same, with quotas and users who also copy files by reference, write in the middle of some and move one over
+    another. Raises: Violation."""
     return await swarm(seed, copies=True)
 
 
@@ -156,7 +157,7 @@ async def skewed_swarm(seed: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run showed: files acknowledged, virtual time to heal, and the trace's digest."""
+    """The result of a run: files acknowledged, virtual time to heal, and the trace's digest."""
 
     acknowledged: int
     healed_after_ms: int
@@ -283,14 +284,14 @@ class Swarm:
         self.people = [User(number, self.world.client(f"user{number}")) for number in range(USERS)]
 
     def _with_trash(self, mix: Mix) -> Mix:
-        """What is deleted is kept to the end: no clock says that it is time."""
+        """Keep deleted files to the end: no clock makes their time pass."""
         self.world.librarian_settings = replace(self.world.librarian_settings, trash_keep_ms=86_400_000)
         self.users.kinds = KINDS | REGRET
         steady = {name: weight for name, weight in mix.misfortunes.items() if name != "clock_step"}
         return replace(mix, misfortunes=steady)
 
     def beside(self, rng: random.Random) -> None:
-        """What goes on beside copies, in most seeds."""
+        """Draw the activities beside copies, in most seeds."""
         if rng.random() < LAYS and not (
             self.rebuilds or self.loses_all
         ):  # what a rebuild makes of pieces is not judged
@@ -303,7 +304,7 @@ class Swarm:
             self.quotas = Quotas(self.world, random.Random(rng.random()), trees, users)
 
     async def prepare(self) -> None:
-        """Start, and make what users need."""
+        """Start, and make the users' collections."""
         self.world.network.faults = CALM
         await self.world.start()
         await self.users.make_collections(self.groups, self.people[0])
@@ -319,7 +320,8 @@ class Swarm:
             await self._stand_still()
 
     async def _detect(self) -> None:
-        """A Shepherd that the leader alone cannot hear stays; one whose process has died is away at once."""
+        """Check that a Shepherd that only the leader does not reach stays alive; one whose process has died is offline
+        at once."""
         world, rng = self.world, self.world.rng
         shepherd, leader = rng.choice(world.shepherds), await self._leader()
         await self._until_state(shepherd, "alive")  # one of whom nothing is written yet cannot be called away
@@ -340,7 +342,7 @@ class Swarm:
         await self._until_whole(world.clock.monotonic_ms())
 
     async def _fall_silent(self) -> None:
-        """A Shepherd that stands still, or that nobody hears, is away when its lease is over, until it is heard."""
+        """Check that a frozen or unreachable Shepherd is offline when its lease is over, until its next heartbeat."""
         world, rng = self.world, self.world.rng
         shepherd, librarians = rng.choice(world.shepherds), [host.node.name for host in world.hosts if host.librarian]
         await self._until_state(shepherd, "alive")
@@ -353,7 +355,7 @@ class Swarm:
         await self._until_whole(world.clock.monotonic_ms())
 
     async def _stand_still(self) -> None:
-        """When all Librarians stand still, as a machine that is paused, none of the Shepherds is called away after."""
+        """Check that after a freeze of all Librarians, as of a paused machine, no Shepherd is called offline."""
         world = self.world
         for shepherd in world.shepherds:
             await self._until_state(shepherd, "alive")
@@ -384,7 +386,7 @@ class Swarm:
             await self.world.clock.sleep(500)
 
     async def _drill(self) -> None:
-        """While all is well no site has two copies: not of a new file, and not when a lost copy has been replaced."""
+        """Check that while all is well no site has two copies: of a new file, and after a lost copy is replaced."""
         user, drill = self.people[0], Group("/drill")
         await self._until_all_accept()
         await self.users.make_collections([drill], user)
@@ -402,7 +404,7 @@ class Swarm:
         await self._spread(drill.ln(0), "after its return")
 
     async def _until_all_accept(self) -> None:
-        """Each Librarian knows of every Shepherd that it has started."""
+        """Wait until each Librarian knows that every Shepherd has started."""
         clock, since_ms = self.world.clock, self.world.clock.monotonic_ms()
         for host in [host for host in self.world.hosts if "l" in host.services]:
             while host.librarian is None or not all(node.accepting for node in await host.librarian.nodes(ADMIN)):
@@ -421,7 +423,6 @@ class Swarm:
             raise Violation(f"copies at {sites}, {when}, while another site is free")
 
     async def trouble(self) -> None:
-        """Phase 1."""
         await self.chaos.begin()
         skewed = self.skew and asyncio.ensure_future(skew.upgrade(self.world, self.skew, self.chaos))
         breaking = asyncio.ensure_future(self.chaos.run())
@@ -465,12 +466,12 @@ class Swarm:
             self.quotas.check(self.watch.known())
 
     def _unjudged(self) -> None:
-        """Of versions nobody knows what older or rebuilt metadata say."""
+        """Check no version answers any more: older or rebuilt metadata say nothing certain of versions."""
         for bucket in self.buckets:
             bucket.unjudged()
 
     async def _lose_all_yet(self, working: list[asyncio.Task[None]]) -> None:
-        """The same when users are through, as soon as there is a snapshot."""
+        """The same when users are done, as soon as there is a snapshot."""
         for _ in range(SNAPSHOT_WITHIN):
             if self.watch.in_snapshot():
                 return await self._lose_all(working)
@@ -478,8 +479,8 @@ class Swarm:
             self.watch.check()
 
     async def _lose_all(self, working: list[asyncio.Task[None]]) -> None:
-        """All metadata are lost and rebuilt, whatever else happens. What is under way is answered as it may be; then
-        users know what they find. Where no snapshot came back whole that is nothing they knew."""
+        """Lose and rebuild all metadata during all other faults. Requests under way get any allowed answer; then users
+        begin with the present state. Where no snapshot came back whole, none of their earlier knowledge holds."""
         self.loses_all, users = False, self.users
         users.held = asyncio.Event()
         for group in self.groups:
@@ -511,8 +512,8 @@ class Swarm:
         self._told_then = [group.story.copied() for group in self.groups]
 
     async def _restore(self, backup: dict[bytes, bytes]) -> None:
-        """People delete all they have, regret it, and the administrator puts the backup back, while erasures that were
-        ordered under the newer metadata are still on their way."""
+        """Users delete all their files, and the administrator puts the backup back, while erasures ordered under the
+        newer metadata are still under way."""
         network = self.world.network
         await self.chaos.pause()
         network.faults = replace(network.faults, orders_late=1.0, late_ms_max=20_000)
@@ -544,8 +545,8 @@ class Swarm:
         self.watch.check()
 
     async def _lose(self) -> None:
-        """A Shepherd dies and is given up for good; it may come back all the same, and must not be taken. What others
-        had under way of it may still be written, and goes by itself."""
+        """A Shepherd dies and is given up for good; it may come back all the same, and must not be accepted. Metadata
+        of others' work with it may still be written, and go by themselves."""
         rng, world = self._losing, self.world
         await world.clock.sleep(rng.randint(2_000, 30_000))
         draining = self.acts.drained if self.acts is not None and rng.random() < 0.5 else {}
@@ -566,16 +567,15 @@ class Swarm:
                 raise Violation(f"{shepherd.node.name} is forgotten, and taken again")
 
     def _given(self, shepherd: SimShepherd, before: set[ReferenceId], then: NamespaceSnapshot) -> list[ReferenceId]:
-        """What this Shepherd has got of blobs that the metadata know since: an upload through a Bartender that had not
-        heard that it is forgotten is refused when it is committed, and nobody's. A repair copy of older ones that a
-        Librarian had under way is swept."""
+        """Return the new replicas of this Shepherd whose blobs the metadata have only since `then`. An upload through a
+        Bartender without word that the Shepherd is forgotten is refused at its commit, and has no owner. A repair copy
+        of an older blob that a Librarian had under way is swept."""
         seen = self.watch.known()
         fresh = {stored.reference: stored.facts for stored in shepherd.disk.held() if stored.reference not in before}
         blobs = {each: blob_object(facts.blob) for each, facts in fresh.items() if facts}
         return [each for each, blob in blobs.items() if seen.get(blob).exists and not then.get(blob).exists]
 
     async def recovery(self) -> Outcome:
-        """Phase 2."""
         await self.chaos.calm()
         since_ms = self.world.clock.monotonic_ms()
         await self.users.settled()
@@ -607,7 +607,7 @@ class Swarm:
         return Outcome(self.users.acknowledged, healed_ms, self.world.trace.digest())
 
     async def _rebuild(self) -> None:
-        """Nothing is different afterwards but what administrators had asked for, and ask for anew."""
+        """Rebuild: afterwards only the orders of administrators differ, and they repeat those."""
         since = self._put_since if self.chaos.mix.steady_clocks and self._losing.random() < 0.5 else None
         if self.quotas is not None:  # what a full quota refuses is on disks, newer than the snapshot: it comes back
             since = None
@@ -636,7 +636,7 @@ class Swarm:
         return [bucket for bucket in self.buckets if isinstance(bucket, Versioned)]
 
     async def _put_since(self) -> None:
-        """A file is written that no snapshot has; its Shepherds hear that it is committed."""
+        """Write a file that no snapshot has, and wait until its Shepherds know that it is committed."""
         user = self._losing.choice(self.people)
         self.users.asked += 1
         name, content = self._losing.randrange(NAMES_EACH), self.users.contents.new(self._losing)
@@ -672,7 +672,7 @@ class Swarm:
                 raise Violation(f"not whole after {HEAL_WITHIN_MS} ms: {left}")
 
     async def _settle(self, acts: Acts, since_ms: int) -> None:
-        """The administrator repeats himself until he is heard."""
+        """Repeat the administrator's last requests until each has an answer."""
         while True:
             try:
                 return await acts.settle()
@@ -682,7 +682,7 @@ class Swarm:
                 await self.world.clock.sleep(1_000)
 
     async def _not_empty(self) -> str:
-        """Who drains must come to be empty, and not be called so before."""
+        """The draining Shepherds that are not empty. Raises: Violation when one is reported empty too early."""
         if self.acts is None or not self.acts.drained:
             return ""
         try:
@@ -696,7 +696,7 @@ class Swarm:
             return str(error)
 
     async def _unhealthy(self) -> str:
-        """What the repair leader counts must be what is: nothing left to do."""
+        """The repair leader's counts of work, which must be zero; "" when they are."""
         if self.watch.lost():
             return ""
         for host in self.world.hosts:
@@ -707,7 +707,7 @@ class Swarm:
         return "nobody leads repair"
 
     async def _read_all(self, group: Group) -> None:
-        """Every name is looked at by its users: what they read must be what can be there."""
+        """Have users read every name: the content must be possible there."""
         lost = self.watch.lost()
         user = self.people[2 * self.groups.index(group)]
         for name in range(NAMES_EACH):
@@ -718,7 +718,7 @@ class Swarm:
                 raise Violation(f"{group.ln(name)} cannot be read: {told}")
 
     async def _bring_back(self, group: Group, user: User) -> None:
-        """What this user certainly finds in the trash comes back; a file of several names under any one of them."""
+        """Bring back all that this user certainly finds in the trash; a file of several names under any one of them."""
         while names := group.story.can_come_back(user.number):
             index = self.users.rng.choice(names)
             name, reserved = group.ln(index), self.watch.reserved(group.ln(index))
@@ -733,7 +733,7 @@ class Swarm:
             await self._read_all(group)
 
     async def _until_free(self, name: str) -> None:
-        """An upload that its user gave up holds its name until its reservation has expired and is swept."""
+        """Wait for a name that an abandoned upload holds until its reservation has expired and is swept."""
         since_ms = self.world.clock.monotonic_ms()
         while self.watch.reserved(name):
             if self.world.clock.monotonic_ms() - since_ms > HEAL_WITHIN_MS:

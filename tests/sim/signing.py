@@ -1,4 +1,4 @@
-"""Signatures of the simulator: whose word something is, without the cost of keys."""
+"""Signatures of the simulator: they show who signed, without the cost of keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 class SimSigner:
-    """Signs with a name instead of a key: nobody but its owner makes one in the simulator."""
+    """Signs with a name instead of a key: only its owner does so in the simulator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -16,7 +16,6 @@ class SimSigner:
         return hashlib.sha256(self._name.encode() + message).hexdigest()
 
     def verify_key(self) -> str:
-        """The name."""
         return self._name
 
 
@@ -24,5 +23,4 @@ class SimVerifier:
     """Checks `SimSigner`'s signatures."""
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
-        """Whether the digest is right."""
         return SimSigner(verify_key).sign(message) == signature

@@ -1,9 +1,9 @@
 """Nodes of the version before beside those of this one, which are replaced one by one.
 
-A node of the version before leaves out what it does not know: fields of the values that cross its border, as the
-compact encoding does (docs/formats/compact.md), and operations, which it refuses as not supported. All else it does
-with the code of now: what is shown is that nobody needs what the other may not know; not what the code of before did,
-nor records on disk that it cannot read (`make upgrade` runs it). Order: docs/operate/upgrade.md.
+A node of the version before drops the fields that it lacks from every value that crosses its border, as the compact
+encoding does. It refuses operations that it lacks as not supported. All else it does with the code of now. So the
+scenario shows that nobody needs newer fields or operations. It does not show the behaviour of older code, nor its
+records on disk; `make upgrade` runs that. Order: docs/operate/upgrade.md.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ MUCH_LATER: dict[str, tuple[str, ...]] = {
     "Report": ("store",),
     "ReportAnswer": ("before_boot", "before_number", "obeyed"),
 }
-"""Fields of what Shepherds tell of themselves, of which the code says what it means that "older software" has none."""
+"""Fields of Shepherds' reports about themselves whose defaults the code explains by "older software"."""
 LATER_METHODS = frozenset({"unlink_all"})
 MUCH = 0.5
 """The share of seeds whose version before is so old."""
 MIXED = 0.5
-"""The share of seeds in which some Shepherds stay as they are for as long as all gets whole."""
+"""The share of seeds in which some Shepherds stay old until everything is whole."""
 NEXT_MS_MAX = 8_000
 PATIENCE_MS = 30_000
-"""One that is away for longer is replaced after the others."""
+"""A node that is away for longer is replaced after the others."""
 
 
 @dataclass(slots=True)
 class Versions:
-    """Who is of the version before, and what that does not know. `stay`: Shepherds that are replaced last of all."""
+    """The nodes of the version before, and the fields and operations it lacks. `stay`: Shepherds that are replaced last
+    of all."""
 
     old: set[Node]
     unknown: dict[str, tuple[str, ...]]
@@ -67,7 +68,7 @@ class Versions:
 
     @property
     def knows_no_stores(self) -> bool:
-        """Whether Shepherds of the version before do not tell stores apart."""
+        """Whether Shepherds of the version before report no store ids."""
         return "Heartbeat" in self.unknown
 
     def crossing(self, one: Node, other: Node, value: Any) -> Any:
@@ -75,12 +76,12 @@ class Versions:
         return self._known(value) if one in self.old or other in self.old else value
 
     def refuse(self, node: Node, method: str) -> None:
-        """Raises: NOT_SUPPORTED for what a node of the version before does not know."""
+        """Raises: NOT_SUPPORTED for an operation that a node of the version before lacks."""
         if method in LATER_METHODS and node in self.old:
             raise CheloniaError(Kind.NOT_SUPPORTED, method, node.name, "no such method here in this encoding")
 
     def within(self, node: Node, service: Any) -> Any:
-        """A service as others of the same process reach it."""
+        """A service as its own process reaches it."""
         return _Inside(self, node, service) if node in self.old else service
 
     def _known(self, value: Any) -> Any:
@@ -118,7 +119,7 @@ class _Inside:
 
 
 def begin(world: World, rng: random.Random) -> Versions:
-    """All nodes are of the version before."""
+    """Make all nodes ones of the version before."""
     unknown = LATER | MUCH_LATER if rng.random() < MUCH else LATER
     versions = world.network.versions = Versions(set(world.nodes()), unknown, rng)
     if rng.random() < MIXED:
@@ -128,7 +129,7 @@ def begin(world: World, rng: random.Random) -> Versions:
 
 
 async def upgrade(world: World, versions: Versions, chaos: Chaos) -> None:
-    """Replace one node after the other, whatever else happens to them."""
+    """Replace one node after the other, during all other faults."""
     for node, renew in _in_order(world):
         await world.clock.sleep(versions.rng.randint(500, NEXT_MS_MAX))
         if node in versions.old and node not in versions.stay and await chaos.take(node, PATIENCE_MS):
@@ -137,7 +138,7 @@ async def upgrade(world: World, versions: Versions, chaos: Chaos) -> None:
 
 
 async def finish(world: World, versions: Versions, *, all_of_them: bool) -> None:
-    """Replace those that are left, when nothing goes wrong any more."""
+    """Replace those that are left, when faults have stopped."""
     for node, renew in _in_order(world):
         if node in versions.old and (all_of_them or node not in versions.stay):
             await _renewed(world, versions, node, renew)
@@ -149,7 +150,7 @@ async def _renewed(world: World, versions: Versions, node: Node, renew: Callable
 
 
 def _in_order(world: World) -> list[tuple[Node, Callable[[Callable[[], None]], Any]]]:
-    """Nodes with Librarians and the A-Hash, Bartenders by themselves, Shepherds; and how each is replaced."""
+    """Nodes with Librarians and the A-Hash, then lone Bartenders, then Shepherds; and how each is replaced."""
 
     async def host_anew(host: Any, meanwhile: Callable[[], None]) -> None:
         await world.crash_host(host)
@@ -181,7 +182,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @functools.cache
 def _default(kind: type[msgspec.Struct], name: str) -> Any:
-    """What a field is that was left out."""
+    """The default of a field that was left out."""
     [found] = [each for each in msgspec.structs.fields(kind) if each.name == name]
     assert not found.required, f"{kind.__name__}.{name} is a field that cannot be left out"
     return found.default if found.default_factory is msgspec.NODEFAULT else found.default_factory()

@@ -1,4 +1,4 @@
-"""What a simulated front end takes for the bytes of a blob."""
+"""The check of a blob's bytes by a simulated front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator holds the answers about a key, and about an upload, against: what may be, and what may not."""
+"""The simulator's rules for answers about a key, and about an upload: allowed ones and forbidden ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE, TWO = (Content(data, hashlib.md5(data).hexdigest()) for data in (b"one", b"
 
 
 class Teller:
-    """A key whose bucket keeps versions, unless it is said to be otherwise; each thing ends before the next begins."""
+    """A key whose bucket keeps versions unless stated otherwise; each act ends before the next begins."""
 
     def __init__(self, state: str = ENABLED) -> None:
         switches = Switches()

@@ -1,4 +1,4 @@
-"""The model that the simulator holds users' answers against: what it takes for possible, and what it does not."""
+"""The model that checks users' answers in the simulator: possible histories and impossible ones."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Teller:
         self._count = 0
 
     def ask(self, kind: str, name: int, user: int = ANN, other: int = B, target: int = -1) -> Op:
-        """Begin an operation; what it writes is called by its number."""
+        """Begin an operation; its content has its number."""
         self._count += 1
         op = Op(self._count, user, kind, name, other, self._count, 2, f"note {self._count}", target)
         self.story.begin(op)
         return op
 
     def do(self, kind: str, name: int, told: str = "done", **more: int) -> Op:
-        """An operation that begins and is answered while nothing else happens."""
+        """Begin an operation and answer it while nothing else happens."""
         op = self.ask(kind, name, **more)
         self.story.answered(op, told)
         return op
@@ -181,7 +181,7 @@ def test_of_several_deleted_any_may_come_back_and_none_onto_a_name_that_is_taken
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_kept_of_the_possible_states_is_all_that_can_be(seed: int) -> None:
-    """It is added to as operations begin, and not found anew each time."""
+    """The set grows as operations begin, and is not computed anew each time."""
     rng, tell, begun = random.Random(seed), Teller(trash=seed % 2 == 0), list[Op]()
     for _ in range(12):
         if len(begun) == 4 or (begun and rng.random() < 0.3):

@@ -28,7 +28,7 @@ QUICK = {
     "first-name": (5,),
     "together-done": (2,),
 }
-"""Which seeds show it: tried before the others, among which some need thirty."""
+"""Seeds that show a bug, tried before the others, of which some need thirty."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def _no_logs() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name: str) -> None:
-    """If the services or the simulator have changed so that these seeds do not show it, look for a reason first."""
+    """If changed services or a changed simulator make these seeds miss it, look for a reason first."""
     found = hunt(name, (*QUICK[name], *SEEDS))
     assert found.seeds, f"{BUGS[name].what}: not found by {len(SEEDS)} seeds"
     assert found.violation
@@ -54,7 +54,8 @@ def test_a_planted_bug_is_gone_afterwards() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_every_bug_can_be_planted(name: str) -> None:
-    """What it replaces is still there, and is called as it is: else every seed would catch it, by a `TypeError`."""
+    """Each patch replaces an existing function of the same parameters: else every seed would catch it, by a
+    `TypeError`."""
     for each in BUGS[name].patches():
         replaced = inspect.signature(getattr(each.getter(), each.attribute)).parameters.values()
         given = [p for p in replaced if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

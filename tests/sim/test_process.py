@@ -1,4 +1,4 @@
-"""What stands for tasks in the simulator behaves as they do, turn by turn; values made fast are the same values."""
+"""Stand-ins for tasks in the simulator behave as tasks do, turn by turn; values made fast are the same values."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def _as_it_is(work: Any) -> Any:
 
 
 def _whole_task(loop: VirtualLoop, work: Any, **options: Any) -> Any:
-    """A task as asyncio makes it, of what would have been a `Nap` or a `Waiter`."""
+    """A real asyncio task in place of a `Nap` or a `Waiter`."""
     return asyncio.Task(_as_it_is(work), loop=loop, **{key: value for key, value in options.items() if value})
 
 
 async def _history(make: Make, seed: int) -> list[str]:
-    """Sleeps and waits that end, are cancelled, once or twice, in time and too late, of a process that is frozen now
-    and then: what happened, in which order."""
+    """Run sleeps and waits in a process that freezes now and then; returns the events in order. They end, or are
+    cancelled once or twice, in time and too late."""
     rng, loop, told = random.Random(seed), this_loop(), list[str]()
     node = Node("n", lambda name, error: told.append(repr(error)))
     node.begin()

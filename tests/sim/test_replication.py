@@ -43,8 +43,8 @@ def test_nor_with_leases_made_for_a_distance(round_trip_ms: int, far_us: tuple[i
 
 
 def test_nothing_acknowledged_is_lost_whatever_clocks_show() -> None:
-    """Strong reads rest on leases, and so on clocks; acknowledged writes do not: not where a clock jumps by an hour,
-    nor where it stands still with its machine."""
+    """Strong reads rest on leases, and so on clocks. Acknowledged writes do not, even where a clock jumps by an hour or
+    stops with its machine."""
     for seed in range(1, 61):
         outcome = Scenario(seed, true_clocks=False).run()
         assert outcome.terms >= 1
@@ -53,8 +53,8 @@ def test_nothing_acknowledged_is_lost_whatever_clocks_show() -> None:
 
 @pytest.mark.parametrize("both_crash", [False, True])
 def test_a_new_voter_that_has_more_than_who_began_the_group_becomes_master(*, both_crash: bool) -> None:
-    """A fresh group had no master for 8 minutes: who began it had lost a commit that the first other voter vouched for,
-    and that one did not know yet that it votes."""
+    """A fresh group had no master for 8 minutes. Its founder had lost a commit that the first other voter had
+    acknowledged, and that voter did not know yet that it votes."""
     named = 0
     for seed in range(1, 13):
         world = World(seed, 1, 2)
@@ -79,7 +79,6 @@ def test_a_new_voter_that_has_more_than_who_began_the_group_becomes_master(*, bo
 
 
 def test_a_seed_is_one_history() -> None:
-    """Nothing but the seed is drawn from."""
     assert _story(7) == _story(7)
     assert _story(7) != _story(8)
 
@@ -92,7 +91,7 @@ def _story(seed: int) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize(("plant", "seeds"), [(plant, seeds) for plant, seeds, _ in MISTAKES if seeds], ids=_name)
 def test_a_planted_mistake_is_caught(plant: Plant, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under at least one of the seeds that were found to show it; none of them is broken without it."""
+    """At least one of the seeds that show it does so again; without it none of them fails."""
     for seed in seeds:
         run_seed(seed)
     plant(monkeypatch)
@@ -122,7 +121,7 @@ def test_every_planted_mistake_is_caught_by_something() -> None:
 
 @pytest.mark.parametrize("voters", [3, 5])
 def test_starved_replicas_keep_their_master(voters: int) -> None:
-    """Nobody is gone, all have the processor for a moment now and then: a master is not given up for that."""
+    """Each replica has the processor for a moment now and then: that must not cost a master its office."""
     for seed in range(1, 7):
         world = World(seed, voters)
         world.calm = True
@@ -134,7 +133,7 @@ def test_starved_replicas_keep_their_master(voters: int) -> None:
 
 @pytest.mark.parametrize("all_up", [True, False])
 def test_where_nobody_has_the_processor_for_long_a_master_stays_and_changes_go_through(all_up: bool) -> None:
-    """Each stands still for longer than any usual lease, again and again: leases last longer, and as usual after."""
+    """Each is stopped for longer than any usual lease, over and over: leases last longer, and afterwards as usual."""
     for seed in range(1, 5):
         world = World(seed, 3)
         world.calm = True
@@ -163,7 +162,7 @@ def test_where_nobody_has_the_processor_for_long_a_master_stays_and_changes_go_t
 
 
 def test_nothing_acknowledged_is_lost_while_leases_of_different_length_are_granted() -> None:
-    """Starved for a part of the storm, each replica asks for leases of its own, and is killed and frozen on top."""
+    """Each starved replica asks for leases of its own length, and is killed and frozen on top."""
     for seed in range(1, 41):
         scenario = Scenario(seed)
         world = scenario.world
@@ -174,7 +173,7 @@ def test_nothing_acknowledged_is_lost_while_leases_of_different_length_are_grant
 
 
 def test_a_copy_that_stood_still_shows_nothing_old() -> None:
-    """While one is frozen its master dies and the others go on; then it reads what the dead one told it long ago."""
+    """While it is frozen its master dies and the others go on. Then it reads the dead master's old messages."""
     for seed in range(1, 7):
         world = World(seed, 3)
         world.calm = True
@@ -245,8 +244,12 @@ def test_replicas_that_are_far_apart_elect_a_master_and_keep_it(
 
 
 def test_the_checks_of_histories_can_fail() -> None:
-    """A write that stands before one answered earlier; a read of what is older or gone; a session that goes back; an
-    old copy."""
+    """Each bad history breaks one check:
+    - a write ordered before one answered earlier
+    - a read of an older or lost value
+    - a session that goes back
+    - an old copy
+    """
     order = {"x": 1, "y": 2}
     written = [Done("write", 0, "a", "x", 0, 10), Done("write", 1, "a", "y", 20, 30)]
     check_history([*written, Done("strong", 0, "a", "y", 40, 50), Done("local", 2, "a", "x", 60, 70)], order)
@@ -265,7 +268,7 @@ def test_the_checks_of_histories_can_fail() -> None:
 
 @pytest.mark.parametrize("order", ["old first", "new first", "all at once", "new and one old"])
 def test_an_old_copy_of_a_majority_does_not_cut_the_newer_replica_back(order: str) -> None:
-    """Two of three disks are put back by mistake: what the third alone knows to be acknowledged stays, and is told."""
+    """Two of three disks are put back by mistake: the third's acknowledged changes stay, and the replicas log it."""
     for seed in range(1, 13):  # each of the three is the newer one four times
         world, newer, old = _with_old_disks(seed)
         first = {
@@ -297,7 +300,7 @@ def test_an_old_copy_of_a_majority_does_not_cut_the_newer_replica_back(order: st
 
 
 def test_two_histories_have_no_master_together() -> None:
-    """One old disk that has acknowledged changes since, and the newer one, without the third: neither gives way."""
+    """One old disk with later acknowledged changes meets the newer one, without the third: neither gives way."""
     for seed in range(1, 7):
         world, newer, old = _with_old_disks(seed)
         for node in old:
@@ -319,7 +322,7 @@ def test_two_histories_have_no_master_together() -> None:
 
 
 def _with_old_disks(seed: int) -> tuple[World, Node, list[Node]]:
-    """Three replicas that are down: one with `late`, acknowledged; two whose disks are copies from before it."""
+    """Three replicas that are down: one with the acknowledged write `late`, two with older copies of their disks."""
     world = World(seed, 3)
     world.calm = True
     nodes = list(world.nodes.values())

@@ -93,7 +93,6 @@ def test_a_copy_may_take_more_than_a_day(monkeypatch: pytest.MonkeyPatch) -> Non
     [*(pytest.param(*old, marks=pytest.mark.long) for old in REGRESSIONS[:-NEWEST]), *REGRESSIONS[-NEWEST:]],
 )
 def test_what_was_found_once_is_not_found_again(name: str, seed: int, found: str) -> None:
-    """Each of these seeds has shown a bug."""
     assert found
     run_virtual(campaign.SCENARIOS[name](seed))
 
@@ -101,7 +100,7 @@ def test_what_was_found_once_is_not_found_again(name: str, seed: int, found: str
 def test_a_campaign_goes_on_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has passed with this code is not run again, unless it is asked for."""
+    """A campaign skips seeds that passed with this code, unless `--again` is given."""
     ledger = tmp_path / "sim" / "ledger.jsonl"
     common = ["--jobs", "1", "--ledger", str(ledger)]
     assert campaign.main(["1", "replication", *common]) == 0
@@ -154,14 +153,14 @@ class _Here:
 
 
 def test_a_seed_is_one_history_whatever_the_hash_seed() -> None:
-    """Two interpreters that order their sets differently must live through the same events; another seed has others."""
+    """Two interpreters that order their sets differently must have the same events; another seed has others."""
     first, second = (_digest_under(hash_seed) for hash_seed in ("1", "4711"))
     assert first == second
     assert len({*first.split()}) == 2
 
 
 def test_the_loop_reports_a_world_that_stands_still() -> None:
-    """A cluster that waits for nothing is a bug to be shown, not a test that hangs."""
+    """A cluster that waits for nothing is a bug to be reported, not a test that hangs."""
 
     async def for_ever() -> None:
         await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What the model of a key allows users of a bucket that keeps versions to be told."""
+"""Allowed answers in the model of a key in a bucket that keeps versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sim.version_story import KeyOp, VersionStory
 
 
 def told(story: VersionStory, op: KeyOp, answer: str) -> None:
-    """One thing that is asked and answered, while nothing else is under way."""
+    """Begin and answer one operation, while no other is under way."""
     story.begin(op)  # type: ignore[arg-type]
     story.answered(op, answer)  # type: ignore[arg-type]
 
@@ -23,7 +23,7 @@ def erased_once() -> VersionStory:
 
 
 def test_an_erasure_of_what_is_gone_gives_the_key_to_a_put_that_was_broken_off() -> None:
-    """Seed 9720424 of `versions`: the door does, and the model did not."""
+    """Seed 9720424 of `versions`: the door does so, and the model did not."""
     story, put = erased_once(), KeyOp(3, "put", content=8)
     story.begin(put)  # type: ignore[arg-type]
     story.settled(put)  # type: ignore[arg-type]

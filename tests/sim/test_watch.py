@@ -1,4 +1,4 @@
-"""What those who watch a simulated cluster take for a violation, and what they do not."""
+"""Violations in the eyes of the watch of a simulated cluster, and states that are none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A_DAY_MS = 86_400_000
 
 
 async def _committed_when_set_aside() -> None:
-    """Store a file whose commit comes when its Shepherds have set the bytes aside: the core's clock was set back."""
+    """Store a file whose commit comes after its Shepherds have set the bytes aside: the core's clock was set back."""
     world = World(1)
     world.network.faults = CALM
     watch = Watch(world)
@@ -37,7 +37,7 @@ async def _committed_when_set_aside() -> None:
     [done] = await files.apply(call, (Write(place, Arrived(start.put, words)),))
     assert isinstance(done, Done), done
     watch.check()
-    await bartender.get_file(call, (GetFileRequest("0", "/f", ("http",)),))  # who is asked for it compares
+    await bartender.get_file(call, (GetFileRequest("0", "/f", ("http",)),))  # a Shepherd compares on a request for it
     while watch.left():
         await world.clock.sleep(1_000)
         watch.check()

@@ -1,8 +1,8 @@
-"""What users were told of one upload in parts, held against what Amazon's documents allow.
+"""The answers about one upload in parts, checked against Amazon's documents.
 
-However often it is completed, it becomes one object, of the parts that one of those requests has named; or it is given
-up, and never does. Who completes it again with the same parts, after an answer was lost, hears of the object while that
-is there.
+However often it is completed, it becomes one object, of the parts that one of those requests has named. If it is
+aborted, it never does. A repeated completion with the same parts, after a lost answer, returns the object while that is
+there.
 """
 
 from __future__ import annotations
@@ -35,52 +35,50 @@ class Attempt:
 
 
 class UploadHistory:
-    """All that was asked and told of one upload. `op`: the request that has opened it."""
+    """All requests and answers of one upload. `op`: the request that has opened it."""
 
     def __init__(self, key: KeyHistory, op: int, upload: str, now: Callable[[], int]) -> None:
         self.key, self.op, self.upload, self._now = key, op, upload, now
         self.parts: dict[int, bytes] = {}
-        """What each number has, as far as users were told."""
+        """The bytes of each acknowledged part."""
         self._bytes: dict[tuple[int, str], bytes] = {}
         self._puts, self._completes, self._aborts = list[Attempt](), list[Attempt](), list[Attempt]()
         self._deed: Deed | None = None
 
     @property
     def order(self) -> Order:
-        """The parts that users know of."""
+        """The acknowledged parts."""
         return tuple((number, _md5(data)) for number, data in sorted(self.parts.items()))
 
     @property
     def is_over(self) -> bool:
-        """Whether it is completed or given up for certain."""
+        """Whether it is certainly completed or aborted."""
         return any(each.told == DONE for each in (*self._completes, *self._aborts))
 
     @property
     def may_be_over(self) -> bool:
-        """Whether it may be."""
+        """Whether it may be completed or aborted."""
         return any(each.told != REFUSED for each in (*self._completes, *self._aborts))
 
     def content(self, order: Order) -> Content:
-        """What an object of these parts has."""
+        """The content of an object of these parts."""
         digests = b"".join(bytes.fromhex(etag) for _, etag in order)
         return Content(b"".join(self._bytes[part] for part in order), f"{_md5(digests)}-{len(order)}")
 
-    # --- asked ------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def put(self, number: int, data: bytes) -> Attempt:
-        """Somebody sends a part."""
+        """Note that a part is being sent."""
         attempt = Attempt(self._now(), ((number, _md5(data)),))
         self._bytes[number, _md5(data)] = data
         self._puts.append(attempt)
         return attempt
 
     def abort(self) -> Attempt:
-        """Somebody gives it up."""
         self._aborts.append(Attempt(self._now()))
         return self._aborts[-1]
 
     def complete(self, order: Order, unless: str = "") -> Attempt:
-        """Somebody completes it."""
         content, deed = self.content(order), self._deed
         if deed is None:
             deed = self._deed = self.key.begin(self.op, WRITE, (content,), unless=unless)
@@ -94,22 +92,22 @@ class UploadHistory:
         self._completes.append(Attempt(self._now(), order, unless))
         return self._completes[-1]
 
-    # --- told -------------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     def over(self, attempt: Attempt) -> None:
-        """Nothing of a request is under way any more."""
+        """Note that no part of a request is under way any more."""
         attempt.ended, deed = self._now(), self._deed
         if deed is not None and deed.told == MAYBE and attempt in self._completes:
             deed.ended = max(each.ended for each in self._completes)
 
     def refused(self, attempt: Attempt) -> None:
-        """A request has certainly done nothing."""
+        """Note that a request has certainly done nothing."""
         attempt.told, deed = REFUSED, self._deed
         if deed is not None and all(each.told == REFUSED for each in self._completes):
             deed.told = REFUSED
 
     def completed(self, attempt: Attempt, version: str, etag: str) -> None:
-        """It is an object. Raises: Violation."""
+        """Note that it is an object. Raises: Violation."""
         attempt.told, deed = DONE, self._deed
         assert deed is not None
         self._require(etag == self.content(attempt.order).etag, f"it is told the etag {etag}")
@@ -121,12 +119,12 @@ class UploadHistory:
         self.key.done(deed, version, etag)
 
     def aborted(self, attempt: Attempt) -> None:
-        """It is given up. Raises: Violation."""
+        """Note that it is aborted. Raises: Violation."""
         attempt.told = DONE
         self._require(all(each.told != DONE for each in self._completes), "it was completed, and is given up")
 
     def none_such(self, attempt: Attempt) -> None:
-        """A request was told that there is no such upload. Raises: Violation."""
+        """Note the answer that there is no such upload. Raises: Violation."""
         self.refused(attempt)
         given_up = any(each.perhaps(attempt.ended) for each in self._aborts)
         others = [each for each in self._completes if each.perhaps(attempt.ended)]
@@ -137,14 +135,14 @@ class UploadHistory:
         self._require(given_up or bool(others), f"there is none, is told to {attempt}")
 
     def other_part(self, attempt: Attempt) -> None:
-        """A request was told that a part is another one. Raises: Violation."""
+        """Note the answer that a part is another one. Raises: Violation."""
         self.refused(attempt)
         numbers = {number for number, _ in attempt.order}
         puts = [each for each in self._puts if each.perhaps(attempt.ended) and each.order[0][0] in numbers]
         self._require(any(each.order[0] not in attempt.order for each in puts), f"a part is another, is told {attempt}")
 
     def not_so(self, attempt: Attempt) -> None:
-        """A request was refused for its condition. Raises: Violation."""
+        """Note that a request was refused for its condition. Raises: Violation."""
         self.refused(attempt)
         deed = self._deed
         if deed is not None and deed.told == REFUSED:
@@ -152,7 +150,7 @@ class UploadHistory:
             self.key.not_so(deed)
 
     def rested(self, *, is_open: bool) -> None:
-        """Whether it is listed as open, at the end. Raises: Violation."""
+        """Check whether it is listed as open, at the end. Raises: Violation."""
         self._require(not (is_open and self.is_over), "it is listed as open")
         self._require(is_open or self.may_be_over, "it is not listed as open")
         given_up = any(each.told == DONE for each in self._aborts)

@@ -1,8 +1,7 @@
-"""Simulated users: each works on the few names of its group, one operation after the other, and remembers what it was
-told (`model.Story`).
+"""Simulated users: each works on the few names of its group, one operation after the other, and notes the answers.
 
-A request is repeated under one request key until it is answered, by whatever Bartender the user comes to. Where the
-network says that something of a request is still under way, a failure is not believed: it may take effect yet.
+`model.Story` checks these. A user repeats a request under one request key until an answer comes, at any Bartender.
+While the network has anything of a request under way, a failure is not final: it may take effect yet.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ from tests.sim.world import World
 NAMES = ("a", "b", "c")
 NAMES_EACH = len(NAMES)
 TRIES = 30
-"""Repeats of one request before its user gives up and never learns what became of it."""
+"""Repeats of one request before its user gives up and never learns its outcome."""
 PAUSE_MS = 500
 OPEN_MAX = 4
-"""With so many operations whose outcome is open, a group only waits: what could be told becomes too much to follow."""
+"""With so many operations of open outcome, a group only waits: the possible answers become too many to follow."""
 UNKNOWN = "unknown"
 KINDS = {
     "put": 26, "put_file": 12, "delete": 7, "unlink": 9, "move": 10, "link": 12, "note": 4, "wanted": 7, "bar": 3,
     "unbar": 2, "read": 6, "stat": 2,
 }  # fmt: skip
-"""What users do, and how often."""
+"""Users' operations, and how often each comes."""
 REGRET = {"delete": 14, "unlink": 14, "undelete": 14}
-"""How often they do it where what is deleted is kept."""
+"""The same where deleted files are kept."""
 
 COPIES = 0.25
-"""Where users copy, the share of what they do."""
+"""Where users copy, the share of copies."""
 JOINED = 0.4
 """Where users remove several names in one call, the share of removals that are."""
 
@@ -65,10 +64,13 @@ Send = Callable[[Any, Call], Awaitable[Any]]
 
 @dataclass(slots=True)
 class Group:
-    """Some users, the collection they share, what they were told about the names in it, and the newest position that
-    any of them was told: whoever shows it sees what all of them know. `untold`: the last `put_file`, until an answer
-    tells where it stands: the Shepherd that commits it does not (its word would bind whoever believes it). `beside`:
-    a collection where the last of the names is instead, "" for none."""
+    """Some users, the collection they share, the answers about its names, and the newest position in any of these.
+
+    A request with that position sees everything that any of them knows.
+    `untold`: the last `put_file`, until an answer has its position. The Shepherd that commits it answers none: a false
+    one would bind its reader.
+    `beside`: a collection with the last of the names instead, "" for none.
+    """
 
     path: str
     story: Story = field(default_factory=lambda: Story(NAMES_EACH))
@@ -78,7 +80,6 @@ class Group:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The collections."""
         return (self.path, self.beside) if self.beside else (self.path,)
 
     def ln(self, name: int) -> str:
@@ -87,18 +88,18 @@ class Group:
 
 
 class Contents:
-    """All bytes that anybody ever wrote, by number: what is read is one of them."""
+    """All bytes ever written, by number: everything read is one of them."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self.laid = False
-        """Whether pieces are laid over others."""
+        """Whether users lay pieces over others."""
         self.large: random.Random | None = None
-        """Where it is given, one in four has more bytes than one chunk."""
+        """If given, one in four has more bytes than one chunk."""
 
     def after(self, before: int, *, piece: int, at: int, end: int) -> int:
-        """The number of the bytes that a piece laid at an offset makes of others; `end`: there they end, -1: they go
-        on behind it."""
+        """The number of the bytes that a piece laid at an offset makes of others; `end`: there they end, -1: the rest
+        follows."""
         old, new = self.bytes_of(before) if before else b"", self.bytes_of(piece)
         new = new if end < 0 else new[: end - at]
         data = old[:at].ljust(at, b"\0") + new + (old[at + len(new) :] if end < 0 else b"")
@@ -114,7 +115,6 @@ class Contents:
         return number
 
     def bytes_of(self, number: int) -> bytes:
-        """The bytes of a number."""
         return next(data for data, known in self._numbers.items() if known == number)
 
     def number_with(self, sha256: str) -> int:
@@ -125,8 +125,8 @@ class Contents:
         raise Violation(f"bytes with the checksum {sha256} are named, which nobody wrote")
 
     def number_of(self, data: bytes) -> int:
-        """The number of bytes read. Raises: Violation for bytes nobody wrote, but where pieces are laid over others:
-        then no tree explains them."""
+        """The number of bytes read. Raises: Violation for bytes nobody wrote. Where pieces are laid over others, no
+        tree explains such bytes."""
         if self.laid:
             return self._numbers.setdefault(data, len(self._numbers) + 1)
         if data not in self._numbers:
@@ -135,9 +135,12 @@ class Contents:
 
 
 class Users:
-    """All users of one run. `acknowledged` counts uploads that were told to be done; where the A-Hash is a group,
-    `strong` draws who reads strongly; `kinds`: what they do, and how often; while `held` is not set nobody begins
-    anything new, and `acting` counts what is not answered yet."""
+    """All users of one run. `acknowledged` counts uploads with the answer `done`.
+
+    `strong`: draws the strong readers where the A-Hash is a group.
+    `kinds`: operations, and how often each comes. While `held` is not set no operation begins; `acting` counts those
+    without an answer.
+    """
 
     def __init__(self, world: World, rng: random.Random, strong: random.Random | None = None) -> None:
         self.world = world
@@ -148,17 +151,17 @@ class Users:
         self.rng = rng
         self.strong = strong
         self.copying: random.Random | None = None
-        """Where it is given, users copy files by reference: it draws when."""
+        """If given, users copy files by reference: it draws when."""
         self.laying: Any = None
-        """Where it is given (`laying.Laying`), users write in the middle of files and move one over another."""
+        """If given (`laying.Laying`), users write in the middle of files and move one over another."""
         self.joining: random.Random | None = None
-        """Where it is given, users remove several names in one call: it draws when, and which."""
+        """If given, users remove several names in one call: it draws when, and which."""
         self.held: asyncio.Event | None = None
         self.acting = 0
         self.waiting: dict[asyncio.Task[None], None] = {}
 
     def draw(self, group: Group, user: int, colleague: int) -> Op:
-        """What this user does next."""
+        """Draw this user's next operation."""
         rng = self.rng
         [kind] = rng.choices(list(self.kinds), weights=list(self.kinds.values()))
         if self.copying is not None and self.copying.random() < COPIES:
@@ -170,7 +173,6 @@ class Users:
         return op if self.laying is None else self.laying.drawn(op)
 
     async def work(self, group: Group, user: User, colleague: int, rounds: int) -> None:
-        """One operation after the other."""
         for _ in range(rounds):
             await self.world.clock.sleep(self.rng.randint(0, 4_000))
             if self.held is not None:
@@ -180,7 +182,7 @@ class Users:
                 await asyncio.gather(self.act(group, user, op, *self._joined(group, op)), *self._duels(group, op))
 
     def _joined(self, group: Group, op: Op) -> list[Op]:
-        """What goes with a removal in one call: removals of other names."""
+        """The removals of other names in the same call as this one."""
         room = min(OPEN_MAX - group.story.open, NAMES_EACH) - 1
         if op.kind not in ("delete", "unlink") or self.joining is None or room < 1 or self.joining.random() >= JOINED:
             return []
@@ -191,7 +193,7 @@ class Users:
         return [replace(op, id=number, name=name) for number, name in zip(ids, joined, strict=True)]
 
     def _duels(self, group: Group, op: Op) -> list[Any]:
-        """Who is about to lose a right uses it at the same moment."""
+        """The rival's use of a right at the moment when it is taken away."""
         if op.kind != "bar":
             return []
         self.asked += 1
@@ -199,7 +201,7 @@ class Users:
         return [self.act(group, rival, Op(self.asked, op.target, "delete", op.name))]
 
     async def act(self, group: Group, user: User, op: Op, *joined: Op) -> str:
-        """Do one thing, and what goes with it in one call, and remember what was told. Returns: what was told of it."""
+        """Carry out an operation and others in the same call, and note the answers. Returns: its own answer."""
         self.acting += 1
         try:
             return await self._act(group, user, (op, *joined))
@@ -234,7 +236,7 @@ class Users:
         return UNKNOWN if settling else told[0]
 
     def _is_answered(self, group: Group, op: Op, call: Call, told: str) -> bool:
-        """Note what was told; whether that is all. Raises: Violation."""
+        """Note an answer; returns whether it is final. Raises: Violation."""
         if told != UNKNOWN and not (told.startswith("refused") and self.world.network.flying(call.request_id)):
             group.story.answered(op, told)
             self.acknowledged += told == "done" and op.content > 0
@@ -254,13 +256,12 @@ class Users:
         self.waiting.clear()
 
     async def idle(self) -> None:
-        """Wait until everything is answered, or given up, and nothing of it is under way any more."""
+        """Wait until every operation is answered or given up, and no part of it is under way any more."""
         while self.acting:
             await self.world.clock.sleep(200)
         await self.settled()
 
     async def make_collections(self, groups: list[Group], user: User) -> None:
-        """Make the groups' collections."""
         requests = tuple(MakeRequest(path, path) for group in groups for path in group.paths)
         port = self.world.bartender_port(user.node, user.dn_call)
         for outcome in await port.make_collection(user.call(0, "made"), requests):
@@ -284,12 +285,10 @@ class User:
         return Call(dn=dn_of(self.number))
 
     def call(self, op: int, key: str) -> Call:
-        """The context of an operation."""
         return structs.replace(self.dn_call, request_id=f"op{op}", request_key=RequestKey(key))
 
 
 def dn_of(number: int) -> Dn:
-    """The DN of a user."""
     return Dn(f"/O=Sim/CN=user{number}")
 
 
@@ -301,7 +300,7 @@ class _Asking:
         self._world = users.world
 
     async def ask(self, op: Op) -> str:
-        """Do it. Returns: `done`, what was read, `refused <kind>`, or UNKNOWN."""
+        """Do it. Returns: `done`, the content read, `refused <kind>`, or UNKNOWN."""
         match op.kind:
             case "put":
                 return await self._put(op)
@@ -346,12 +345,12 @@ class _Asking:
         return lambda port, call: port.modify(call, modify)
 
     async def _repeat(self, send: Send, door: str = "") -> str:
-        """Send until answered, with pauses. `done`, `refused <kind>`, or UNKNOWN when the user gives up, or is told
-        after a lost answer that he is too late: that one may have been a success."""
+        """Send until an answer comes, with pauses. Returns: `done`, `refused <kind>`, or UNKNOWN. UNKNOWN when the user
+        gives up, or gets EXPIRED after a lost answer, which may have been a success."""
         return (await self._repeat_all(send, 1, door))[0]
 
     async def _repeat_all(self, send: Send, count: int, door: str = "") -> list[str]:
-        """The same of so many in one call: what is refused of them is asked again with the others."""
+        """The same of so many in one call: failed ones are sent again with the others."""
         done = set[int]()
         for tried in range(TRIES):
             try:
@@ -372,7 +371,7 @@ class _Asking:
     # --- uploads ----------------------------------------------------------------------------------------------------
 
     async def _put(self, op: Op) -> str:
-        """Bytes first, as the SDK does it. Nothing happens before the commit is asked for."""
+        """Send bytes first, as the SDK does. Nothing takes effect before the commit."""
         data = self._users.contents.bytes_of(op.content)
         place = parse_ln(self._group.ln(op.name))
         for _ in range(TRIES // 3):
@@ -392,7 +391,7 @@ class _Asking:
         return "refused gave-up"
 
     async def _put_file(self, op: Op) -> str:
-        """The original's way: the name is reserved, and becomes a file when the bytes have come."""
+        """Store a file the original's way: the name is reserved, and becomes a file when the bytes have come."""
         data = self._users.contents.bytes_of(op.content)
         states = {
             "size": str(len(data)), "checksum": hashlib.md5(data).hexdigest(), "checksumType": "md5",
@@ -413,7 +412,7 @@ class _Asking:
         return "done"
 
     def _fresh(self) -> Call:
-        """A call that must not be taken for the repeat of another."""
+        """A call that no service takes for a repeat of another."""
         return self._call.keyed(RequestKey(self._world.ids.uuid()))
 
     # --- looking ----------------------------------------------------------------------------------------------------
@@ -457,12 +456,11 @@ class _Asking:
 
 
 def _removal(port: Any, op: Op) -> Any:
-    """The operation of a Bartender."""
     return port.del_file if op.kind == "delete" else port.unlink
 
 
 def _told(answer: Any, tried: int) -> str:
-    """What an answer says, "" when it is to be asked for again."""
+    """The outcome in an answer, "" when the request is to be repeated."""
     if isinstance(answer, Done) or not answer.kind:
         return DONE
     if TABLE[Kind(answer.kind)].retryable:
@@ -472,6 +470,6 @@ def _told(answer: Any, tried: int) -> str:
 
 
 def colleagues(count: int) -> Iterator[tuple[int, int]]:
-    """(user, colleague) pairs: users work in twos."""
+    """(user, colleague) pairs."""
     for number in range(count):
         yield number, number ^ 1

@@ -1,9 +1,9 @@
-"""What users were told about one key of a bucket that keeps versions, held against what the key can have been.
+"""The answers about one key of a bucket that keeps versions, checked against the key's possible states.
 
-As `model.Story`, for what is put, removed, brought back and erased by its version. The door does each in a few steps,
-each of which readers see: a version is stored beside the key before it gets it, a delete marker is made before what it
-hides goes behind it. A request that fails, or whose front end dies, may leave off after any of them; then there is a
-version more, or a marker, and never one less. So a state is what has the key, and what is kept beside it in its order.
+It is as `model.Story`, for versions that are put, removed, brought back and erased. The door does each in a few steps,
+and readers see each step. A version is stored beside the key before it gets it; a delete marker is made before the
+hidden version goes behind it. A request that fails, or whose front end dies, may stop after any step. Then there is one
+version or marker more, and never one less. So a state is the key's version, and the others beside it in order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chelonia.core.values import replace
 from tests.sim.model import DONE, NOTHING, Story
 
 VERSION, MARKER, HELD = "version", "marker", "held"
-"""What stands beside a key: a version, a delete marker, or the place of one that is not stored yet."""
+"""Entries beside a key: a version, a delete marker, or the place of one that is not stored yet."""
 Kept = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOp:
-    """One thing a user asks of a key: `put`, `restore`, `remove`, `erase`, `read`, `see`. `target`: the operation whose
+    """One operation on a key: `put`, `restore`, `remove`, `erase`, `read`, `see`. `target`: the operation whose
     version, or marker, is brought back, erased or seen."""
 
     id: int
@@ -33,12 +33,11 @@ class KeyOp:
     target: int = 0
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.kind} {self.target or self.content or ''}"
 
 
 class Key(Struct, frozen=True, cache_hash=True):
-    """One possible state: whose version has the key, and what is beside it, newest first."""
+    """One possible state: the operation whose version has the key, and the entries beside it, newest first."""
 
     current: int = NOTHING
     kept: Kept = ()
@@ -48,17 +47,17 @@ class Key(Struct, frozen=True, cache_hash=True):
         return op == self.current or (op, VERSION) in self.kept
 
     def shown(self) -> Kept:
-        """What a listing shows beside the key."""
+        """The entries beside the key in a listing."""
         return tuple(each for each in self.kept if each[1] != HELD)
 
     def put_in(self, old: tuple[int, str], *new: tuple[int, str]) -> Key:
-        """The state with something else in a place."""
+        """The state with another entry in a place."""
         at = self.kept.index(old)
         return replace(self, kept=(*self.kept[:at], *new, *self.kept[at + 1 :]))
 
 
 class Phase(Struct, frozen=True, cache_hash=True):
-    """How far an operation has come: `name` of its step, what it `saw` beside the key before, its `result`."""
+    """The progress of an operation: `name` of its step, the entries it `saw` beside the key before, its `result`."""
 
     name: str = ""
     saw: Kept = ()
@@ -66,7 +65,7 @@ class Phase(Struct, frozen=True, cache_hash=True):
 
 
 class VersionStory(Story):
-    """All that users were told about one key. `contents`: of each operation that made a version."""
+    """All answers about one key. `contents`: of each operation that made a version."""
 
     begun = Phase()
 
@@ -76,7 +75,7 @@ class VersionStory(Story):
         self._contents = contents
 
     def listed(self, current: int, kept: Iterable[tuple[int, str]], unknown: Iterable[int]) -> bool:
-        """Whether a listing of a key that rests can be explained; of markers nobody was told of, 0 stands for one."""
+        """Whether a listing of a key at rest can be explained; 0 stands for a marker that no answer named."""
         told, nameless = (current, tuple(kept)), set(unknown)
 
         def seen(key: Key) -> tuple[int, Kept]:
@@ -87,15 +86,13 @@ class VersionStory(Story):
         return not self.checked or bool(self._configs)
 
     def told(self) -> str:
-        """The last that was asked and told, and what could be."""
+        """The last requests and answers, and the possible states."""
         return f"{'; '.join(self._told)}; possible: {[key for key, _ in self._configs][:3]}"
 
     def steps(self, op: Any, at: Any, tree: Any) -> list[Any]:
-        """See `Story`."""
         return list(_STEPS[op.kind](op, at, tree, self._contents))
 
     def explains(self, op: Any, at: Any, told: str) -> bool:
-        """See `Story`."""
         return bool(at.result != DONE if told == "refused" else at.result == told)
 
     def _finish(self, op: Any, fits: Any) -> None:
@@ -108,7 +105,7 @@ Steps = Iterable[tuple[Phase, Key]]
 
 
 def _drawn(op: KeyOp, key: Key, saw: Kept) -> Steps:
-    """The order of what comes is drawn: before all that is there; of those drawn at once either is first."""
+    """Draw the order of a new entry: before all those there; of two drawn at once either is first."""
     for at in range(len(key.kept) + 1):
         yield Phase("drawn", saw), replace(key, kept=(*key.kept[:at], (op.id, HELD), *key.kept[at:]))
         if at < len(key.kept) and key.kept[at][1] != HELD:
@@ -184,8 +181,8 @@ def _erase_current(op: KeyOp, at: Phase, key: Key) -> Steps:
 
 
 def _given_on(key: Key) -> Key:
-    """The state in which the newest version has the key, where nothing has it and no marker is newer: also one whose
-    put was broken off, or is still under way."""
+    """The state in which the newest version has the key, where none has it and no marker is newer. That version may be
+    of a put that broke off, or is still under way."""
     newest = next(iter(key.shown()), (NOTHING, MARKER))
     return key if key.current or newest[1] == MARKER else replace(key.put_in(newest), current=newest[0])
 

@@ -1,8 +1,8 @@
-"""Simulated users of a bucket that keeps versions: each asks the S3 door of his own front end, which reaches Bartenders
-through the simulated network, and may die in the middle of a request.
+"""Simulated users of a bucket that keeps versions, each with a front end of his own.
 
-What they are told of each key is held against `version_story.VersionStory`: no acknowledged version may be lost, none
-that lives may lose its bytes, and what is erased or marked stays so.
+Its S3 door reaches Bartenders through the simulated network, and may die in the middle of a request.
+`version_story.VersionStory` checks the answers about each key: no acknowledged version is lost, no live one loses its
+bytes, and erased or hidden ones stay so.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.sim.world import World
 BUCKET = "/versions"
 KEYS = ("a", "b/c")
 KINDS = {"put": 30, "remove": 16, "erase": 22, "restore": 8, "read": 12, "see": 12}
-"""What users do, and how often."""
+"""Users' operations, and how often each comes."""
 ON = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 
 
 @dataclass
 class VersionedKey:
-    """A key, what is told of it, and the versions and markers that somebody was told of: operation -> (id, which)."""
+    """A key, its story, and its versions and markers in answers: operation -> (id, which)."""
 
     name: str
     story: VersionStory
@@ -37,7 +37,7 @@ class VersionedKey:
 
 
 class Versioned:
-    """The bucket, and who works in it."""
+    """The bucket and its users."""
 
     def __init__(self, world: World, users: Users, rng: random.Random) -> None:
         self._world, self._users, self._rng = world, users, rng
@@ -47,13 +47,11 @@ class Versioned:
         self._since: dict[str, tuple[str, bytes]] = {}
 
     async def prepare(self, user: User) -> None:
-        """Make the bucket."""
         for target, body in ((BUCKET, b""), (f"{BUCKET}?versioning", ON)):
             answer = await self._ask(user, 0, "PUT", target, body)
             assert answer.status == 200, answer
 
     async def work(self, user: User, rounds: int) -> None:
-        """One operation after the other."""
         for _ in range(rounds):
             await self._world.clock.sleep(self._rng.randint(0, 3_000))
             key = self._rng.choice(self._keys)
@@ -74,7 +72,7 @@ class Versioned:
         return op
 
     async def _act(self, user: User, key: VersionedKey, op: KeyOp) -> None:
-        """Do one thing and remember what was told: an answer of 5xx, or none, says nothing of what was done."""
+        """Carry out an operation and note its answer: one of 5xx, or none, leaves its outcome open."""
         key.story.begin(op)  # type: ignore[arg-type]
         asking = asyncio.ensure_future(self._tell(user, key, op))
         dies = self._rng.random() < DIES
@@ -98,7 +96,7 @@ class Versioned:
         key.story.settled(op)  # type: ignore[arg-type]
 
     async def _tell(self, user: User, key: VersionedKey, op: KeyOp) -> str:
-        """Ask the door. Returns: `done`, what was read, `refused`, or UNKNOWN."""
+        """Send it to the door. Returns: `done`, the content read, `refused`, or UNKNOWN."""
         place = f"{BUCKET}/{key.name}"
         version = f"versionId={key.known[op.target][0]}" if op.target else ""
         match op.kind:
@@ -137,7 +135,7 @@ class Versioned:
     # --- around a rebuild -------------------------------------------------------------------------------------------
 
     async def since(self, user: User) -> None:
-        """A version of each key is written that no snapshot has."""
+        """Write a version of each key that no snapshot has."""
         for key in self._keys:
             data = self._users.contents.bytes_of(self._users.contents.new(self._rng))
             answer = await self._ask(user, 0, "PUT", f"{BUCKET}/{key.name}", data)
@@ -146,7 +144,7 @@ class Versioned:
             self._since[key.name] = dict(answer.headers)["x-amz-version-id"], data
 
     async def back(self, user: User) -> None:
-        """Each has its key after the rebuild, and makes way for what was before. Raises: Violation."""
+        """Check that each has its key after the rebuild, and makes way for the earlier state. Raises: Violation."""
         for name, (version, data) in self._since.items():
             answer = await self._ask(user, 0, "GET", f"{BUCKET}/{name}")
             told = dict(answer.headers).get("x-amz-version-id")
@@ -165,12 +163,12 @@ class Versioned:
         self._settling.clear()
 
     def unjudged(self) -> None:
-        """What is told from now on is not held against anything."""
+        """Check no answer from now on."""
         for key in self._keys:
             key.story.unjudged()
 
     async def check(self, user: User) -> None:
-        """What is listed must be explained by what was told, and all versions have their bytes. Raises: Violation."""
+        """Check that earlier answers explain the listing, and that all versions have their bytes. Raises: Violation."""
         for key in self._keys:
             if not key.story.checked:
                 continue
@@ -189,7 +187,7 @@ class Versioned:
             self._world.note(f"KEY {key.name} has {found}")
 
     async def _made_by(self, user: User, key: VersionedKey, version: str, kind: str) -> int:
-        """The operation that has made what is listed, 0 of a marker that nobody was told of."""
+        """The operation that has made a listed version, 0 of a marker that no answer named."""
         told = {each: op for op, (each, _) in key.known.items()}
         if kind == MARKER:
             return told.get(version, 0)

@@ -1,7 +1,7 @@
 """An asyncio event loop on virtual time: it never waits, it jumps to the next timer.
 
-Everything a simulated cluster does is a callback of this loop, so a run is a pure function of its seed. Where nothing
-is ready and no timer is set it reports the deadlock that this would be.
+Everything in a simulated cluster is a callback of this loop, so a run is a pure function of its seed. Where nothing is
+ready and no timer is set, it raises Deadlock.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ T = TypeVar("T")
 
 
 ENDLESS_S = 3_600.0
-"""No scenario takes so much virtual time: in one that does, everybody waits for what will not come."""
+"""No scenario takes so much virtual time: in one that does, everything waits for an event that never comes."""
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready and no timer is set: the simulated world would stand still for ever."""
+    """Nothing is ready and no timer is set: the simulated world would stop for ever."""
 
 
 class Endless(RuntimeError):
-    """The run goes on after `ends_s`. The loop itself says so: a test's time limit, raised in a callback, is lost."""
+    """The run goes on after `ends_s`. The loop itself raises it: a test's time limit, raised in a callback, is lost."""
 
 
 class _NoSockets(selectors.BaseSelector):
-    """Stands where the base class wants a selector; nobody asks it anything."""
+    """A selector for the base class, never used."""
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
@@ -60,13 +60,13 @@ class _NoSockets(selectors.BaseSelector):
 
 
 _Work = tuple[Any, ...]
-"""What the loop does next: a context, what to call in it, and with what. One tuple is all that a callback costs."""
+"""The loop's next call: a context, a callable, its arguments. One tuple is all that a callback costs."""
 _NOTHING: Any = object()
 
 
 class Timer(float):
-    """What the loop does later, as `asyncio.TimerHandle`; its value is when, in virtual seconds. `gone`: it need not be
-    waited for any more; `calls`: what it calls, when it can be cancelled after its time has come."""
+    """A later call of the loop, as `asyncio.TimerHandle`; its value is the time in virtual seconds. `gone`: it is no
+    longer due. `calls`: its callback, where it can be cancelled after its time has come."""
 
     __slots__ = ("calls", "gone", "work")
 
@@ -75,25 +75,21 @@ class Timer(float):
     work: _Work
 
     def when(self) -> float:
-        """Virtual seconds."""
         return float(self)
 
     def cancel(self) -> None:
-        """Not to be done any more; what it would have done is let go."""
+        """Cancel it, and drop its callback."""
         self.gone = True
         self.calls.clear()
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
         return self.gone
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop; `time()` is virtual seconds since the start of the run.
-
-    A simulated second is thousands of callbacks: what is ready is a tuple, timers are compared as the numbers they are,
-    and nothing is asked of them that one thread makes certain. Only timers can be cancelled.
-    """
+    """The loop; `time()` is virtual seconds since the start of the run. A simulated second is thousands of callbacks.
+    So a ready callback is a tuple, timers compare as the numbers they are, and checks that one thread makes needless
+    are left out. Only timers can be cancelled."""
 
     def __init__(self) -> None:
         self.now_s, self.now_ms, self.ends_s = 0.0, 0, math.inf
@@ -101,19 +97,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._own = contextvars.Context()
         self.living: set[Task[Any]] = set()
         self.endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What is still to be done when a run has come to its end: not when it has failed, as one failure is enough."""
+        """Work for the end of a run. A failed run skips it, as one failure is enough."""
         super().__init__(_NoSockets())
         self._ready: deque[_Work] = deque()
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.create_task = partial(_plain_task, self)  # type: ignore[method-assign]
-        self.get_debug = bool  # type: ignore[method-assign]  # never; asked for each future
+        self.get_debug = bool  # type: ignore[method-assign]  # never; called for each future
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self.now_s
 
     def jump(self, now_s: float) -> None:
-        """Let it be so late."""
         self.now_s, self.now_ms = now_s, round(now_s * 1000)
 
     def call_soon(
@@ -132,7 +127,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     call_soon_threadsafe = call_soon
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop`."""
         timer = Timer(when)
         timer.gone, timer.calls = False, [callback, *args]
         timer.work = (copy_context() if context is None else context, _call, timer.calls)
@@ -140,7 +134,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop`."""
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def make_tasks_by(self, make_task: Callable[..., Any]) -> None:
@@ -149,7 +142,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         asyncio.create_task = self.create_task
 
     def next_turn(self, callback: Callable[..., object]) -> None:
-        """Call it in the next turn of the loop, in no context of anybody's."""
+        """Call it in the next turn of the loop, outside any context."""
         self._ready.append((self._own, callback))
 
     async def finished(self, task: asyncio.Future[Any], limit: float) -> bool:
@@ -181,7 +174,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             timer.gone = True
 
     def wake_after(self, delay: float, future: asyncio.Future[None]) -> Timer:
-        """A timer for a future that somebody waits for: fired too late it does nothing."""
+        """A timer for a future with a waiter: fired too late it does nothing."""
         timer = Timer(self.now_s + delay)
         timer.gone = False
         timer.work = (self._own, _wake, future)
@@ -189,7 +182,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def ring_after(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """A timer that calls `callback`, in no context of anybody's."""
+        """A timer that calls `callback`, outside any context."""
         timer = Timer(self.now_s + delay)
         timer.gone = False
         timer.work = (self._own, callback)
@@ -197,7 +190,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def _write_to_self(self) -> None:
-        """There is one thread: nobody has to be woken."""
+        """Do nothing: there is one thread, and none to wake."""
 
     def _run_once(self) -> None:
         """Until the loop is stopped: run all that is ready, jump to the next timer when nothing is."""
@@ -221,7 +214,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
 
     def _pass_time(self) -> None:
-        """Let it be as late as the next timer says. Raises: Deadlock when there is none, Endless."""
+        """Jump to the next timer. Raises: Deadlock when there is none, Endless."""
         if not self._due:
             raise Deadlock("no task is ready and no timer is set")
         if self._due[0] > self.now_s:
@@ -252,8 +245,8 @@ def _plain_task(
 
 @contextmanager
 def _registered(loop: VirtualLoop) -> Iterator[None]:
-    """While held, tasks stand in a set of the loop's alone: asyncio's own refers weakly to them, and costs more than a
-    callback does (since Python 3.14 it is none that could be seen). The loop need not be looked for either."""
+    """While held, tasks stand in a set of the loop's alone, and `create_task` finds the loop at once. asyncio's own set
+    refers weakly to them, which costs more than a callback (since Python 3.14 none is visible)."""
     name = "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks"
     every: Any = getattr(asyncio.tasks, name)
     every.add = loop.living.add
@@ -266,18 +259,16 @@ def _registered(loop: VirtualLoop) -> Iterator[None]:
 
 
 def this_loop() -> VirtualLoop:
-    """The loop that runs. What keeps it need not ask again: asking costs as much as a callback."""
+    """The running loop. Keep it: each call costs as much as a callback."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     return loop
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on a fresh virtual loop, cancel what it left behind, and return its result.
-
-    Garbage is collected afterwards, and only this run's: looking for it meanwhile would cost a fifth of the time, and
-    looking through all that was there before a tenth.
-    """
+    """Run `main` to its end on a fresh virtual loop, cancel what it left behind, and return its result. Garbage is
+    collected afterwards, and only this run's. Collecting meanwhile would cost a fifth of the time; looking through
+    older objects, a tenth."""
     loop = VirtualLoop()
     collecting = gc.isenabled()
     gc.disable()
@@ -309,7 +300,7 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 def supplied(
     test: Callable[..., Awaitable[None]], gives: str, play: Callable[..., Coroutine[Any, Any, None]]
 ) -> Callable[..., None]:
-    """`play` on a virtual-time loop as the test `test`. `gives`: what `play` hands to it; pytest sees its other
+    """`play` on a virtual-time loop as the test `test`. `gives`: `play`'s own argument; pytest sees its other
     parameters."""
 
     @functools.wraps(test)

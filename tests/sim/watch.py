@@ -1,8 +1,8 @@
-"""What must hold of a simulated cluster, seen by somebody who sees every disk and every commit.
+"""The invariants of a simulated cluster, checked with a view of every disk and every commit.
 
-`Watch` is told of each commit of the A-Hash and each erasure on a disk, and looks at all of it now and then: nothing is
-trimmed while short, no listed copy is erased, no file is lost while a good copy lived. `left` says what is not whole
-yet. What the metadata say by themselves is for `librarian.invariants`.
+`Watch` receives each commit of the A-Hash and each erasure on a disk, and checks the whole now and then. Nothing is
+trimmed while short, no listed copy is erased, no file is lost while a good copy lived. `left` returns what is not whole
+yet. `librarian.invariants` checks the metadata by themselves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tests.support import namespace_snapshot
 from tests.support.namespace_snapshot import NamespaceSnapshot
 
 STALE_MS = 50_000
-"""For so long a Librarian may act on an old belief: leases of node and leader, and calls repeated and late."""
+"""Time that a Librarian may act on an old belief: leases of node and leader, and calls repeated and late."""
 ASKED_WITHIN_MS = 4 * LIBRARIAN_SETTINGS.lease_ms
-"""How soon a Shepherd is asked for a copy that it had lost before it was listed: questions may be lost."""
+"""Time until the cluster checks a copy that its Shepherd had lost before it was listed: requests may be lost."""
 TIDYING = ("surplus", "invalid", "stalled")
 """Reasons of removals that only a whole blob allows."""
 _HEADER = b"H\0" + BLOB_PREFIX.encode()
@@ -51,8 +51,8 @@ Located = tuple[tuple[Location, ReplicaState], ...]
 
 
 class Watch:
-    """The eyes of one run. Whatever it finds is raised as a Violation by `check`, for it is told in the middle of a
-    commit, where nobody may fail."""
+    """The checks of one run. `check` raises each finding as a Violation, because they come in the middle of a commit,
+    where nothing may fail."""
 
     def __init__(self, world: World, *, steady_clocks: bool = False) -> None:
         self._world = world
@@ -74,8 +74,8 @@ class Watch:
 
     @contextmanager
     def not_looking(self) -> Iterator[None]:
-        """While held, a namespace comes back piece by piece: nothing that is committed counts as a decision, and no
-        erasure may be ordered."""
+        """While held, a namespace comes back piece by piece: no commit counts as a decision, and no erasure may be
+        ordered."""
         self._rebuilding = True
         try:
             yield
@@ -84,7 +84,7 @@ class Watch:
 
     @contextmanager
     def nobody_uploading(self) -> Iterator[None]:
-        """While held, blobs that come are not what users were told of: somebody has only one copy to tell of."""
+        """While held, new blobs come from no acknowledged upload: a Shepherd reports the only copy of one."""
         self._uploading = False
         try:
             yield
@@ -94,7 +94,7 @@ class Watch:
     # --- now and then -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises: Violation for the first thing that was found since the last look, or is found now."""
+        """Raises: Violation for the first finding since the last call, or of this one."""
         if self._world.bugs:
             raise Violation(f"a service broke: {self._world.bugs[0]}")
         seen = self._seen()
@@ -111,32 +111,34 @@ class Watch:
             raise Violation("; ".join(self._found[:4]))
 
     def _count_copies(self, seen: NamespaceSnapshot) -> None:
-        """Note how many copies of snapshots there have been: one when only one Shepherd has room."""
+        """Note the copies of snapshots: there is one when only one Shepherd has room."""
         for blob in seen.blobs():
             if blob.value("blob", "file") == SNAPSHOTS_OBJECT:
                 copies = sum(state is _S.ALIVE for _, state in self._locations(blob))
                 self._of_snapshots[blob_of(blob)] = max(self._of_snapshots.get(blob_of(blob), 1), copies)
 
     def restored(self, before: NamespaceSnapshot) -> None:
-        """Older metadata were put back. What they name and no disk has any more is excused; what only the metadata
-        `before` knew must not be erased, but by an order of theirs whose Shepherd cannot know better."""
+        """Note that older metadata were put back. Blobs that they name and no disk has any more are excused. Blobs that
+        only the metadata `before` had must not be erased, but by an order of theirs whose Shepherd cannot know
+        better."""
         self._gone_before = {blob_of(blob) for blob in self._without_copy(self._seen(), unproven=False)}
         self._came_back(before)
 
     def rebuilt(self, before: NamespaceSnapshot) -> None:
-        """The namespace was rebuilt. What it names, and `before` did not any more, may be gone; bytes that only
-        `before` knew must not be erased."""
+        """Note that the namespace was rebuilt. Blobs that it names and `before` no longer did may be gone; bytes that
+        only `before` had must not be erased."""
         self.loses(before)
         self.names_more()
         self._came_back(before)
 
     def names_more(self) -> None:
-        """A rebuild has ended. What it names, and the metadata that were lost did not any more, may be gone."""
+        """Note that a rebuild has ended. Blobs that it names, and the lost metadata no longer did, may be gone."""
         assert self._known_then is not None, "a rebuild follows a loss"
         self._gone_before |= {blob_of(blob) for blob in self._without_copy(self._seen())} - self._known_then
 
     def loses(self, last: NamespaceSnapshot) -> None:
-        """All metadata are lost, of which these are the `last`. What only a rebuild finds nobody was told of."""
+        """Note that all metadata are lost, of which these are the `last`. No answer promised what only a rebuild
+        finds."""
         self._known_then = {blob_of(blob) for blob in last.blobs()}
 
     def _came_back(self, before: NamespaceSnapshot) -> None:
@@ -159,7 +161,6 @@ class Watch:
         return bool(self._seen().section(SNAPSHOTS_OBJECT, "snapshot"))
 
     def known(self) -> NamespaceSnapshot:
-        """What the metadata say now."""
         return self._seen()
 
     def _erased_though_newer(self) -> Iterator[str]:
@@ -176,12 +177,12 @@ class Watch:
             return self._dump.snapshot(self._world.store)
 
     def _look(self) -> None:
-        """An answer of a group, and what is done by it, may come before anybody has looked what it rests on."""
+        """Check a group first: an answer, and acts on it, may come before its basis has been seen."""
         if self._world.group is not None:
             self._world.group.look_all()
 
     def _locations(self, blob: StoredObject) -> Located:
-        """As `locations_of`; of a blob that has not changed as they were."""
+        """As `locations_of`, cached for a blob that has not changed."""
         known = self._located.get(blob.id)
         if known is None or known[0] is not blob:
             known = self._located[blob.id] = blob, locations_of(blob)
@@ -192,7 +193,7 @@ class Watch:
         return {blob_of(blob) for blob in self._without_copy(self._seen()) if self._may_be_lost(blob)}
 
     def left(self) -> str:
-        """What is not whole yet, "" when nothing."""
+        """The parts that are not whole yet, "" for none."""
         seen, lost = self._seen(), self.lost()
         findings = [
             f for f in namespace_snapshot.unsettled(seen) if f.object not in {blob_object(blob) for blob in lost}
@@ -204,8 +205,8 @@ class Watch:
         return "; ".join([*told, *disks][:4])
 
     def _listed_without_bytes(self, seen: NamespaceSnapshot) -> Iterator[str]:
-        """Copies that the metadata vouch for, that no disaster took, and that are not there. A report that was on its
-        way while its copy was erased by order lists it again for a moment: the next one takes that back."""
+        """Copies that the metadata count as alive, that no disaster took, and that are not there. A report under way
+        while its copy is erased by order lists it again for a moment: the next one takes that back."""
         held = {shepherd.service_id: references_on(shepherd) for shepherd in self._world.shepherds}
         for blob in seen.blobs():
             for place, state in self._locations(blob):
@@ -215,8 +216,8 @@ class Watch:
                     yield f"{place} of {blob.id} is {state.value}, and its disk has nothing of it"
 
     def _told_otherwise(self, seen: NamespaceSnapshot) -> Iterator[str]:
-        """Copies that the metadata vouch for, and of which their Shepherd has told that they are gone or damaged. What
-        it still has to report, a comparison of its disk too, is not told."""
+        """Copies that the metadata count as alive, but their Shepherd has reported as gone or damaged. Its open
+        reports, and an unfinished comparison of its disk, count as not reported."""
         generation, liars = _generation(self._world.store), self._world.liars
         heard = {
             s.service_id: s for s in self._world.shepherds if s.compared == generation and s.service_id not in liars
@@ -229,8 +230,8 @@ class Watch:
                     yield f"{place} of {blob.id} is {state.value}, though its Shepherd has told that it is {told.value}"
 
     def _unasked(self, place: Location, shepherd: SimShepherd) -> bool:
-        """Whether its Shepherd had lost a copy, or set it aside as nobody's or damaged, before a receipt of it was
-        committed, and cannot know of that yet."""
+        """Whether its Shepherd had lost a copy, or set it aside, before a receipt of it was committed, and cannot know
+        that yet."""
         lost_ms, now_ms = self._lost_before.get(place, -ASKED_WITHIN_MS), self._world.clock.monotonic_ms()
         return place.reference not in shepherd.relied_on and now_ms - lost_ms < ASKED_WITHIN_MS
 
@@ -242,7 +243,7 @@ class Watch:
         return len(self._world.harmed.get(blob_of(blob), ()))
 
     def _may_be_lost(self, blob: StoredObject) -> bool:
-        """Whether disasters met as many copies of it as there were for certain, or liars threw them away."""
+        """Whether disasters hit at least as many copies of it as there certainly were, or liars threw them away."""
         taken = self._world.harmed.get(blob_of(blob), set())
         thrown = {shepherd.service_id for shepherd in self._world.shepherds if blob_of(blob) in shepherd.disk.thrown}
         certain = min(2, facts_of(blob).wanted, self._of_snapshots.get(blob_of(blob), 2))
@@ -250,13 +251,13 @@ class Watch:
         return blob_of(blob) in self._gone_before or len(taken | thrown) >= certain
 
     def _is_found(self, blob: StoredObject) -> bool:
-        """Whether it is of an upload given up, of which a rebuild has found what was not swept yet, or of a snapshot
-        let go of, which an old disk has brought back."""
+        """Whether a rebuild has found it though its owner had let it go. It is of an abandoned upload that was not
+        swept yet, or of an old snapshot that an old disk has brought back."""
         is_let_go = blob.value("blob", "file") in (blob_of(blob), SNAPSHOTS_OBJECT)
         return is_let_go and self._known_then is not None and blob_of(blob) not in self._known_then
 
     def _disk_left(self, shepherd: SimShepherd, seen: NamespaceSnapshot, lost: set[BlobId]) -> str:
-        """What a disk holds besides its locations, or lacks of them; quarantine is for people to look at."""
+        """The surplus and missing replicas of a disk, against its locations; quarantine is left to administrators."""
         platter = shepherd.disk.platter
         wanted = {
             location.reference: facts_of(blob).checksums.sha256
@@ -292,8 +293,8 @@ class Watch:
                     self._changing(_blob(key, before), _blob(key, value), puts)
 
     def _born(self, blob: StoredObject) -> None:
-        """Two copies are durable, or as many as are wanted, before anybody is told that a file is there; of a snapshot
-        one is better than none."""
+        """Check a new file: two copies are durable, or as many as wanted, before any answer names it. A snapshot may
+        have one."""
         homes = {place.shepherd for place, _ in locations_of(blob)}
         held = {s.service_id: s.disk.platter.references() for s in self._world.shepherds if s.service_id in homes}
         for place, _ in locations_of(blob):
@@ -332,7 +333,8 @@ class Watch:
             self._given_up(location, after, new)
 
     def _given_up(self, location: Location, after: StoredObject, new: Mapping[Location, ReplicaState]) -> None:
-        """A good copy goes only for others that are there: whoever says so may lie. Disasters may have come since."""
+        """Check that a good copy goes only for others that are there: a report of them may lie. Disasters may have come
+        since."""
         digest = facts_of(after).checksums.sha256
         there = {
             place.shepherd for place, state in new.items() if state is _S.ALIVE and self._bytes_of(place) == digest
@@ -343,7 +345,7 @@ class Watch:
             self._found.append(f"{location} of {after.id} trimmed (surplus) for copies on {homes} that are not there")
 
     def _bytes_of(self, place: Location) -> str:
-        """The checksum of a copy's bytes as they are on its disk, "" without any."""
+        """The checksum of a copy's bytes on its disk, "" without any."""
         platter = self._world.find(place.shepherd).disk.platter
         if place.reference not in platter.references():
             return ""
@@ -361,7 +363,7 @@ class Watch:
             self._found.append(f"a second copy of {after.id} is made on {location.shepherd}")
 
     def _both_run(self, claims: Mapping[str, str], old: Location, new: Location, state: ReplicaState) -> bool:
-        """Whether a claim is made beside one that has not expired. Only clocks that agree can tell."""
+        """Whether a claim is made beside one that has not expired. Only equal clocks can show it."""
         if not self.steady_clocks or state is not _S.CREATING:
             return False
         return (
@@ -389,11 +391,11 @@ class Watch:
         return any(entry.value("pending", last) for entry in entries if entry.id in parents)
 
     def state_of(self, shepherd: SimShepherd) -> str:
-        """What the metadata say of a Shepherd: `alive`, `offline` or ""."""
+        """A Shepherd's state in the metadata: `alive`, `offline` or ""."""
         return self._node(shepherd, "state")
 
     def store_of(self, shepherd: SimShepherd) -> str:
-        """The store that the metadata have on record for a Shepherd: not always yet the one that it has."""
+        """The store on record for a Shepherd, which may lag behind its real one."""
         return self._node(shepherd, "store")
 
     def _node(self, shepherd: SimShepherd, prop: str) -> str:
@@ -418,7 +420,7 @@ class Watch:
         return any(place.shepherd == shepherd for place, _ in self._locations(blob))
 
     def named(self) -> str:
-        """What the metadata still say of Shepherds that were forgotten."""
+        """The traces of forgotten Shepherds in the metadata."""
         for shepherd in self._world.lost:
             listed = self.listed_on(shepherd.service_id)
             if listed or self._seen().get(shepherd_object(shepherd.service_id)).exists:
@@ -455,7 +457,7 @@ class Watch:
 
 @lru_cache(maxsize=10_000)
 def sha256(data: bytes) -> str:
-    """The checksum of these bytes; most are looked at again and again."""
+    """The checksum of these bytes, cached as most are checked over and over."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -470,8 +472,8 @@ def _hoped_for(blob: StoredObject) -> bool:
 
 
 def _good(shepherd: SimShepherd, *, unproven: bool = True) -> Iterator[BlobId]:
-    """Blobs of which this disk has right bytes, whether anybody knows of them or not; `unproven`: also those set aside
-    whose commit nobody has told it: they come back when one does, and go with their time."""
+    """Blobs of which this disk has right bytes, known to the metadata or not. `unproven`: also those set aside without
+    word of their commit. They come back with it, and otherwise expire."""
     platter = shepherd.disk.platter
     for reference in platter.references():
         if _is_good(shepherd, reference):
@@ -484,7 +486,7 @@ def _good(shepherd: SimShepherd, *, unproven: bool = True) -> Iterator[BlobId]:
 
 
 def references_on(shepherd: SimShepherd) -> set[ReferenceId]:
-    """What is on its disk, set aside or not."""
+    """The replicas on its disk, set aside or not."""
     platter = shepherd.disk.platter
     return {*platter.references(), *(stored.reference for stored in platter.aside())}
 

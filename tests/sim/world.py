@@ -1,7 +1,7 @@
-"""A simulated cluster: the very services that run in production, on virtual time, a lossy network and memory disks.
+"""A simulated cluster: the services of production, on virtual time, a lossy network and memory disks.
 
-A `Shape` says which processes there are and what each hosts: services of one process call each other directly, others
-through the network. Disks (the A-Hash's store, a Shepherd's blobs and state file) outlive a crash; nothing else does.
+A `Shape` lists the processes and their services: services of one process call each other directly, others through the
+network. Disks (the A-Hash's store, a Shepherd's blobs and state file) outlive a crash; nothing else does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ADMIN = Call(dn=ADMIN_DN, roles=(Role.ADMINISTRATOR,))
 BODY_IDLE_MS = 10_000
 """A body whose sender is silent for so long has lost its connection."""
 RESPAWN_MS = 300
-"""How long a supervisor waits before it starts a process that has ended by itself."""
+"""Pause before a supervisor restarts a process that has ended by itself."""
 START_RETRY_MS = 500  # pause of a service that waits for another to start
 
 LIBRARIAN_SETTINGS = LibrarianSettings(
@@ -84,8 +84,8 @@ LIBRARIAN_SETTINGS = LibrarianSettings(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which processes there are. `hosts`: (name, services: `a` A-Hash, `l` Librarian, `b` Bartender), the A-Hash in one
-    of them; `domains`: one Shepherd for each."""
+    """The processes. `hosts`: (name, services: `a` A-Hash, `l` Librarian, `b` Bartender), the A-Hash in one of them.
+    `domains`: one Shepherd for each."""
 
     hosts: tuple[tuple[str, str], ...]
     domains: tuple[str, ...]
@@ -105,17 +105,16 @@ PAIRED_GROUP = Shape((("n1", "alb"), ("n2", "alb"), ("n3", "a")), DOMAINS)
 
 
 class InlineWorker:
-    """Hashes where it stands."""
+    """Hashes in the caller's turn."""
 
     async def run(self, fn: Callable[[], T]) -> T:
-        """Run `fn`."""
         return fn()
 
 
 @dataclass(slots=True)
 class Host:
-    """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started. `replica`: which
-    one of the A-Hash's, 0 when there are none."""
+    """A process with any of A-Hash, Librarian and Bartender. A service is None until it has started. `replica`: its
+    replica of the A-Hash, 0 when there are none."""
 
     node: Node
     services: str
@@ -137,8 +136,8 @@ class Host:
 
 @dataclass(slots=True)
 class SimShepherd:
-    """One Shepherd: what survives a crash, and the service while it runs. `between`: what stands between it and the
-    Librarians, where it is not to be trusted; `relied_on`: copies that somebody has asked it for."""
+    """One Shepherd: the parts that survive a crash, and the service while it runs. `between`: a layer before the
+    Librarians, if it is not to be trusted. `relied_on`: copies that were requested of it."""
 
     node: Node
     service_id: ServiceId
@@ -157,17 +156,16 @@ class SimShepherd:
 
     @property
     def clock(self) -> SimClock:
-        """The clocks of its process."""
         return self.node.clock
 
     @property
     def compared(self) -> int:
-        """With metadata of which generation the running service has compared its disk, and all that came of it is
-        taken; 0 for none."""
+        """The generation of metadata that the running service has compared its disk with, all results accepted; 0 for
+        none."""
         return self.service._reporting._proven_generation() if self.service is not None else 0
 
     def told(self, reference: ReferenceId) -> ReplicaState | None:
-        """What the running service knows of a replica (`deleted`: it is gone), None while that is to be reported."""
+        """The running service's state of a replica (`deleted`: it is gone), None while that is still to be reported."""
         assert self.service is not None
         node = self.service._node
         flying = node.journal._flight.replicas if node.journal._flight is not None else ()
@@ -178,13 +176,10 @@ class SimShepherd:
 
 
 class World:
-    """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up.
-
-    `bugs` are errors that no service may raise; `harmed` says of each blob on which Shepherds a copy of it was damaged
-    by a disaster, `taken` which copies; `liars` are Shepherds that have lied, `lost` those that were given up for good;
-    `kept_down` processes do not begin anew by themselves, and while `doors_shut` no Bartender starts.
-    `history`: every version of each object of a group.
-    """
+    """The cluster. `start` brings everything up; `crash`/`restart` take processes down and up. `bugs` are errors that
+    no service may raise. `harmed`: for each blob, the Shepherds on which a disaster damaged a copy, `taken` the copies.
+    `liars` are Shepherds that have lied, `lost` those given up for good. `kept_down` processes do not restart by
+    themselves. While `doors_shut` no Bartender starts. `history`: every version of each object of a group."""
 
     def __init__(self, seed: int, shape: Shape = SINGLE) -> None:
         self.rng = random.Random(seed)
@@ -212,7 +207,7 @@ class World:
         self.librarian_settings = LIBRARIAN_SETTINGS
         self.shepherd_tuning: dict[str, int] = {}
         self.breaks = 0
-        """How often all bodies on their way have broken off."""
+        """How often all bodies under way have broken off."""
 
     @property
     def bugs(self) -> list[str]:
@@ -230,7 +225,7 @@ class World:
         return node
 
     def _group(self, seed: int) -> SimGroup | None:
-        """The replicas of the A-Hash, where there are more than one. What they decide is in `store`."""
+        """The replicas of the A-Hash, where there are several. Their decided records are in `store`."""
         hosts = self._with("a")
         if len(hosts) == 1:
             return None
@@ -240,7 +235,7 @@ class World:
         return SimGroup(nodes, rng, self.network, self._decided, self._unexpected)
 
     def _decided(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """A group has decided this; where older metadata were put back, it goes into the store with these."""
+        """Add a group's decided record to the store, to older metadata where those were put back."""
         self.history.add(puts, deletes)
         self.store.commit(puts, deletes)
 
@@ -283,7 +278,7 @@ class World:
         self.closed(shepherd.node)
 
     async def stop(self, shepherd: SimShepherd) -> None:
-        """End a Shepherd as an administrator does: it says goodbye."""
+        """End a Shepherd as an administrator does: it announces that it goes."""
         self.note(f"STOP {shepherd.node.name}")
         if shepherd.service is not None:
             leaving = shepherd.node.spawn(shepherd.service.leave())
@@ -308,7 +303,7 @@ class World:
         self._keep(shepherd.node, service.run())
 
     async def crash_host(self, host: Host) -> None:
-        """Kill a process with everything it hosts: what was committed is there, nothing else."""
+        """Kill a process with everything it hosts: only committed data stays."""
         self.note(f"CRASH {host.node.name}")
         await host.node.crash()
         host.ahash = host.librarian = host.bartender = None
@@ -354,7 +349,7 @@ class World:
             host.bartender = BartenderService(port, directory, host.node.clock, self.ids, settings)
 
     async def _run_replica(self, host: Host, replica: ReplicatedAHash) -> None:
-        """Run a replica of the A-Hash; when it says that its process has to end, that is started again."""
+        """Run a replica of the A-Hash; when it says that its process has to end, the process restarts."""
         try:
             await replica.run()
         except CheloniaError as error:
@@ -371,7 +366,7 @@ class World:
             await self.restart_host(host)
 
     def _keep(self, node: Node, work: Coroutine[Any, Any, None]) -> None:
-        """Run what must never end by itself."""
+        """Run work that must never end by itself."""
 
         async def kept() -> None:
             try:
@@ -390,8 +385,8 @@ class World:
         self._bugs.append(f"{name}: {error!r}")
 
     async def restore(self, backup: Mapping[bytes, bytes]) -> None:
-        """Stop every A-Hash, put a backup in the place of its store, as an administrator does, and start them: of a
-        group the first one has it, and the others fill up from that."""
+        """Stop every A-Hash, replace its store by a backup, as an administrator does, and start them. Of a group the
+        first one gets it, and the others fill up from that."""
         hosts = self._with("a")
         for host in hosts:
             await self.crash_host(host)
@@ -403,7 +398,7 @@ class World:
             await self.restart_host(host)
 
     def _begin_group(self) -> None:
-        """Where there is a group, have its first replica begin with what the store holds now."""
+        """Have the first replica of a group, if there is one, begin with the present contents of the store."""
         if self.group is not None:
             self.history.begin(self.store.contents())
             self.group.restore(self.store.contents())
@@ -432,7 +427,7 @@ class World:
         return librarian
 
     async def open_doors(self) -> None:
-        """Start what a rebuild has waited with: Bartenders, the other Librarians and replicas of the A-Hash."""
+        """Start the Bartenders, other Librarians and replicas that a rebuild holds back."""
         shut, self.doors_shut, self.kept_down = self.doors_shut, False, []
         for host in self.hosts:
             if shut and host.node.up and "b" in host.services:
@@ -455,7 +450,7 @@ class World:
             self.harm(shepherd, reference)
 
     async def empty_disk(self, shepherd: SimShepherd, *, state_too: bool) -> None:
-        """Take all from the disk of a Shepherd that is down, its state file too or not; its administrator knows."""
+        """Empty the disk of a Shepherd that is down, its state file too or not; its administrator knows."""
         self.note(f"EMPTY {shepherd.node.name} state={state_too}")
         self.harm_all(shepherd)
         accepted = StoreIdentity(self.ids.uuid(), shepherd.service_id, replaces=True)
@@ -464,32 +459,30 @@ class World:
             shepherd.state = SimState()
 
     def lose(self, shepherd: SimShepherd) -> None:
-        """An administrator is about to give a Shepherd up for good: nothing on it counts any more."""
+        """Note that an administrator is about to give a Shepherd up for good: its replicas no longer count."""
         self.harm_all(shepherd)
         self.shepherds.remove(shepherd)
         self.lost.append(shepherd)
 
     def note(self, text: str) -> None:
-        """Write into the trace."""
         self.trace.add(self.clock.monotonic_ms(), text)
 
     # --- users ------------------------------------------------------------------------------------------------------
 
     def client(self, name: str) -> Node:
-        """A user's machine."""
         node = self._process(name)
         node.begin()
         return node
 
     def bartender_port(self, user: Node | None = None, caller: Call = USER, door: str = "") -> Any:
-        """A Bartender as a user reaches it: through the network, any of them. `door`: another port of it."""
+        """A Bartender for a user: through the network, any of them. `door`: another port of it."""
         host = hosts[0] if len(hosts := self._with("b")) == 1 else self.rng.choice(hosts)
         at = (lambda: getattr(host.bartender, door, None)) if door else lambda: host.bartender
         return self.network.port(at, host.node, caller, user or self.user)
 
     @property
     def bartender(self) -> BartenderService:
-        """A Bartender, asked without a network: for those who watch."""
+        """A Bartender without a network, for checks."""
         return next(host.bartender for host in self.hosts if host.bartender is not None)
 
     async def put(self, turl: str, data: bytes, user: Node | None = None, caller: Call = USER) -> Uploaded:
@@ -501,7 +494,7 @@ class World:
         return (await self.download(turl, user or self.user, caller))[0]
 
     async def download(self, turl: str, user: Node, caller: Call, span: ByteRange | None = None) -> tuple[bytes, str]:
-        """The bytes of a span behind a TURL, by default all; and of all the SHA-256 that their Shepherd tells."""
+        """The bytes of a span behind a TURL, by default all; and its Shepherd's SHA-256 of all."""
         shepherd, ticket = self.of_turl(turl)
 
         async def work() -> tuple[bytes, str]:
@@ -512,10 +505,9 @@ class World:
 
         return await self.network.carry(user, shepherd.node, "GET", work, caller.request_id)
 
-    # --- who is where -----------------------------------------------------------------------------------------------
+    # --- places and ports ---------------------------------------------------------------------------------------------
 
     def find(self, service: ServiceId) -> SimShepherd:
-        """The Shepherd with this id."""
         return next(shepherd for shepherd in self._all() if shepherd.service_id == service)
 
     def _all(self) -> list[SimShepherd]:
@@ -528,7 +520,6 @@ class World:
         return shepherd, parse_turl(turl)
 
     def nodes(self) -> list[Node]:
-        """All processes."""
         return [*(host.node for host in self.hosts), *(shepherd.node for shepherd in self._all())]
 
     def _with(self, service: str) -> list[Host]:
@@ -573,7 +564,7 @@ class World:
         return Channel("librarian", self.librarians(caller, host.node), host.node, self.ids)
 
     def librarians(self, caller: Call, source: Node) -> list[Any]:
-        """Every Librarian, as this caller reaches it from there."""
+        """Every Librarian, for this caller from there."""
         return [self._port_of(host, "librarian", caller, source) for host in self._with("l")]
 
     def _port_of(self, host: Host, service: str, caller: Call, source: Node) -> Any:
@@ -592,7 +583,7 @@ class World:
         return layout.decode_value(found) if found is not None else ""
 
     def believed(self, shepherd: SimShepherd) -> Believed:
-        """What the answer to the first report of its next start would say."""
+        """The belief that the answer to the first report of its next start would show."""
         self._look()
         own, first = shepherd_object(shepherd.service_id), Report(shepherd.service_id, 1 << 60, 1, ())
         with self.store.watched():
@@ -617,7 +608,7 @@ class World:
         )
 
     def closed(self, node: Node) -> None:
-        """The connections of a process that is gone close: who can hear of it, does."""
+        """Close the connections of a process that is gone: reachable peers notice."""
         shepherd = next((shepherd for shepherd in self._all() if shepherd.node is node), None)
         for host in self.hosts:
             if shepherd is not None and host.librarian is not None and self.network.reaches(node, host.node):
@@ -631,19 +622,18 @@ async def _told(host: Host, shepherd: ServiceId) -> None:
 
 
 class _Neighbours:
-    """How a Librarian reaches the others, and the doors of Shepherds."""
+    """A Librarian's connections to the others, and to the doors of Shepherds."""
 
     def __init__(self, world: World, host: Host) -> None:
         self._world, self._host = world, host
 
     def librarian(self, service: ServiceId) -> Any:
-        """Another Librarian."""
         other = next(host for host in self._world.hosts if host.librarian_id == service)
         caller = Call(dn=CORE_DN, roles=(Role.LIBRARIAN,), service_id=self._host.librarian_id)
         return self._world.network.port(lambda: other.librarian, other.node, caller, self._host.node)
 
     async def refused(self, service: ServiceId) -> bool:
-        """Whether nobody listens there: a process that is frozen is not gone, nor is one that cannot be reached."""
+        """Whether nothing listens there: a frozen process is not gone, nor is one out of reach."""
         name = service.split("/")[2].partition(":")[0]
         node = next(node for node in self._world.nodes() if node.name == name)
         return await self._world.network.knock(self._host.node, node)
@@ -672,7 +662,6 @@ class _Transfers:
     async def push(
         self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
     ) -> Uploaded:
-        """PUT `body`."""
         shepherd, ticket = self._world.of_turl(turl)
 
         async def work() -> Uploaded:
@@ -711,18 +700,16 @@ class _Carrier:
         self._world, self._caller, self._source = world, caller, source
 
     async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
-        """PUT `body`."""
         return (await self._world.put(turl, body, self._source, self._caller)).receipts
 
     async def get(self, turl: str, size_max: int) -> bytes:
-        """GET all."""
         data = await self._world.get(turl, self._source, self._caller)
         assert len(data) <= size_max
         return data
 
 
 async def _broken_when_idle(world: World, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The body as a connection delivers it: when its sender is gone, it breaks."""
+    """The body over a connection, which breaks when its sender is gone."""
     breaks = world.breaks
     while True:
         piece = asyncio.ensure_future(_next(body))
@@ -761,7 +748,7 @@ async def _pieces(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def _persist(clock: SimClock, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Start a service; while what it needs does not answer, try again."""
+    """Start a service; repeat it while a service it needs does not answer."""
     while True:
         try:
             return await start()
@@ -778,7 +765,7 @@ def _running(shepherd: SimShepherd) -> ShepherdService:
 
 
 def shepherd_settings(shepherd: SimShepherd) -> ShepherdSettings:
-    """What every simulated Shepherd is set to."""
+    """The settings of every simulated Shepherd."""
     return ShepherdSettings(
         service_id=shepherd.service_id,
         base_url=shepherd.service_id.removesuffix("/Shepherd"),
