@@ -1,4 +1,4 @@
-"""What the contract suites of `Files` run on."""
+"""The implementations under the contract suites of `Files`."""
 
 from tests.support.files_worlds import grid, play
 

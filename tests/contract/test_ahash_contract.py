@@ -615,7 +615,7 @@ async def test_a_reader_never_sees_half_a_transact(ahash: AHash) -> None:
 
 
 async def regroup_nobody(ahash: AHash, call: Call) -> None:
-    """Ask for the removal of a replica that there is not: one alone says that it has none."""
+    """Removing a replica that is not there: a lone A-Hash answers that it has none."""
     with pytest.raises(CheloniaError) as caught:
         await ahash.regroup(call, GroupChange(GroupStep.REMOVE, 99))
     if caught.value.kind not in (Kind.NOT_SUPPORTED, Kind.NOT_FOUND):
@@ -623,7 +623,7 @@ async def regroup_nobody(ahash: AHash, call: Call) -> None:
 
 
 async def backup_nowhere(ahash: AHash, call: Call) -> None:
-    """Ask for a backup where no directory for backups is configured."""
+    """A backup fails where no directory for backups is configured."""
     with pytest.raises(CheloniaError) as caught:
         await ahash.backup(call, "copy")
     if caught.value.kind is not Kind.NOT_SUPPORTED:

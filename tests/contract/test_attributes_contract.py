@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 async def refusal(work: Awaitable[Done | Kind]) -> Done | Kind:
-    """What one change came to, whose message may be refused as a whole."""
+    """The outcome of one change, whose message may be refused as a whole."""
     try:
         return await work
     except CheloniaError as error:

@@ -92,7 +92,7 @@ def files_engine(folder: Path) -> Engine:
 
 
 def local_engine(folder: Path) -> Engine:
-    """Small replicas in a segment: what is harmed is the entry of a replica, or the end of the file."""
+    """Small replicas in a segment: faults hit the entry of a replica, or the end of the file."""
     opened = [LocalBlobs(folder)]
 
     def reopen(crash: bool) -> LocalBlobs:
@@ -136,7 +136,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def kept(store: BlobStore, reference: ReferenceId) -> int:
-    """How many bytes are kept of an upload, which is given up."""
+    """The number of bytes kept of an upload, which is then aborted."""
     writer = await store.create(reference, resume=True)
     offset = writer.offset
     await writer.abort()
@@ -173,7 +173,7 @@ async def test_the_crc_of_each_block_is_told_again(engine: Engine, size: int) ->
     await writer.commit(told, crcs.blocks())
     await write(engine.store, OTHER, data[:size])
     assert await engine.store.blocks(REF) == crcs.blocks()
-    assert await engine.store.blocks(OTHER) in (b"", crcs.blocks())  # nobody has told them, who wrote may have looked
+    assert await engine.store.blocks(OTHER) in (b"", crcs.blocks())  # none came with it, but the writer may have hashed
     store = engine.reopen(False)
     assert await store.blocks(REF) == crcs.blocks()
     assert await store.facts(REF) == told
@@ -487,7 +487,7 @@ async def test_what_is_cut_off_shows_in_the_sizes(engine: Engine) -> None:
 
 
 async def test_a_page_of_what_was_set_aside_reads_only_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand may be aside when a namespace is rebuilt, and are told page by page."""
+    """A hundred thousand may be in quarantine when a namespace is rebuilt; they are listed page by page."""
     store, read = FileBlobs(tmp_path), list[Path]()
     for reference in (REF, OTHER):
         await write(store, reference, b"abc")
@@ -676,7 +676,7 @@ async def test_of_whole_replicas_that_do_not_fit_none_is_there(engine: Engine) -
 
 
 async def test_what_is_at_hand_is_what_is_read(engine: Engine) -> None:
-    """An engine may have nothing at hand; what it has is the whole replica, as it is now."""
+    """An engine may have no cached replica; one that it has is whole and current."""
     store = engine.store
     assert store.at_hand(REF, 5) is None
     await store.store_whole([SmallReplica(REF, facts(5), b"small"), SmallReplica(OTHER, facts(0, "/b"), b"")])

@@ -49,14 +49,13 @@ async def piece(world: World, name: str, data: bytes, call: Call = JOE) -> tuple
 
 
 async def lay(world: World, name: str, *pieces: Laid, **more: object) -> Done | Kind:
-    """Lay pieces over a file that nobody else writes to."""
+    """Lay pieces over a file without other writers."""
     told = await laid_over(world, name, *pieces, **more)
     assert not isinstance(told, Done) or told.attributes == (await there(world, name)).attributes
     return told
 
 
 async def laid_over(world: World, name: str, *pieces: Laid, **more: object) -> Done | Kind:
-    """Lay pieces over a file."""
     arrived = [(offset, len(data), await piece(world, name, data)) for offset, data in pieces]
     extents = tuple(Extent(offset, length, placed.blob) for offset, length, (placed, _) in arrived)
     content = {key: more.pop(key) for key in ("size", "whole") if key in more}

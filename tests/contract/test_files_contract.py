@@ -53,7 +53,7 @@ from tests.support.stage import EVE, JOE, NOBODY
 S = 1_000_000_000
 
 LARGE = {"x": "y" * 200_000}
-"""More than one entry may hold of what users write."""
+"""More than an entry's limit of users' metadata."""
 
 # --- making and looking ---------------------------------------------------------------------------------------------
 
@@ -628,7 +628,7 @@ async def test_a_delimiter_sums_up_what_follows_it(world: World, limit: int) -> 
 
 
 async def agree(world: World, call: Call = JOE, want: Want = Want.NOTHING) -> None:
-    """What a listing of everything tells is what a look at each entry does, but for a version that it may not know."""
+    """Check that a listing of everything equals a look at each entry, but for a version that it may not know."""
     page = await world.files.list(call, Listing(at("/"), below=True, want=want))
     looks = await world.files.look(call, tuple(Look(at("/" + entry.name), want) for entry in page.entries))
     for entry, seen in zip(page.entries, looks, strict=True):

@@ -52,7 +52,7 @@ async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> Non
         (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, reserving=Reserving(when=when)),))
         assert failure_kind(placed) is Kind.LOCKED
     assert isinstance(await write(world, "/f", when=HELD), Done)
-    assert isinstance(await write(world, "/f"), Done)  # who knows nothing of locks
+    assert isinstance(await write(world, "/f"), Done)  # a writer without locks
     assert await locked(world, "/f") == ["urn:a"]
     await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)))
     assert isinstance(await write(world, "/f", when=FREE), Done)
@@ -129,7 +129,7 @@ async def test_a_lock_is_its_owner_s(world: World) -> None:
 
 @played
 async def test_who_may_write_about_a_file_may_lock_it_however_deep(world: World) -> None:
-    """Clients that say no depth ask for a deep one: of a file that is no other."""
+    """Clients that state no depth request a deep lock: for a file it makes no difference."""
     await write(world, "/f")
     await done(world, Make(at("/d"), "collection"))
     for path, answers in (("/f", Done), ("/d", Failure)):

@@ -109,7 +109,7 @@ async def test_reading_changes_nothing(world: World) -> None:
 
 @played
 async def test_a_name_is_reserved_as_far_as_a_file_may_be_written(world: World) -> None:
-    """Its TURL is good for whoever has it, and names the file: so nothing may be reserved that could not be written."""
+    """Its TURL is good for any holder, and names the file: so a name that could not be written may not be reserved."""
     await filled(world)
     adder, reader = narrowed(JOE, (ADDING, "/a")), narrowed(JOE, (READING, "/a"))
     for caller, name in ((adder, "/ab/new"), (adder, "/a/f"), (adder, "/new"), (reader, "/a/new"), (reader, "/a/f")):

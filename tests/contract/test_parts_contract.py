@@ -184,7 +184,7 @@ async def test_a_part_that_is_put_again_replaces_the_first_and_parts_not_named_g
 
 @played
 async def test_what_is_sealed_is_not_sealed_of_other_parts(world: World) -> None:
-    """Who came second was told that it was done, and had the file of the first."""
+    """The second caller's answer was `done`, but the file was the first one's."""
 
     upload = await opened(world, "/f")
     one, two = await part(world, "/f", upload, 1, b"one"), await part(world, "/f", upload, 2, b"two")
@@ -432,7 +432,7 @@ def test_a_token_reaches_uploads_below_its_path_and_no_others() -> None:
 
 
 def test_who_looks_at_a_file_that_is_replaced_meanwhile_sees_the_other() -> None:
-    """He was told that there was none, though its name led to a file all the time."""
+    """The answer was that there is none, though its name led to a file all the time."""
 
     async def scenario(world: World) -> None:
         assert isinstance(world, ServiceWorld)

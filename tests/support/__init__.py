@@ -1,1 +1,1 @@
-"""What tests of every folder share: polling, capabilities, the log guard."""
+"""Support for tests of every folder: polling, capabilities, the log guard."""

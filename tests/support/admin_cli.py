@@ -1,5 +1,7 @@
-"""`chelonia admin` in this process: by an administrator that a test has made, or on a Librarian of its own, every
-caller of which is the administrator."""
+"""`chelonia admin` in this process: by an administrator that a test has made, or on a Librarian of its own.
+
+Every caller of that Librarian is the administrator.
+"""
 
 import io
 from contextlib import nullcontext
@@ -37,7 +39,7 @@ class AsAdmin:
 
 @dataclass
 class Said:
-    """What a command did."""
+    """A command's exit code and output."""
 
     code: int
     stdout: str
@@ -47,7 +49,7 @@ class Said:
 async def run_admin(
     made: Bench, monkeypatch: pytest.MonkeyPatch, *words: str, as_json: bool = False, verbose: int = 0, **values: str
 ) -> Said:
-    """`chelonia admin <words>` on this Librarian; as `run_as`, but an error is told as the command tells it."""
+    """Run `chelonia admin <words>` on this Librarian; as `run_as`, but an error ends as output of the command."""
     administrator = administrator_on(FakeBartender(), AsAdmin(made))
     administrator.clock = made.clock  # type: ignore[misc]
     return await run_as(administrator, monkeypatch, *words, as_json=as_json, verbose=verbose, tells=True, **values)

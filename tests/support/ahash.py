@@ -26,7 +26,7 @@ OTHER_LIBRARIAN = Call(Dn("/O=Grid/CN=librarian two"), (Role.LIBRARIAN,))
 
 @dataclass
 class HandClock:
-    """A clock that moves when told; a sleep lasts until the clock has passed its end."""
+    """A clock that moves only when a test sets it; a sleep lasts until the clock has passed its end."""
 
     now: int = 1_700_000_000_000
     moved: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,7 +1,7 @@
 """A-Hash replicas as `cheloniad run` runs them: certificates, configurations, processes, the administrator's command.
 
-What `ReplicaGroup` is for the shell alone, for whole daemons: `Writers` and `verify` work on both. Records are compared
-on the directories of killed processes, each recovered in a copy: what a disk holds, and not what a process says.
+It is for whole daemons what `ReplicaGroup` is for the shell alone: `Writers` and `verify` work on both. Records are
+compared in the directories of killed processes, each recovered in a copy, not in a process's answers.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ Away = (CheloniaError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a daemon is started: what stands before its command line, its program, its environment."""
+    """How a daemon is started: a prefix of its command line, its program, its environment."""
 
     before: tuple[str, ...] = ()
     program: tuple[str, ...] = CHELONIAD
@@ -73,7 +73,7 @@ class AHashDaemons:
     cluster: str = field(default_factory=lambda: str(uuid.uuid4()))
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     replicas: tuple[int, ...] = ()
-    """Those that belong to the group now, as far as the test knows."""
+    """The replicas that belong to the group now, as far as the test knows."""
 
     def __post_init__(self) -> None:
         for name in ("certs", "conf", "log", "data", "backups"):
@@ -101,7 +101,6 @@ class AHashDaemons:
         return TlsSettings(cert=cert, key=key, ca_dir=self.ca.trust_dir)
 
     def certify(self, replica: int) -> None:
-        """Give a replica a certificate."""
         names, key = ("localhost", HOST), make_key(KeyKind.P256)
         issued = self.ca.issue_host(self.dn(replica), names, SystemClock().now_ms(), key=key)
         issued.write(*self._pair(f"replica-{replica}"))
@@ -119,19 +118,15 @@ class AHashDaemons:
         return f"https://localhost:{self.ports[replica]}/AHash"
 
     def data(self, replica: int) -> Path:
-        """Its directory."""
         return self.root / "data" / str(replica)
 
     def log(self, replica: int) -> str:
-        """All that it has logged."""
         path = self.root / "log" / f"{replica}.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def configure(self, replica: int, known: Iterable[int] = (), **changes: Any) -> Path:
-        """Write a configuration: one of `known` replicas, or alone without any. `changes`: of its `[ahash]`.
-
-        Returns: where it stands.
-        """
+        """Write a configuration: one of `known` replicas, or alone without any. `changes`: of its `[ahash]`. Returns:
+        its path."""
         entries = tuple(ReplicaEntry(n, HOST, self.links[n], self.dn(n)) for n in known)
         section = AHashSection(
             self.url(replica), str(self.data(replica)), str(self.root / "backups"), replica if entries else 0, HOST,
@@ -153,17 +148,17 @@ class AHashDaemons:
         return path
 
     def found(self, replica: int, known: Iterable[int]) -> None:
-        """`cheloniad found-ahash` on one."""
         self.cheloniad("found-ahash", "--config", str(self.configure(replica, known)))
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def cheloniad(self, *words: str, code: int = 0) -> str:
-        """Run `cheloniad` to its end; returns all it said."""
+        """Run `cheloniad` to its end; returns all its output."""
         return _run((*CHELONIAD, *words), code)
 
     async def admin(self, *words: str, code: int = 0, at: Iterable[int] = ()) -> str:
-        """`chelonia admin ahash <words>` as the administrator, at these replicas (at none: at all); what it said."""
+        """Run `chelonia admin ahash <words>` as the administrator, at these replicas (none: at all); returns its
+        output."""
         cert, key = self._pair("admin")
         nowhere = "https://localhost:1/Bartender"  # the command wants one named; these verbs ask none
         options = ["--cert", str(cert), "--key", str(key), "--ca-dir", str(self.ca.trust_dir), "-b", nowhere]
@@ -204,7 +199,6 @@ class AHashDaemons:
         return process.wait()
 
     async def close(self) -> None:
-        """End everything at once."""
         await self._asking.close()
         for process in self.processes.values():
             process.kill()
@@ -219,19 +213,18 @@ class AHashDaemons:
         )
 
     def door(self, replica: int) -> DaemonDoor:
-        """A way to one replica."""
         return DaemonDoor(partial(self._asking.at, self.url(replica)))
 
     def writers(self, count: int = 4, first: int = 0) -> Writers:
-        """Writers that try all there may ever be."""
+        """Writers that try all replicas there may ever be."""
         return Writers({n: n for n in self.ports}, count, first=first, door=self.door)
 
     def ahash(self, replica: int, read_ms: int = 2_000) -> AHash:
-        """One replica, and no other in its place; its answers are waited for so long. Its calls raise: as `Away`."""
+        """One replica alone, with so much time for each answer. Its calls raise: as `Away`."""
         return self._asking.at(self.url(replica), read_ms)
 
     async def status(self, replica: int) -> AHashStatus:
-        """What a replica says of itself. Raises: as `Away`."""
+        """Return a replica's status. Raises: as `Away`."""
         return await self.ahash(replica).status(Call())
 
     async def master(self, deadline: float = 60) -> int:
@@ -250,7 +243,7 @@ class AHashDaemons:
         return await poll_async(look, deadline, what="a master")
 
     async def settled(self, deadline: float = 120) -> int:
-        """Wait until all of `replicas` vote, follow one master, and stand where it stands. Returns: the master."""
+        """Wait until all of `replicas` vote and follow one master, at its position. Returns: the master."""
         seen: dict[int, Any] = {}
 
         async def look() -> int:
@@ -274,7 +267,7 @@ class AHashDaemons:
     # --- judging ----------------------------------------------------------------------------------------------------
 
     async def records(self) -> dict[int, dict[bytes, bytes]]:
-        """All records of each replica, from disk: all are killed where nobody writes, and started again."""
+        """All records of each replica, from disk: all are killed while nothing writes, and started again."""
         await self._same()
         for replica in self.replicas:  # the rest cannot go on without it
             self.kill(replica)
@@ -298,7 +291,7 @@ class AHashDaemons:
                 store.close()
 
     async def _same(self, deadline: float = 120) -> None:
-        """Wait until all stand at the same commit, all of it durable."""
+        """Wait until all have the same commit as their last, all of it durable."""
         seen: list[AHashStatus] = []
 
         async def look() -> bool:
@@ -310,7 +303,7 @@ class AHashDaemons:
 
 
 class _Asking:
-    """Connections of a Librarian's, for all doors."""
+    """A Librarian's connections, for all doors."""
 
     def __init__(self, files: TlsSettings) -> None:
         self._link = open_link(TlsStore(files, SystemClock().now_ms), ClientLimits(connect_ms=1_000))

@@ -1,7 +1,7 @@
-"""The Bartender as one user's connection has it, and the bytes behind its TURLs, for tests of clients: easy to break.
+"""The Bartender on one user's connection, and the bytes behind its TURLs, for tests of clients: easy to break.
 
-`failures` are kinds to answer first; the store's `faults` break transfers. It is one of before small files travelled in
-messages and copies were made by reference, unless it is `new`.
+`failures` are kinds to answer first; the store's `faults` break transfers. Unless it is `new`, it lacks small files in
+messages and copies by reference, as older ones do.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ NO_RIGHT = " ".join(f"-{action}" for action in ("read", "delete", "addEntry", "r
 
 @dataclass(slots=True)
 class Fault:
-    """How one request to the store goes wrong: after `after` bytes with `kind`, with `flip` changed bytes, or it is
-    answered after `stall_s` (`stall`; of an upload, when `after` bytes have been taken)."""
+    """A fault of one request to the store: after `after` bytes it fails with `kind`, or `flip` changes bytes. `stall`:
+    its answer comes after `stall_s`; of an upload, when `after` bytes have been read."""
 
     after: int = 0
     kind: Kind | None = None
@@ -79,9 +79,9 @@ class FakeStore:
         self.faults: list[Fault] = []
         self.frozen: list[str] = []
         self.stuck: list[str] = []
-        """Hosts that say, when they are asked, that their disks do not answer."""
+        """Hosts that answer that their disks do not respond."""
         self.rotten: list[str] = []
-        """Hosts that give wrong bytes, always, from `rotten_from` on."""
+        """Hosts that always send wrong bytes, from `rotten_from` on."""
         self.rotten_from = 0
         self.asked: list[tuple[str, str, str]] = []
         self.closed = False
@@ -164,9 +164,9 @@ class FakeBartender:
         self.calls: list[tuple[str, Call]] = []
         self.failures: list[Kind] = []
         self.offered: list[tuple[int, ...]] = []
-        """Which of the three hosts are named to read from, answer by answer; all when none is left."""
+        """The hosts, of three, that each answer names to read from; all when none is left."""
         self.told: dict[str, Metadata] = {}
-        """Sections that are told of names in place of what there is."""
+        """Sections to answer for names in place of the real ones."""
         self.new = False
         for method, row in BARTENDER.by_method.items():
             serve = partial(self.cluster.ask, lambda stage: stage.bartender, method)
@@ -213,7 +213,7 @@ class FakeBartender:
     # --- what tests look at and set up ------------------------------------------------------------------------------
 
     def add_file(self, ln: str, data: bytes, modified: str = "", *, wanted: int = 3, **user: str) -> None:
-        """A file, and what is missing above it; in place of another one of its name."""
+        """Add a file, and its missing parents; it replaces one of the same name."""
         setting = Setting(modified_ns=round(float(modified) * 1e9) if modified else None)
         self.cluster.write(Write(parse_ln(ln), setting=setting, user=user, parents=True), data, wanted)
 

@@ -1,8 +1,8 @@
-"""What a test may need that a machine may lack, and what happens when it does.
+"""Capabilities of a machine that a test may need, and the effect of a missing one.
 
 Under CI (`CI=true`) a missing capability fails the test: a suite that silently tests less is worse than a red one.
-Elsewhere it skips, and the end of the run lists every capability that was missing. Each probe tries the real thing and
-leaves nothing behind.
+Elsewhere it skips, and the end of the run lists every missing capability. Each probe tries the real thing and leaves
+nothing behind.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ MISSING_PREFIX = "missing capability"
 
 
 def under_ci() -> bool:
-    """Tell whether this run is CI's, where nothing may be missing."""
+    """Return whether this run is CI's, where nothing may be missing."""
     return os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 
 

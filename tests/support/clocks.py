@@ -11,7 +11,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class VirtualClock:
-    """Time of the running (virtual) loop. A test may step its wall clock, and let time pass in which nothing ran."""
+    """Time of the running (virtual) loop. A test may step its wall clock, and let time pass in which nothing runs."""
 
     def __init__(self) -> None:
         self.step_ms = self.stood_still_ms = 0
@@ -30,7 +30,7 @@ class VirtualClock:
 
 
 class QuickClock:
-    """It moves when it is told, or slept on: sleeps take no time but pass."""
+    """A clock that moves when a test sets it or sleeps on it: sleeps take no real time."""
 
     def __init__(self, ms: int = 1_000_000) -> None:
         self.ms = ms

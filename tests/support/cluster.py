@@ -1,7 +1,7 @@
 """A cluster in the process of a test: the real Bartender, Librarian and A-Hash in memory; Shepherds keep bytes.
 
-For tests of doors, mounts and clients. Whoever asks has his answer before anything else happens in his event loop,
-whichever that is: the services run on a loop of their own, in a thread of their own, and nobody waits for time.
+For tests of doors, mounts and clients. The services run on a loop of their own, in a thread of their own, and nothing
+waits for real time. A caller gets his answer before anything else happens in his event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPEN: list[MemoryCluster] = []
 
 
 class _Clock(VirtualClock):
-    """It is as late as it is, and never twice the same time; what passes is the time of the services' loop."""
+    """The real time, never the same twice; sleeps are on the time of the services' loop."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Clock(VirtualClock):
 
 
 class MemoryCluster(Files):
-    """The port `Files` of its Bartender, and what is behind it. `owner`: whose the root is."""
+    """The port `Files` of its Bartender, and the services behind it. `owner`: the root's."""
 
     def __init__(self, owner: Dn, settings: BartenderSettings | None = None) -> None:
         self._settings = settings
@@ -71,7 +71,7 @@ class MemoryCluster(Files):
 
     @cached_property
     def stage(self) -> Stage:
-        """The services, which start when the first is asked."""
+        """The services, which start with the first request."""
         self._loop = VirtualLoop()
         stage = Stage(self._settings, owner=self._owner.dn, clock=_Clock(self._loop))
         stage.ids.uniform = lambda: 0.5  # type: ignore[method-assign]  # of equals always the same
@@ -81,11 +81,11 @@ class MemoryCluster(Files):
         return stage
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the services do something; returns when it is done."""
+        """Run work in the services' loop; returns its result."""
         return _THREAD.submit(self._loop.run_until_complete, work).result()
 
     async def ask(self, service: Callable[[Stage], Any], method: str, *args: Any, **named: Any) -> Any:
-        """Ask a service, from whichever loop."""
+        """Call a service, from any loop."""
         return self.run(getattr(service(self.stage), method)(*args, **named))
 
     def close(self) -> None:
@@ -95,26 +95,25 @@ class MemoryCluster(Files):
     # --- what tests look at and set up ------------------------------------------------------------------------------
 
     def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        """Bytes come to where they were placed."""
+        """Deliver bytes to the place that a Bartender chose."""
         return self.run(self.stage.arrive(placed, data))
 
     def bytes_of(self, source: str) -> bytes:
-        """The bytes that a TURL leads to."""
+        """The bytes behind a TURL."""
         service, _, reference = source.partition("?")[0].rpartition("/get/")
         return next(each for each in self.stage.shepherds.values() if each.service == service).data(reference)
 
     def change(self, change: Change, call: Call = ADMIN) -> Done:
-        """Have something changed."""
         (done,) = self.run(self.stage.bartender.files.apply(call, (change,)))
         assert isinstance(done, Done), done
         return done
 
     def allow(self, name: str, **rules: str | None) -> None:
-        """Lay these rules over those of an entry; None: take it away."""
+        """Add these rules to an entry's; None: remove one."""
         self.change(Set(parse_ln(name), policy=rules))
 
     def write(self, write: Write, data: bytes, wanted: int) -> None:
-        """Have the owner of the root write a file."""
+        """Have the root's owner write a file."""
         if len(data) <= bounds.INLINE_BYTES_MAX:
             write = replace(write, inline=Inline(data, wanted))
         else:
@@ -125,7 +124,6 @@ class MemoryCluster(Files):
         self.change(write, self._owner)
 
     def data(self, name: str) -> bytes:
-        """The bytes of a file."""
         found = self.looked(name, Want.SOURCES | Want.EXTENTS)
         if found.sources:
             return self.bytes_of(found.sources[0])
@@ -136,7 +134,6 @@ class MemoryCluster(Files):
         return bytes(whole)
 
     def names(self) -> list[str]:
-        """The names of all there is."""
         page = self.run(self.stage.bartender.files.list(ADMIN, Listing(TOP, below=True)))
         assert not page.after
         return sorted(f"/{each.name}".removesuffix("/") for each in page.entries)
@@ -151,6 +148,6 @@ class MemoryCluster(Files):
 
 
 def close_all() -> None:
-    """End those that the test has made."""
+    """Stop the clusters that the test has made."""
     while _OPEN:
         _OPEN.pop().close()

@@ -1,4 +1,4 @@
-"""What may happen to the files of a stored replica: 23 kinds of damage, of the bytes, their record, or both.
+"""Damage to the files of a stored replica: 23 kinds, of the bytes, their record, or both.
 
 Each takes the path of the replica's bytes, and that of another whole replica of the same Shepherd.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 Damage = Callable[[Path, Path], None]
 SWAPPED_WITH_EMPTY = "swap_with_empty"
-"""For this one the other replica has no bytes."""
+"""The kind for which the other replica has no bytes."""
 
 
 def record_of(path: Path) -> Path:
@@ -88,7 +88,7 @@ def directory_as_record(path: Path, _: Path) -> None:
 
 
 def become_another(path: Path, other: Path) -> None:
-    """Under its name stands another replica, whole and with its own record."""
+    """Another replica takes its name, whole and with its own record."""
     path.write_bytes(other.read_bytes())
     record_of(path).write_bytes(record_of(other).read_bytes())
 
@@ -129,7 +129,7 @@ def circular_symlink(path: Path, _: Path) -> None:
 
 
 def mode_0(path: Path, _: Path) -> None:
-    """Nobody but root may read it."""
+    """Only root may read it."""
     path.chmod(0)
 
 

@@ -1,6 +1,6 @@
-"""Connections between processes that are far apart: relays that hand on what they take in order, and late.
+"""Connections between distant processes: relays that pass bytes on in order, and late.
 
-For machines whose kernel has no netem. A packet that is lost on the way, which TCP sends again, there is not.
+For machines whose kernel has no netem. No packet is ever lost, and so none is resent by TCP.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ CHUNK_BYTES = 64 << 10
 
 
 class FarLinks:
-    """Relays in this event loop. What they take in either direction arrives after `low_ms` to `high_ms`."""
+    """Relays in this event loop. Bytes in either direction arrive after `low_ms` to `high_ms`."""
 
     def __init__(self, low_ms: int, high_ms: int, seed: int = 1) -> None:
         self._late_ms = (low_ms, high_ms)
@@ -32,7 +32,6 @@ class FarLinks:
         self._servers.append(await asyncio.start_server(met, "127.0.0.1", port))
 
     async def close(self) -> None:
-        """End all connections."""
         for server in self._servers:
             server.close()
         for task in self._tasks:

@@ -1,8 +1,8 @@
-"""Hosts that are far apart: hands IP packets between network namespaces, in order and late. Needs root.
+"""Distant hosts: passes IP packets between network namespaces, in order and late. Needs root.
 
 For machines whose kernel has no netem. Each namespace has a TUN device `eth0`, whose other end is this process. It runs
-by itself (`python -m tests.support.far_network MS PID:ADDRESS...`), says `ready`, and ends with its parent. A packet
-between two of them takes MS; one that comes while more than `QUEUE` are under way is dropped, as a router drops it.
+by itself (`python -m tests.support.far_network MS PID:ADDRESS...`), prints `ready`, and ends with its parent. A packet
+between two of them takes MS; one that comes while more than `QUEUE` are under way is dropped, as by a router.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUE = 20_000
 _PACKETS_AT_ONCE = 64
 _CLONE_NEWNET, _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x40000000, 0x400454CA, 0x0001, 0x1000
 _DESTINATION = slice(16, 20)
-"""Of a packet of IPv4."""
+"""The destination address in an IPv4 packet."""
 
 
 def devices(ends: Sequence[str]) -> dict[bytes, int]:
@@ -43,7 +43,7 @@ def devices(ends: Sequence[str]) -> dict[bytes, int]:
 
 
 def forward(ends: dict[bytes, int], late_s: float) -> None:
-    """Hand packets on until killed."""
+    """Pass packets on until killed."""
     ready, under_way = select.epoll(), deque[tuple[float, int, bytes]]()
     for device in ends.values():
         ready.register(device, select.EPOLLIN)

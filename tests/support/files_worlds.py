@@ -1,6 +1,6 @@
-"""The implementations of the port `Files` that its contract suites run on, and short ways to use them.
+"""The implementations of the port `Files` for its contract suites, and short ways to use them.
 
-They are the Bartender with a real Librarian and A-Hash, and that Bartender asked in the compact encoding over TLS.
+They are the Bartender with a real Librarian and A-Hash, and the same Bartender over TLS in the compact encoding.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def on_service(test: Callable[[World], Awaitable[None]]) -> None:
 
 
 class Callers:
-    """The port as its callers have it: each has a connection of his own, and is who his certificate says."""
+    """The port for several callers: each has a connection of his own, and his certificate's identity."""
 
     def __init__(self, grid: Grid, url: str) -> None:
         self._grid = grid
@@ -144,7 +144,7 @@ Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 
 def played(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test of a world, which comes first: run by the fixture `play`, with what else it asks for."""
+    """A test of a world (its first argument), run by the fixture `play` with its other fixtures."""
 
     def run(play: Play, **others: Any) -> None:
         play(lambda world: test(world, **others))
@@ -163,7 +163,7 @@ def at(text: str) -> LogicalName:
 
 
 async def applied(world: World, change: Change, call: Call = JOE) -> Done | Kind:
-    """What one change came to: its answer, or the kind of its failure."""
+    """Apply one change; returns its answer, or the kind of its failure."""
     (answer,) = await world.files.apply(call, (change,))
     return answer.kind if isinstance(answer, Failure) else answer
 

@@ -1,9 +1,8 @@
-"""What a disk remembers: files and directories in memory, of which a power cut leaves what was synced.
+"""A disk that forgets: files and directories in memory, of which a power cut leaves the synced state.
 
 Decides what survives a cut; never touches a real file system (`power.py` mounts it). Invariants: bytes are safe once
-their file was synced, names once their directory was; of all else a cut keeps nothing, or anything, page by page.
-
-- `Loss.ALL`: nothing that was not synced survives.
+their file was synced, names once their directory was. Of all else a cut keeps nothing, or anything, page by page.
+- `Loss.ALL`: nothing unsynced survives.
 - `Loss.BYTES`: all names survive, as after delayed allocation, and no unsynced page.
 - `Loss.SOME`: of unsynced pages of 4 KiB and changes of directories each survives or not, in any order (POSIX).
 - `Loss.LATEST`: changes of directories survive up to a moment, as with a journal; pages as with `SOME`.
@@ -24,11 +23,11 @@ from typing import Final
 
 PAGE: Final = 4096
 UNLINKED_MAX: Final = 200
-"""So many nodes without a name are looked at together."""
+"""Nodes without a name that are freed together."""
 
 
 class Loss(Enum):
-    """What a cut takes."""
+    """The losses of a cut."""
 
     ALL = "all"
     BYTES = "bytes"
@@ -37,13 +36,16 @@ class Loss(Enum):
 
 
 _BARE: Final = (Loss.ALL, Loss.BYTES)
-"""No unsynced page survives."""
+"""Losses in which no unsynced page survives."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A file or directory as it is now; `before`: what unsynced pages held when they were synced last, and `safe_size`
-    the size then (-1: clean); `doomed`: pages that a failed sync has lost, though they can still be read."""
+    """A file or directory now. `before`: the content of unsynced pages at their last sync.
+
+    `safe_size`: the size then (-1: clean).
+    `doomed`: pages that a failed sync has lost, though they can still be read.
+    """
 
     number: int
     mode: int
@@ -64,7 +66,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Change:
-    """One atomic change of directories: (directory, name) to the node it then stands for."""
+    """One atomic change of directories: (directory, name) to the new node."""
 
     names: dict[tuple[int, str], int | None]
 
@@ -79,7 +81,7 @@ class Forgetful:
         self._journal = journal
         self._changes: list[_Change] = []
         self._of: dict[int, list[_Change]] = {}
-        """Of a directory: the changes that name it."""
+        """The changes that name a directory."""
         self._unlinked: set[int] = set()
         self._next = 2
 
@@ -173,7 +175,7 @@ class Forgetful:
             self._changes.clear()
 
     def release(self, number: int) -> None:
-        """A descriptor is closed."""
+        """Note that a descriptor is closed."""
         node = self.nodes.get(number)
         if node is not None:
             node.opens -= 1
@@ -181,7 +183,7 @@ class Forgetful:
     # --- the cut ----------------------------------------------------------------------------------------------------
 
     def cut(self, chance: random.Random, loss: Loss) -> int:
-        """The power goes: forget. Returns: how many unsynced changes there were, of pages and of names."""
+        """Cut the power. Returns: how many unsynced changes there were, of pages and of names."""
         unsynced = sum(map(len, self._of.values())) + sum(
             len(node.before) + len(node.doomed) for node in self.nodes.values()
         )
@@ -249,7 +251,7 @@ class Forgetful:
             self.nodes[number].safe_names = dict(self.nodes[number].names)
 
     def _let_go(self) -> None:
-        """Free what has no name, now or after any cut, and is not open."""
+        """Free the nodes that have no name, now or after any cut, and are not open."""
         self._changes = [change for change in self._changes if change.names]
         held = {number for change in self._changes for number in change.names.values()}
         for node in self.nodes.values():
@@ -261,7 +263,7 @@ class Forgetful:
         self._unlinked &= {number for number, node in self.nodes.items() if node.links <= 0}
 
     def _remember(self, node: Node, start: int, end: int) -> None:
-        """What the pages from `start` to `end` held when they were synced."""
+        """Keep the content that the pages from `start` to `end` had at their last sync."""
         if node.safe_size < 0:
             node.safe_size = len(node.data)
         last = min(end, node.safe_size)

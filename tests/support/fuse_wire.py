@@ -1,6 +1,6 @@
 """FUSE's kernel protocol, as far as a file system for tests needs it: no library, only `/dev/fuse` and `mount(2)`.
 
-Decides nothing of files: `serve` reads requests and asks a `Handlers` for answers. Needs root. One thread serves one
+It knows nothing of files: `serve` reads requests and calls a `Handlers` for answers. Needs root. One thread serves one
 mount. Layouts: linux/fuse.h, protocol 7.31.
 """
 
@@ -32,19 +32,19 @@ _SILENT: Final = (FORGET, BATCH_FORGET, INTERRUPT)
 _BIG_WRITES, _MAX_PAGES, _PARALLEL_DIROPS = 1 << 5, 1 << 22, 1 << 18
 
 Handler = Callable[[int, memoryview], bytes]
-"""Asked for the node and the request's body; answers the reply's body. Raises: OSError."""
+"""Takes the node and the request's body; returns the reply's body. Raises: OSError."""
 
 
 class Handlers(Protocol):
-    """What answers requests, one at a time: whoever holds `lock` sees a state between two. `hung`: operations that are
-    not answered until `go_on`; `waiting`: what was asked of them."""
+    """A file system that answers requests, one at a time; no request changes its state while `lock` is held. `hung`:
+    operations without an answer until `go_on`; `waiting`: their requests."""
 
     lock: threading.Lock
     hung: frozenset[int]
     waiting: list[bytes]
 
     def handler(self, operation: int) -> Handler | None:
-        """Who answers this operation, None when nobody does."""
+        """The handler of this operation, None when there is none."""
 
 
 def attributes(node: int, mode: int, size: int, links: int, time_ns: int) -> bytes:
@@ -55,7 +55,7 @@ def attributes(node: int, mode: int, size: int, links: int, time_ns: int) -> byt
 
 
 def entry(node: int, attr: bytes) -> bytes:
-    """A `fuse_entry_out` that may be kept for long: nobody else changes this file system."""
+    """A `fuse_entry_out` that may be cached for long: nothing else changes this file system."""
     return _ENTRY.pack(node, 0, 3600, 3600, 0, 0) + attr
 
 
@@ -79,7 +79,7 @@ def mount(point: Path) -> int:
 
 
 def unmount(point: Path) -> None:
-    """Take the mount away, whoever still uses it, and what the kernel had still to write."""
+    """Remove the mount, even in use, with all unwritten data of the kernel."""
     ctypes.CDLL(None).umount2(bytes(point), _FORCE | _DETACH)
 
 
@@ -106,7 +106,7 @@ def serve(device: int, handlers: Handlers) -> None:
 
 
 def go_on(device: int, handlers: Handlers) -> None:
-    """Answer what waits, and hang no more."""
+    """Answer waiting requests, and hang no more."""
     with handlers.lock:
         waiting, handlers.waiting, handlers.hung = handlers.waiting, [], frozenset()
         for request in waiting:
@@ -114,7 +114,7 @@ def go_on(device: int, handlers: Handlers) -> None:
 
 
 def _answered(device: int, handlers: Handlers, request: memoryview) -> bool:
-    """Answer a request; False when nobody reads answers any more."""
+    """Answer a request; False when the connection has ended."""
     _, operation, unique, node, *_ = _REQUEST.unpack_from(request)
     error_code, reply = _answer(handlers, operation, node, request[_REQUEST.size :])
     try:

@@ -1,4 +1,4 @@
-"""Groups of replicated A-Hashes in one process: real engines or twins, links of paper that can be cut."""
+"""Groups of replicated A-Hashes in one process: real engines or twins, in-memory links that can be cut."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -35,7 +35,7 @@ T = TypeVar("T")
 PACE = ProtocolPeriods(dead_ms=1000, lease_ms=1200)
 """Slower than in production: test machines are busy, and nothing here measures an outage."""
 LASTING = ProtocolPeriods(dead_ms=2_500, lease_ms=3_000, stale_ms=30_000, stuck_ms=60_000)
-"""Of a group whose tests ask nothing twice: none of them is about a master that is lost."""
+"""For a group whose tests repeat no request: none of them is about a master that is lost."""
 
 
 class Switch:
@@ -104,16 +104,17 @@ class Wire:
         return True
 
     def set_membership(self, membership: Membership) -> None:
-        """Everybody is on the switch."""
+        """Do nothing: every replica is on the switch."""
 
     def round_trip_ms(self, peer: int) -> int | None:
-        """All in one process."""
+        """None: all are in one process."""
         return 0 if self.switch.connected(self.own, peer) else None
 
 
 @dataclass
 class Group:
-    """Replicas of one process by id. `services` are asked; `engines`, `masterships` are for looking inside."""
+    """Replicas of one process by id. Requests go to `services`; `engines` and `masterships` are for tests of the
+    inside."""
 
     directory: Path
     count: int
@@ -149,7 +150,6 @@ class Group:
         return service
 
     async def close(self, replica: int) -> None:
-        """Stop one replica in order."""
         self.switch.leave(replica)
         task = self.running.pop(replica)
         await self.services.pop(replica).close()
@@ -165,7 +165,7 @@ class Group:
         return [n for n, mastership in self.masterships.items() if n != self.master() and mastership.may_read()]
 
     async def settled(self, voters: int = 0, beside: int = 0) -> int:
-        """Wait until a master serves (another than `beside`), everybody votes and reads are answered everywhere."""
+        """Wait until a master (other than `beside`) serves, every replica votes, and all of them answer reads."""
         wanted = voters or self.count
 
         def look() -> bool:
@@ -209,7 +209,7 @@ async def group_of(
 
 
 class GroupClock(SystemClock):
-    """A clock whose time a test holds in its hand, but which goes on by itself where intervals are measured."""
+    """A clock whose time a test sets, but which goes on by itself for intervals."""
 
     def __init__(self) -> None:
         self.hand = HandClock()
@@ -252,7 +252,7 @@ class LastingGroup:
 
 
 class _Fresh:
-    """An A-Hash in another loop, asked from this one; its request keys are those of one test."""
+    """An A-Hash in another loop, called from this one; its request keys are those of one test."""
 
     def __init__(self, ahash: ReplicatedAHash, loop: asyncio.AbstractEventLoop, test: int) -> None:
         self._ahash = ahash
@@ -270,7 +270,6 @@ class _Fresh:
 
 
 async def _wipe(ahash: ReplicatedAHash) -> None:
-    """Delete every object."""
     call = LIBRARIAN.strongly()
     while ids := (await ahash.objects(call, "", 100)).ids:
         for object_id in ids:

@@ -1,10 +1,11 @@
-"""Hosts as network namespaces of this machine, each with /etc and /var/lib of its own, on one switch; daemons without
-root; and a person at each prompt who types what a document says.
+"""Hosts as network namespaces of this machine on one switch, daemons without root, and a person who types at each
+prompt.
 
-A host begins without what this machine may have of grids and of Chelonia. What it changes below /etc, /usr/local/bin,
-/usr/lib/sysusers.d and /var/lib is in its own mount namespace and is gone with it. systemd does not run there:
-`systemctl enable --now` starts what the unit file says, as the account it says, and the harness restarts it as the unit
-would. `cut` drops packets (nft), it closes nothing.
+The person types the commands of a document. Each host has /etc and /var/lib of its own, and begins without this
+machine's files of grids and of Chelonia. Its changes below /etc, /usr/local/bin, /usr/lib/sysusers.d and /var/lib are
+in its own mount namespace and end with it. systemd does not run there. For `systemctl enable --now` the harness starts
+the command of the unit file under its account, and restarts it as the unit would. `cut` drops packets (nft); it closes
+nothing.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 DOMAIN = "example.org"
 OVERLAID = ("/etc", "/usr/local/bin", "/usr/lib/sysusers.d", "/var/lib")
 SCRATCH = "/mnt"
-"""Where a host keeps, in its own memory, what it changes."""
+"""Where a host keeps its changes, in memory of its own."""
 COMMAND_S = 60.0
 PATIENCE_S = 90.0
 """How long a person waits for daemons to start: on a busy machine."""
@@ -55,11 +56,11 @@ class Host:
     wanted: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)
     crashed: bool = False
-    """Whether a daemon ended by a signal that nobody sent."""
+    """Whether a daemon ended by a signal that no test sent."""
 
     @property
     def full_name(self) -> str:
-        """As DNS knows it."""
+        """Its name in DNS."""
         return f"{self.name}.{DOMAIN}"
 
     def path(self, inside: str) -> Path:
@@ -77,7 +78,7 @@ class Host:
         )  # fmt: skip
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command there to its end; returns all it said."""
+        """Run a command there to its end; returns its output."""
         done = subprocess.run(
             self.argv(*command), env=ENVIRON, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=COMMAND_S,
@@ -89,7 +90,7 @@ class Host:
     # --- daemons ----------------------------------------------------------------------------------------------------
 
     def launch(self, unit: str) -> None:
-        """Start what the unit file of `chelonia@NAME` says."""
+        """Start the command in the unit file of `chelonia@NAME`."""
         says = self._unit(unit.partition("@")[2])
         for folder in says["StateDirectory"][-1].split():
             owner = ("-o", says["User"][-1], "-g", says["Group"][-1], "-m", "0750")
@@ -121,7 +122,7 @@ class Host:
             process.wait(30)
 
     def restart_the_ended(self) -> None:
-        """Be systemd: what ended by itself is started again."""
+        """Restart daemons that ended by themselves, as systemd does."""
         for unit in sorted(self.wanted):
             code = self.units[unit].poll()
             if code is not None:
@@ -131,7 +132,6 @@ class Host:
                 self.launch(unit)
 
     def close(self) -> None:
-        """End everything at once."""
         self.wanted.clear()
         for process in (*self.units.values(), self.holder):
             process.kill()
@@ -139,7 +139,7 @@ class Host:
 
 
 class CommandFailed(AssertionError):
-    """A command that a document told one to type did not go well."""
+    """A command from a document failed."""
 
 
 class Hosts:
@@ -169,7 +169,6 @@ class Hosts:
         host.run("sh", "-euc", _OWN_FILES.format(keep=_kept(), overlaid=" ".join(OVERLAID), scratch=SCRATCH))
 
     def _wire(self, far_ms: int) -> None:
-        """Give each host an `eth0`."""
         mtu = ""
         if far_ms:
             ends = [f"{host.holder.pid}:{host.address}" for host in self.hosts.values()]
@@ -191,33 +190,32 @@ class Hosts:
     # --- the network ------------------------------------------------------------------------------------------------
 
     def cut(self, deaf: Iterable[str], mute: Iterable[str]) -> None:
-        """From now on nothing that `mute` send reaches `deaf`."""
+        """From now on drop everything from `mute` to `deaf`."""
         silenced = ", ".join(self.hosts[name].address for name in mute)
         for name in deaf:
             self.hosts[name].run("nft", f"add element inet cut from {{ {silenced} }}")
 
     def split(self, one: Iterable[str], other: Iterable[str]) -> None:
-        """Nothing passes between two groups of hosts."""
+        """Drop everything between two groups of hosts."""
         one, other = tuple(one), tuple(other)
         self.cut(one, other)
         self.cut(other, one)
 
     def heal(self) -> None:
-        """Everything passes again."""
         for host in self.hosts.values():
             host.run("nft", "flush set inet cut from")
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def supervise(self) -> None:
-        """Restart what ended by itself, until cancelled."""
+        """Restart daemons that end by themselves, until cancelled."""
         while True:
             for host in self.hosts.values():
                 host.restart_the_ended()
             await asyncio.sleep(RESTART_S)
 
     def logs(self) -> str:
-        """The end of what each host's daemons said."""
+        """The end of each host's logs."""
         return "\n".join(f"=== {host.name}\n{host.log.read_text('utf-8', 'replace')[-4000:]}"
                          for host in self.hosts.values() if host.log.exists())  # fmt: skip
 
@@ -236,13 +234,13 @@ class Hosts:
 
 
 def prompts(document: Path) -> list[tuple[str, str]]:
-    """What a document says to type: (prompt, command), in order."""
+    """Return the commands in a document: (prompt, command), in order."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
     return [match for block in blocks for match in re.findall(r"^(\w+)# (.+)$", block, re.MULTILINE)]
 
 
 class Typist:
-    """Types what a document says on the hosts, answers what it is asked, and repeats what comes too early."""
+    """Types a document's commands on the hosts, answers their questions, and repeats those that come too early."""
 
     def __init__(self, hosts: Hosts, names: Sequence[str]) -> None:
         self._hosts, self._names = hosts, names
@@ -251,7 +249,7 @@ class Typist:
         self.said: list[str] = []
 
     def type(self, where: str, command: str) -> None:
-        """One line at one prompt. Raises: CommandFailed."""
+        """Type one line at one prompt. Raises: CommandFailed."""
         for name in self._names if where == "all" else (where,):
             self._type(self._hosts[name], command)
 
@@ -273,7 +271,8 @@ class Typist:
                 self.said.append(host.run("sh", "-euc", command))
 
     def _patiently(self, host: Host, command: str) -> None:
-        """A person waits until what he has started is there, and looks until he sees what the page says."""
+        """Wait until started daemons are there, and repeat a command until its output is the page's, as a person
+        would."""
         seen = {"ahash status": ("follower", len(self._names) - 1), "node list": (" alive ", len(self._names))}
         word, count = next((seen[each] for each in seen if each in command), ("", 0))
 
@@ -347,8 +346,8 @@ rm -rf /etc/hosts /etc/chelonia /etc/grid-security /var/lib/chelonia
 
 
 def _kept() -> str:
-    """Commands that make the interpreter and this checkout readable for an account without rights, in one namespace:
-    what is closed on the way to them is covered, and they are put back."""
+    """Commands that let an account without rights read the interpreter and this checkout, in one namespace. They cover
+    closed parents, and mount both below again."""
     needed = [Path(sys.base_prefix).resolve(), ROOT.resolve()]
     closed = {each for path in needed if (each := _closed(path)) is not None}
     lines = []
@@ -380,7 +379,7 @@ def _in_switch(switch: subprocess.Popen[bytes], script: str) -> None:
 
 
 def copy_out(host: Host, inside: str, outside: Path) -> Path:
-    """A file of a host, for who lives elsewhere."""
+    """Copy a file out of a host."""
     shutil.copyfile(host.path(inside), outside)
     outside.chmod(0o400)
     return outside

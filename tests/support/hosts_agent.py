@@ -1,8 +1,8 @@
-"""A process in the namespace of a host, which asks the A-Hash as a Librarian does: writers, strong reads, looks, and
-clients that note what they are told, for a history.
+"""A process in the namespace of a host, with a Librarian's connections to the A-Hash.
 
-Started with JSON: `urls` of the A-Hashes by host, `cert`, `key`, `ca_dir`. Each line on standard input is a request,
-each on standard output its answer, in order: what is acknowledged was heard here, behind whatever the network drops.
+It has writers, strong reads, status, and clients that record a history of their answers. Started with JSON: `urls` of
+the A-Hashes by host, `cert`, `key`, `ca_dir`. Each line on standard input is a request, each on standard output its
+answer, in order. An acknowledgement here has passed whatever drops packets.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from tests.support.replica_process import turn_of
 LOOK_MS = 1_000
 SIZE = 100
 CERTAIN_S = 3.0
-"""Nothing but refusals for so long: it has stopped."""
+"""Time of nothing but refusals after which it has stopped."""
 
 
 class Agent:
@@ -49,7 +49,7 @@ class Agent:
         self._writers: Writers | None = None
 
     def at(self, host: str, read_ms: int = LOOK_MS) -> AHash:
-        """The A-Hash of a host, asked once."""
+        """The A-Hash of a host; a call tries it once."""
         return remote_ahash(self._link, (self._urls[host],), RetryLimits(retry_ms=0, read_ms=read_ms))
 
     async def answer(self, request: list[Any]) -> Any:
@@ -60,7 +60,6 @@ class Agent:
             return {"error": error.kind.value, "cause": str(error)}
 
     async def do_status(self, host: str) -> dict[str, Any]:
-        """What a replica says of itself."""
         found = await self.at(host).status(Call())
         return {
             "replica": found.replica, "role": found.role, "writable": found.writable, "term": found.term,
@@ -69,7 +68,7 @@ class Agent:
         }  # fmt: skip
 
     async def do_strong(self, host: str) -> dict[str, Any]:
-        """A strong read of what writer 0 wrote."""
+        """A strong read of writer 0's object."""
         (found,) = await self.at(host).get(Call().strongly(), (ObjectId("c0"),))
         return {"n": int(found.sections.get("s", {}).get("n", "0"))}
 
@@ -80,7 +79,7 @@ class Agent:
         return {"applied": outcome.applied}
 
     async def do_outlast(self, host: str, deadline_s: float) -> dict[str, Any]:
-        """Read strongly until that is refused; when it last succeeded, and what it was refused with (monotonic s)."""
+        """Read strongly until that is refused; returns the time of the last success and the refusal (monotonic s)."""
         last, end = 0.0, time.monotonic() + deadline_s
         while time.monotonic() < end:
             try:
@@ -102,12 +101,12 @@ class Agent:
         return DaemonDoor(partial(self.at, list(self._urls)[number]))
 
     async def do_written(self) -> dict[str, Any]:
-        """How many were acknowledged, and when (monotonic s)."""
+        """The number of acknowledged writes, and their times (monotonic s)."""
         assert self._writers is not None
         return {"count": len(self._writers.at), "at": self._writers.at[-1:], "refusals": self._writers.refusals}
 
     async def do_end(self) -> dict[str, Any]:
-        """Let the writers end; what they know."""
+        """End the writers; returns their notes."""
         writers = self._writers
         assert writers is not None
         await writers.end()
@@ -116,7 +115,7 @@ class Agent:
         return {"acked": acked, "begun": begun, "at": writers.at, "refusals": writers.refusals}
 
     async def do_note(self) -> dict[str, Any]:
-        """Have concurrent clients ask all hosts, and note what they are told; they are patient, as an operation whose
+        """Start concurrent clients of all hosts that record their answers. They are patient, as an operation whose
         outcome stays unknown makes a history hard to decide."""
         plan = Plan(uuid.uuid4().hex[:12], clients=6, keys=6, patience_ms=(10_000,))
         self._told.clear()
@@ -124,7 +123,7 @@ class Agent:
         return {}
 
     async def _until_told(self, watch: Watch, done: list[Fault]) -> None:
-        del done  # who does harm here does it from outside
+        del done  # the faults come from outside
         self._watch = watch
         await self._told.wait()
 
@@ -133,7 +132,7 @@ class Agent:
         return {"count": self._watch.answers() if self._watch is not None else 0}
 
     async def do_noted(self, path: str, hits: list[tuple[str, int, int]]) -> dict[str, Any]:
-        """Let these clients end, and write what they noted, and what was done meanwhile (what, from and to, ns)."""
+        """End these clients, and write their history and the faults meanwhile (what, from and to, ns)."""
         assert self._noting is not None
         self._told.set()
         history = await self._noting

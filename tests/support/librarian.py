@@ -1,4 +1,4 @@
-"""A Librarian for tests: on the memory A-Hash, ids in sequence, a clock held by hand, Shepherds of paper."""
+"""A Librarian for tests: on the memory A-Hash, with ids in sequence, a clock that the test sets, and fake Shepherds."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,13 +34,13 @@ HOUR = 3_600_000
 
 
 class SequentialIds:
-    """Ids that tell their order; randomness with a seed."""
+    """Ids in sequence; randomness with a seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._count = 0
         self._random = random.Random(seed)
         self.first = "0"
-        """How ids begin from now on."""
+        """The first digits of ids from now on."""
 
     def uuid(self) -> str:
         self._count += 1
@@ -61,7 +61,7 @@ class PaperVerifier:
 
 
 class NoShepherds:
-    """A directory of nobody."""
+    """A directory without Shepherds."""
 
     def shepherd(self, service: ServiceId):  # type: ignore[no-untyped-def]
         raise AssertionError(f"nobody should call {service} here")
@@ -81,7 +81,7 @@ def approved(*shepherds: ServiceId) -> tuple[ServiceRecord, ...]:
 
 @dataclass
 class Bench:
-    """A started Librarian, what it stands on, and short ways to use it."""
+    """A started Librarian, the services below it, and short ways to use it."""
 
     service: LibrarianService
     ahash: AHash
@@ -104,7 +104,7 @@ class Bench:
         return (await self.ahash.get(LIBRARIAN, (object_id,)))[0]  # type: ignore[arg-type]
 
     async def everything(self) -> dict[str, Mapping[str, str]]:
-        """Section by section what is stored of a cluster's Shepherds: outboxes and file records."""
+        """All stored sections of a cluster's Shepherds: outboxes and file records."""
         out: dict[str, Mapping[str, str]] = {}
         for shepherd in self.shepherds:
             for section in ("file", "erase"):
@@ -160,7 +160,7 @@ def keyed(key: str, call: Call = BARTENDER) -> Call:
 
 
 async def pieced(b: Bench, name: str, file: Guid, **more: object) -> tuple[BeginPut, CommitFile]:
-    """A piece of 7 bytes that has arrived, and what its file is called."""
+    """A piece of 7 bytes that has arrived, and the requests for it."""
     begin = b.begin(name, replaces=file, piece=True, **more)
     begun = await b.service.begin_put(BARTENDER, begin)
     return begin, CommitFile(begin, begun, tuple(b.receipt(begun.blob, s) for s in b.shepherds[:2]))
@@ -187,7 +187,7 @@ async def bench(
     directory: object = None,
     wrap: Callable[[AHash], AHash] | None = None,
 ) -> AsyncIterator[Bench]:
-    """A Librarian with some approved Shepherds that have just been heard of."""
+    """A Librarian with some approved Shepherds whose heartbeats have just come."""
     ids = tuple(shepherd_id(n) for n in range(1, shepherds + 1))
     hand = clock or HandClock()
     chosen = replace(settings or LibrarianSettings.dev(ADMIN.dn), bootstrap=approved(*ids))
@@ -203,12 +203,12 @@ async def bench(
 
 
 async def everything(b: Bench) -> NamespaceSnapshot:
-    """All that is stored."""
+    """All stored objects."""
     return NamespaceSnapshot(await b.ahash.get(LIBRARIAN, (await b.ahash.objects(LIBRARIAN)).ids))
 
 
 async def sound(b: Bench) -> NamespaceSnapshot:
-    """All that is stored, in which nothing is broken."""
+    """All stored objects, after a check that nothing is broken."""
     seen = await everything(b)
     assert broken(seen) == ()
     return seen

@@ -1,8 +1,8 @@
 """Fails a test whose log shows a WARNING or worse that the test did not declare.
 
-A guard listens on the root logger from the first fixture of a test to the last. A test declares what it provokes, by
-the marker `@pytest.mark.expect_log(pattern)` or by the fixture `expect_log(pattern)`; a declared line that never comes
-fails the test as well, so that declarations do not outlive their cause.
+A guard listens on the root logger from the first fixture of a test to the last. A test declares the lines that it
+provokes by the marker `@pytest.mark.expect_log(pattern)` or by the fixture `expect_log(pattern)`. A declared line that
+never comes fails the test as well, so that declarations do not outlive their cause.
 """
 
 import logging
@@ -20,7 +20,7 @@ class Expectation:
 
 
 class Listener(logging.Handler):
-    """Keeps every record of WARNING or worse, as the one line that expectations are matched with."""
+    """Keeps every record of WARNING or worse as one line, in the form that expectations match."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -32,7 +32,7 @@ class Listener(logging.Handler):
 
 @dataclass(slots=True)
 class LogGuard:
-    """Listens during one test and holds what was logged against what was declared."""
+    """Listens during one test and compares the log with the declarations."""
 
     listener: Listener = field(default_factory=Listener)
     expectations: list[Expectation] = field(default_factory=list)
@@ -48,11 +48,9 @@ class LogGuard:
         self.expectations.append(Expectation(re.compile(pattern), optional))
 
     def start(self) -> None:
-        """Begin to listen."""
         logging.getLogger().addHandler(self.listener)
 
     def stop(self) -> None:
-        """Cease to listen."""
         logging.getLogger().removeHandler(self.listener)
 
     def undeclared(self) -> list[str]:
@@ -66,7 +64,7 @@ class LogGuard:
         return [wanted.pattern.pattern for wanted in self.expectations if not (wanted.seen or wanted.optional)]
 
     def is_listening(self) -> bool:
-        """Tell whether nobody has thrown the guard off the root logger."""
+        """Return whether the guard is still on the root logger."""
         return self.listener in logging.getLogger().handlers
 
     def _is_declared(self, line: str) -> bool:

@@ -1,7 +1,7 @@
 """A Shepherd's replicas and state in memory: the twin of the files engine, with faults to order.
 
-The object is the disk: it survives a Shepherd's restart. `crash` loses what was not yet durable; `flip`, `lose`,
-`truncate` and `damage_record` are what disks do; `capacity` is how full it can get.
+The object is the disk: it survives a Shepherd's restart. `crash` loses data that is not yet durable. `flip`, `lose`,
+`truncate` and `damage_record` are faults of disks; `capacity` is its size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _MemoryReplica:
 
 
 class MemoryBlobs:
-    """The memory engine. `capacity`: bytes it can hold; `identity`: whose store it is from the beginning."""
+    """The memory engine. `capacity`: bytes it can hold; `identity`: its store's from the beginning."""
 
     def __init__(self, capacity: int = 1 << 40, identity: StoreIdentity | None = None) -> None:
         self.capacity = capacity
@@ -55,12 +55,12 @@ class MemoryBlobs:
         self._synced = 0
         self._gone: tuple[Any, ...] | None = None
         self.broken = False
-        """What is read from a cache still comes, all else fails."""
+        """Cached reads still work; all else fails."""
 
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The process has ended: uploads are lost, also those that were kept. Their writers are dead."""
+        """End the process: uploads are lost, also kept ones. Their writers are dead."""
         for writer in self._writers.values():
             writer.dead = True
         self._writers.clear()
@@ -68,17 +68,17 @@ class MemoryBlobs:
 
     @property
     def unsynced_notes(self) -> int:
-        """How many writings of notes could still be lost."""
+        """How many writes of notes could still be lost."""
         return len(self._notes) - self._synced
 
     def lose_notes(self, count: int) -> None:
-        """A power cut: the last writings of notes are lost. `count`: at most `unsynced_notes`."""
+        """Lose the last writes of notes, as in a power cut. `count`: at most `unsynced_notes`."""
         assert 0 <= count <= self.unsynced_notes, "what is synced stays"
         del self._notes[len(self._notes) - count :]
         self._synced = len(self._notes)
 
     def drop_notes(self) -> None:
-        """The file of notes is gone: a person has removed it."""
+        """Remove the file of notes, as a person might."""
         self._notes, self._synced = [], 0
 
     def flip(self, reference: ReferenceId, at: int = 0) -> None:
@@ -100,28 +100,26 @@ class MemoryBlobs:
         self._replicas[reference] = replace(self._replicas[reference], data=None)
 
     def damage_record(self, reference: ReferenceId) -> None:
-        """Make a replica's record unreadable."""
         self._replicas[reference] = replace(self._replicas[reference], facts=None, committed=True)
 
     def vanish(self) -> None:
-        """The disk is unmounted: an empty directory is in its place."""
+        """Unmount the disk: an empty directory takes its place."""
         self._gone = (self._replicas, self._set_aside, self._suspended, self._identity, self._notes)
         self._replicas, self._set_aside, self._suspended, self._identity, self._notes = {}, {}, {}, None, []
         self._synced = 0
 
     def come_back(self) -> None:
-        """The disk is mounted again."""
+        """Mount the disk again."""
         assert self._gone is not None
         self._replicas, self._set_aside, self._suspended, self._identity, self._notes = self._gone
         self._synced = len(self._notes)
         self._gone = None
 
     def data(self, reference: ReferenceId) -> bytes:
-        """The bytes on disk now."""
         return self._replicas[reference].data or b""
 
     def references(self) -> tuple[ReferenceId, ...]:
-        """What is on disk as a replica, in order."""
+        """The replicas on disk, in order."""
         return tuple(sorted(self._replicas))
 
     def record(self, reference: ReferenceId) -> ReplicaFacts | None:
@@ -130,7 +128,7 @@ class MemoryBlobs:
         return kept.facts if kept else None
 
     def aside(self) -> tuple[StoredReplica, ...]:
-        """What is set aside now, in order of reference."""
+        """The replicas set aside now, in order of reference."""
         return tuple(_stored(reference, self._set_aside[reference]) for reference in sorted(self._set_aside))
 
     def kept_uploads(self) -> tuple[ReferenceId, ...]:
@@ -140,11 +138,10 @@ class MemoryBlobs:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def identity(self) -> StoreIdentity | None:
-        """Whose store this is; None when nothing says so."""
+        """The identity of this store; None when it has none."""
         return self._identity
 
     async def identify(self, identity: StoreIdentity) -> None:
-        """Say whose store this is."""
         self._identity = identity
 
     async def probe(self) -> None:
@@ -153,14 +150,14 @@ class MemoryBlobs:
             raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "the disk of this Shepherd failed")
 
     async def create(self, reference: ReferenceId, *, resume: bool = False) -> MemoryWriter:
-        """Open a writer; with `resume` continue what was kept."""
+        """Open a writer; with `resume` continue the kept bytes."""
         kept = self._suspended.pop(parse_reference(reference), b"")
         writer = MemoryWriter(self, reference, kept if resume else b"")
         self._writers[reference] = writer
         return writer
 
     async def store_whole(self, replicas: Sequence[SmallReplica]) -> None:
-        """Put whole new replicas under their names. Raises: NO_SPACE, UNAVAILABLE; then none is there."""
+        """Put whole new replicas under their names. Raises: NO_SPACE, UNAVAILABLE; then it keeps none of them."""
         await self.probe()
         if self.used_bytes() + sum(len(each.data) for each in replicas) > self.capacity:
             raise CheloniaError(Kind.NO_SPACE, "write", "", "the disk of this Shepherd is full")
@@ -168,7 +165,7 @@ class MemoryBlobs:
             self.publish(parse_reference(each.reference), each.data, each.facts)
 
     async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
-        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there; what `check` does."""
+        """Yield the bytes of `span`. Raises: NOT_ALIVE when fewer are there; as `check`."""
         offset, end = span.offset, span.offset + span.length
         while offset < end:
             kept = None if self.broken else self._replicas.get(parse_reference(reference))
@@ -181,7 +178,7 @@ class MemoryBlobs:
             offset += want
 
     def at_hand(self, reference: ReferenceId, size: int) -> bytes | None:
-        """What is there in full, as from a cache, of every other replica: the others are read."""
+        """A whole replica, as from a cache, of every other reference; None: it has to be read."""
         found = None if self.broken or int(reference[-1], 16) % 2 else self._replicas.get(reference)
         return found.data if found is not None and found.data is not None and len(found.data) == size else None
 
@@ -190,7 +187,7 @@ class MemoryBlobs:
         return self.record(reference)
 
     async def blocks(self, reference: ReferenceId) -> bytes:
-        """The CRC of each block; b"" where nobody told them, or the record is damaged."""
+        """The CRC of each block; b"" where none were stored, or the record is damaged."""
         kept = self._replicas.get(parse_reference(reference))
         return records.decode_blocks(records.encode_facts(kept.facts, kept.blocks)) if kept and kept.facts else b""
 
@@ -202,7 +199,7 @@ class MemoryBlobs:
         return size > 0
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
-        """Cut off what lies behind the first `size` bytes of a replica."""
+        """Cut a replica off behind its first `size` bytes."""
         self.truncate(parse_reference(reference), size)
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
@@ -225,17 +222,16 @@ class MemoryBlobs:
         return any(found)
 
     async def quarantine(self, reference: ReferenceId) -> None:
-        """Set bytes and record aside."""
         kept = self._replicas.pop(parse_reference(reference), None)
         if kept is not None:
             self._set_aside[reference] = kept
 
     async def discard(self, reference: ReferenceId) -> bool:
-        """Remove what was set aside, and only that; False when it was not there."""
+        """Remove a replica that was set aside, and only such; False when it was not there."""
         return self._set_aside.pop(parse_reference(reference), None) is not None
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
-        """Bring back, as committed, what was set aside; None when its bytes are not there."""
+        """Bring back, as committed, a replica that was set aside; None when its bytes are not there."""
         kept = self._set_aside.get(parse_reference(reference))
         if kept is None or kept.data is None:
             return None
@@ -243,7 +239,7 @@ class MemoryBlobs:
         return _stored(reference, self._replicas[reference])
 
     async def quarantined(self, after: str = "", limit: int = 0) -> tuple[StoredReplica, ...]:
-        """What was set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
+        """The replicas set aside, in order of reference: `limit` (0: all) behind the reference `after`."""
         return tuple([each for each in self.aside() if each.reference > after][: limit or None])
 
     async def count_quarantined(self) -> int:
@@ -251,7 +247,7 @@ class MemoryBlobs:
         return len(self._set_aside)
 
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
-        """Every replica, in order of reference; of known ones with record and bytes only that."""
+        """Every replica, in order of reference; of noted ones with record and bytes only that."""
         pages: dict[str, list[StoredReplica]] = {}
         for reference in sorted(self._replicas):
             pages.setdefault(reference[:PREFIX_CHARS], []).append(_stored(reference, self._replicas[reference]))
@@ -268,7 +264,7 @@ class MemoryBlobs:
         return tuple(-1 if each is None or each.data is None else len(each.data) for each in kept)
 
     async def notes(self, head: bytes = b"") -> Notes:
-        """What was noted of replicas, each behind `head`."""
+        """The notes of replicas, each behind `head`."""
         return blobs_notes.gather(self._notes, head)
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
@@ -296,7 +292,6 @@ class MemoryBlobs:
         return used + sum([len(writer.buffer) for writer in self._writers.values()])
 
     def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts, blocks: bytes = b"") -> None:
-        """Make an upload a replica."""
         self._replicas[reference] = _MemoryReplica(data, facts, committed=False, blocks=blocks)
 
     def release(self, writer: MemoryWriter, keep: bytes | None = None) -> None:
@@ -308,7 +303,7 @@ class MemoryBlobs:
 
 
 class MemoryWriter:
-    """One upload into memory. `dead` after a crash: nothing it does has an effect any more."""
+    """One upload into memory. `dead` after a crash: its calls have no effect any more."""
 
     def __init__(self, store: MemoryBlobs, reference: ReferenceId, start: bytes) -> None:
         self._store = store
@@ -318,7 +313,6 @@ class MemoryWriter:
 
     @property
     def offset(self) -> int:
-        """Bytes written so far."""
         return len(self.buffer)
 
     async def write(self, chunk: bytes) -> None:
@@ -337,12 +331,11 @@ class MemoryWriter:
         self._store.publish(self.reference, bytes(self.buffer), facts, blocks)
 
     async def suspend(self) -> None:
-        """Keep what was written for a later resume."""
+        """Keep the bytes for a later resume."""
         if not self.dead:
             self._store.release(self, bytes(self.buffer))
 
     async def abort(self) -> None:
-        """Throw away what was written."""
         if not self.dead:
             self._store.release(self)
 
@@ -366,5 +359,4 @@ class MemoryState:
         return self.state
 
     def save(self, state: ShepherdState) -> None:
-        """Keep `state`."""
         self.state = state

@@ -1,7 +1,7 @@
-"""The memory twin: a store in a dictionary, and an executor that runs work where it stands.
+"""The memory twin: a store in a dictionary, and an executor that runs work at once.
 
-For tests and the simulator. A crash is modelled by `reopened`: commits that had returned are there, nothing else is,
-and the store that crashed refuses everything from then on.
+For tests and the simulator. `reopened` models a crash: only commits that had returned are there, and the crashed store
+refuses everything from then on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SortedRecords:
 
 
 class MemoryStore(NeverLate):
-    """A `Store` in memory, its own `StoredState`. `free` is what `free_bytes` answers: assign it for a full disk."""
+    """A `Store` in memory, its own `StoredState`. `free`: the result of `free_bytes`; assign it for a full disk."""
 
     def __init__(self, contents: Mapping[bytes, bytes] | None = None) -> None:
         self._contents = SortedRecords(contents)
@@ -72,7 +72,6 @@ class MemoryStore(NeverLate):
         yield
 
     def at_once(self, work: Callable[[StoredState], T]) -> T | None:
-        """Run a brief read."""
         return work(self)
 
     def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
@@ -82,7 +81,6 @@ class MemoryStore(NeverLate):
         self._contents.write(puts, deletes)
 
     def upkeep_due(self) -> bool:
-        """Never."""
         return False
 
     def upkeep(self) -> None:
@@ -93,15 +91,14 @@ class MemoryStore(NeverLate):
         raise CheloniaError(Kind.NOT_SUPPORTED, "backup", target, "a store in memory has no files to copy")
 
     def free_bytes(self) -> int:
-        """What `free` was set to."""
+        """The value of `free`."""
         return self.free
 
     def close(self) -> None:
-        """Refuse everything from now on."""
         self._open = False
 
     def reopened(self) -> MemoryStore:
-        """Crash, and come back with what was committed."""
+        """Crash, and come back with the committed records."""
         self.close()
         return MemoryStore(self._contents.values)
 
@@ -114,15 +111,12 @@ class InlineExecutor:
     """An `Executor` that runs work at once on the calling thread: for stores that never block."""
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` now."""
         return _run(work)
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` now."""
         return _run(work)
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
-        """Do it now."""
         del at_once
         work()
 
@@ -130,7 +124,6 @@ class InlineExecutor:
         """Nothing waits."""
 
     def waited(self) -> bool:
-        """Never."""
         return False
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Single-line mistakes, each with the quick test that has to notice it. `python -m tests.support.mistakes` plants them.
+"""Single-line mistakes, each with the quick test that must notice it. `python -m tests.support.mistakes` plants them.
 
 Each is made in a copy of the working tree, one at a time; nothing here is changed. The last table stands in
-`docs/design/008-simulation.md`. That all can still be planted, `tests/unit/test_mistakes.py` looks at.
+`docs/design/008-simulation.md`. `tests/unit/test_mistakes.py` checks that all can still be planted.
 """
 
 from __future__ import annotations

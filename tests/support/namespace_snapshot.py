@@ -1,6 +1,6 @@
-"""The whole metadata of one moment, and what is wrong with them by the rules of `librarian.recovery.invariants`.
+"""The whole metadata of one moment, and their faults by the rules of `librarian.recovery.invariants`.
 
-`broken` is what no moment may show, `unsettled` what healing has still to do.
+`broken` has those that no moment may show, `unsettled` those that healing has still to mend.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class NamespaceSnapshot:
 
 
 def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
-    """What no moment may show, whatever crashed. A blob may lose its last copy with the disks: that is not here."""
+    """The faults that no moment may show, after any crash. A blob may lose its last copy with the disks, so that is
+    none."""
     found: list[Finding] = []
     for obj in snapshot.objects.values():
         found += [finding for finding in invariants.object_rules(snapshot, obj) if finding.rule != invariants.BLOB_LOST]
@@ -78,8 +79,8 @@ def broken(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
 
 
 def sum_rules(content: StoredObject) -> Iterator[Finding]:
-    """Whether `named`, and the number of extents, sum up the extents of a whole content: fsck, which reads page by
-    page, has no rule of this."""
+    """Check that `named`, and the number of extents, sum up the extents of a whole content. fsck has no such rule, as
+    it reads page by page."""
     if content.value("content", "state") != SEALED:
         return
     sums, extents = dict[str, int](), content.sections.get("extents", {})
@@ -101,7 +102,7 @@ def _shepherd_rules(snapshot: NamespaceSnapshot, shepherd: StoredObject) -> Iter
 
 
 def unsettled(snapshot: NamespaceSnapshot) -> tuple[Finding, ...]:
-    """What healing has still to do: copies missing or surplus, claims running, erasures not confirmed."""
+    """The work left for healing: copies missing or surplus, claims running, erasures not confirmed."""
     found = [finding for blob in snapshot.blobs() for finding in invariants.object_work(blob)]
     for shepherd in snapshot.shepherds():
         name = ServiceId(shepherd.id.removeprefix(SHEPHERD_PREFIX))

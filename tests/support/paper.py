@@ -1,4 +1,4 @@
-"""Shepherds of paper, and the Librarian that looks after them, in virtual time: healing without any bytes."""
+"""Fake Shepherds without bytes, and their Librarian, in virtual time: healing alone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,24 +44,24 @@ class PaperShepherd:
     copy_s: float = 0.05
     put_calls: int = 0
     asked_for: int = 0
-    """Replicas that `stat` was asked of."""
+    """Replicas requested by `stat`."""
     proven: list[ReferenceId] = field(default_factory=list)
     scrubbed: list[ReferenceId] = field(default_factory=list)
     drilled: list[ShepherdDrill] = field(default_factory=list)
     silent_until_s: float = 0.0
     obeys_s: float = 0.0
-    """How long it takes to obey a drill."""
+    """Seconds until it obeys a drill."""
     tells: Callable[[float, float], int] = lambda passed_s, copy_s: int(FILE_BYTES * passed_s / copy_s)
-    """What it tells has arrived of a copy that it has been taking for so long, and that takes so long."""
+    """Bytes of a copy that it reports as arrived, after so many seconds of a copy that takes so long."""
     taking: dict[ReferenceId, tuple[BlobId, float, float]] = field(default_factory=dict)
     reports_s: float = 0.0
-    """When it reports a copy that it takes by itself, so long after its beginning; 0: never."""
+    """Seconds from the beginning of a copy until it reports it by itself; 0: never."""
     compared: int = 1
-    """The generation of the metadata with which it says that it has compared its disk; 0: not yet."""
+    """The generation of metadata that it claims to have compared its disk with; 0: not yet."""
     compares_in_doubt: bool = False
-    """Whether it compares, and tells what is not here, when it is asked for such a copy."""
+    """Whether a request for an absent copy makes it compare its disk and report the absence."""
     copies_at_once_max: int = 0
-    """How many copies it says that it bears at once; 0: nothing."""
+    """Copies at once that it claims to bear; 0: no claim."""
 
     def _check(self, call: Call) -> None:
         assert call.roles == (Role.LIBRARIAN,)
@@ -191,14 +191,14 @@ class PaperShepherd:
 
 @dataclass
 class Paper:
-    """Shepherds of paper, and the Librarian that looks after them."""
+    """Fake Shepherds without bytes, and their Librarian."""
 
     shepherds: dict[ServiceId, PaperShepherd] = field(default_factory=dict)
     b: Bench = field(init=False)
     reports: list[tuple[ServiceId, tuple[BlobId, str, ReplicaState]]] = field(default_factory=list)
-    """What Shepherds will report by themselves."""
+    """Reports that Shepherds will send by themselves."""
     disk_bytes: int = 0
-    """Size of every disk; 0: so large that nothing shows on it."""
+    """Size of every disk; 0: so large that it never fills."""
 
     def shepherd(self, service: ServiceId) -> PaperShepherd:
         return self.shepherds[service]

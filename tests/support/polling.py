@@ -1,8 +1,7 @@
 """Wait for a state by looking at it until a deadline, never by sleeping and hoping.
 
-`poll` is for tests that look synchronously (processes, files, HTTP through a synchronous client); `poll_async` for
-those that run in an event loop, under real or virtual time. Both return what they waited for, and say in their failure
-what they saw last.
+`poll` is for synchronous tests (processes, files, HTTP through a synchronous client); `poll_async` for those in an
+event loop, under real or virtual time. Both return the awaited state; their failures name the last one seen.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ T = TypeVar("T")
 
 INTERVAL_S = 0.02
 DEADLINE_S = 30.0
-"""Long enough for what takes a second or two, on a machine ten times as slow; only who waits in vain waits so long."""
+"""Enough for a state that takes a second or two, on a machine ten times as slow; only a vain wait takes so long."""
 
 PATIENCE_MAX = 8.0
-"""Even at a load of many, what has not come after so many times its deadline is not coming."""
+"""Even at a very high load, a state that is late by this factor is not coming."""
 
 
 def patience() -> float:
-    """How many times longer than on a machine at rest things may take now: processes that want each processor."""
+    """How many times longer than on an idle machine work may take now, by the processes for each processor."""
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), PATIENCE_MAX)
 
 

@@ -1,7 +1,7 @@
-"""Ports for servers of tests: a range is one process's own for as long as that says so, whoever else runs tests here.
+"""Ports for servers of tests: a range belongs to one process until that frees it, even beside other test runs.
 
-They are below the range from which the system takes ports by itself (and `cheloniad dev` its own): a server that is
-stopped for a while finds its ports free when it starts again.
+They are below the range of the system's own ports, and of those of `cheloniad dev`. So a server that is stopped for a
+while finds its ports free when it starts again.
 """
 
 import random
@@ -19,12 +19,11 @@ class Range:
     claim: socket.socket
 
     def close(self) -> None:
-        """Others may have them."""
         self.claim.close()
 
 
 def claimed() -> Range:
-    """A range of ports that nobody has, and nothing listens on."""
+    """A free range of ports that nothing listens on."""
     for number in random.sample(range(RANGES), RANGES):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

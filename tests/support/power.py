@@ -1,9 +1,9 @@
-"""A real mount that loses its power, hangs, or is read-only: `PowerDisk` starts a process that serves a `Forgetful`
+"""A real mount that can lose its power, hang, or be read-only: `PowerDisk` starts a process that serves a `Forgetful`
 through FUSE.
 
-A cut ends the connection at once, with all that the kernel had not yet handed over, forgets, and mounts anew at the
-same place. Whoever had files open there has errors from then on: stop them before, kill them after.
-Needs root and `/dev/fuse`; `why_not` says what is missing.
+A cut ends the connection at once, with all unwritten data of the kernel, forgets, and mounts anew at the same place. A
+process with open files there has errors from then on: stop it before, kill it after. Needs root and `/dev/fuse`;
+`why_not` names a missing one.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ HANGS = {
         wire.READDIR, wire.STATFS,
     ),
 }  # fmt: skip
-"""What does not return while a disk hangs: what has to be on it, what changes it, what is not in memory, everything."""
+"""Calls that hang: those that sync, those that change the disk, those not answered from memory, all."""
 _CHANGES = (
     wire.SETATTR, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.RENAME, wire.RENAME2, wire.LINK, wire.CREATE, wire.WRITE,
     wire.FSYNC,
 )  # fmt: skip
 BYTES_MAX = 1 << 34
-"""Size of the disk as told."""
+"""The disk's size as `statfs` reports it."""
 
 
 def why_not() -> str:
-    """Why nothing can be mounted here, "" when it can."""
+    """The reason why this machine can mount nothing, "" when it can."""
     if os.geteuid() != 0:
         return "it takes root to mount a file system"
     try:
@@ -72,7 +72,7 @@ def powered(point: Path, *, journal: bool = False) -> Iterator[PowerDisk]:
 class PowerDisk:
     """A file system at `point` whose power can be cut. Use as a context manager.
 
-    Args: `cached`: the kernel keeps what was read and written, as of any disk; without, all of it is asked for here.
+    Args: `cached`: the kernel caches reads and writes, as of any disk; without it, all of them come here.
     """
 
     def __init__(self, point: Path, *, journal: bool = False, cached: bool = True) -> None:
@@ -92,24 +92,24 @@ class PowerDisk:
         self.close()
 
     def cut(self, seed: int = 0, loss: Loss = Loss.ALL) -> int:
-        """Cut the power and mount what is left. Returns: how many unsynced changes there were."""
+        """Cut the power and mount the rest. Returns: how many unsynced changes there were."""
         return int(self._ask("cut", seed, loss.value)["unsynced"])
 
     def image(self, target: Path, seed: int = 0, loss: Loss = Loss.ALL) -> Path:
-        """Write to `target` what a cut now would leave; nothing is disturbed."""
+        """Write to `target` the disk after a cut now; nothing is disturbed."""
         self._ask("image", str(target), seed, loss.value)
         return target
 
     def fail_syncs(self, count: int) -> None:
-        """Let the next syncs fail, and lose what they were to save."""
+        """Let the next syncs fail, and lose their data."""
         self._ask("fail", count)
 
     def hang(self, how: str) -> None:
-        """From now on these calls do not return (see `HANGS`), whoever makes them, until `go_on`."""
+        """From now on let these calls hang (see `HANGS`), in any process, until `go_on`."""
         self._ask("hang", how)
 
     def waiting(self) -> int:
-        """How many calls do not return now."""
+        """How many calls hang now."""
         return int(self._ask("waiting")["waiting"])
 
     def go_on(self) -> None:
@@ -117,15 +117,14 @@ class PowerDisk:
         self._ask("go on")
 
     def read_only(self, read_only: bool) -> None:
-        """Refuse every change from now on, or no more, as a file system does that has met an error."""
+        """Refuse every change from now on, or no more, as a file system does after an error."""
         self._ask("read-only", read_only)
 
     def syncs(self) -> int:
-        """How many syncs were asked for."""
+        """How many syncs have come."""
         return int(self._ask("syncs")["syncs"])
 
     def close(self) -> None:
-        """Unmount, and forget all."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.close()
@@ -190,7 +189,6 @@ class Served:
         }
 
     def handler(self, operation: int) -> wire.Handler | None:
-        """See `wire.Handlers`."""
         return _refused if self.read_only and operation in _CHANGES else self._handlers.get(operation)
 
     def _entry(self, node: Node) -> bytes:
@@ -295,11 +293,11 @@ class _Mount:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Answer what waits, and hang no more."""
+        """Answer waiting requests, and hang no more."""
         wire.go_on(self._device, self.served)
 
     def end(self) -> None:
-        """No request is answered any more when this returns."""
+        """Stop the thread: it answers no request after this returns."""
         wire.unmount(self._point)
         self._thread.join()
         os.close(self._device)

@@ -1,4 +1,4 @@
-"""What a test must not leave changed to the others of its process: logging, the environment, where it stands.
+"""Global state that a test must leave unchanged for the others of its process: logging, the environment, the directory.
 
 `logging_kept` is for a test that calls `configure`, which sets up the logging of a whole process.
 """
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from chelonia.hosting.logging_setup import ACCESS_LOGGER, AUDIT_LOGGER
 
 UNTOUCHED = (logging.NOTSET, True, False)
-"""Of a logger: its level, and so on."""
+"""An untouched logger: its level, and so on."""
 FLAGS = ("logThreads", "logProcesses", "logMultiprocessing", "_srcfile")
 
 
 def process_state() -> dict[str, object]:
-    """By name, what there is of it now that is not as at the start of a process."""
+    """By name, all of this state that differs from the start of a process."""
     found: dict[str, object] = {f"environment {name}": value for name, value in os.environ.items()}
     found.pop("environment PYTEST_CURRENT_TEST", None)
     found |= {f"logging.{name}": getattr(logging, name) for name in FLAGS}
@@ -31,7 +31,7 @@ def process_state() -> dict[str, object]:
 
 
 def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
-    """What was left changed, in words."""
+    """The changes left behind, in words."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {before.get(name)!r}, now {after.get(name)!r}" for name in names]
 

@@ -20,7 +20,7 @@ def replica_dn(replica: int) -> Dn:
 
 
 class ReplicaGrid:
-    """A CA in `directory`; certificates are made when asked for."""
+    """A CA in `directory`; it makes certificates on request."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class ReplicaGrid:
 
 
 def link_trust(settings: TlsSettings) -> LinkTrust:
-    """What links need of TLS."""
+    """The TLS settings of links."""
     store = TlsStore(settings, now_ms)
     return LinkTrust(
         store.server_context(ClientCertificate.REQUIRED), store.client_context(), lambda tls: store.identify(tls).dn

@@ -1,7 +1,8 @@
-"""A group of replica processes, and writers outside of them: start, kill, stop, and judge what was acknowledged.
+"""A group of replica processes, and writers outside of them: start, kill, stop, and check acknowledged writes.
 
-`Writers` note an acknowledgement only when its answer has reached them; what they do not know they try again with the
-same request key at another replica, until told. `verify` compares all replicas record by record, and with the notes.
+`Writers` note an acknowledgement only when its answer has reached them. They repeat an unanswered write with the same
+request key at another replica, until an answer comes. `verify` compares all replicas record by record, and with the
+notes.
 """
 
 import asyncio
@@ -38,9 +39,9 @@ from tests.support.replica_process import SETTINGS, turn_of
 
 ROOT = Path(__file__).parents[2]
 ASK_S = 12.0
-"""Longer than the shell holds a request: an answer that does not come by then is not coming."""
+"""Longer than the shell holds a request: a later answer is not coming."""
 WRITE_S = 2.5
-"""Longer than an election: a writer asks another replica when one is silent for so long."""
+"""Longer than an election: a writer turns to another replica when one is silent for so long."""
 
 
 _OF_TERMS = re.compile(r"replica \d+(: term \d+ ended| is master:| steps down| lost its link)")
@@ -54,7 +55,7 @@ class Control:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, *request: Any, patience_s: float = ASK_S) -> Any:
-        """The answer. Raises: OSError when none came, ValueError when it was a refusal."""
+        """Send a request; returns the answer. Raises: OSError when none came, ValueError when it was a refusal."""
         try:
             async with asyncio.timeout(patience_s):
                 if self._streams is None:
@@ -86,12 +87,10 @@ class Door(Protocol):
     """A way to one replica."""
 
     async def ask(self, *request: Any, patience_s: float) -> Any:
-        """The answer. Raises: OSError when none came, ValueError when it was a refusal."""
+        """Send a request; returns the answer. Raises: OSError when none came, ValueError when it was a refusal."""
         ...
 
-    def close(self) -> None:
-        """Let go of it."""
-        ...
+    def close(self) -> None: ...
 
 
 class DaemonDoor:
@@ -101,7 +100,7 @@ class DaemonDoor:
         self._at = at
 
     async def ask(self, *request: Any, patience_s: float) -> Any:
-        """Carry out `("write", writer, turn, size)`. Raises: ValueError, whatever came of it but success."""
+        """Carry out `("write", writer, turn, size)`. Raises: ValueError for anything but success."""
         _, writer, turn, size = request
         ahash = self._at(int(patience_s * 1000))
         try:
@@ -112,13 +111,13 @@ class DaemonDoor:
         return outcome.position.sequence
 
     def close(self) -> None:
-        """Nothing: connections are everybody's."""
+        """Nothing: all doors share the connections."""
 
 
 @dataclass
 class Writers:
-    """Writers that go on until told to end, each with a pause after each write. `acked[writer]`: turns acknowledged;
-    `at`: when, any writer's, in order."""
+    """Writers that go on until `end`, each with a pause after each write. `acked[writer]`: turns acknowledged. `at`:
+    the times of all acknowledgements, in order."""
 
     ports: dict[int, int]
     count: int = 8
@@ -139,12 +138,12 @@ class Writers:
         ]
 
     async def end(self) -> None:
-        """Let every write under way come to its end."""
+        """Wait for every write under way."""
         self.ending = True
         await asyncio.gather(*self._tasks)
 
     async def abandon(self) -> None:
-        """End at once: what was under way stays unknown."""
+        """End at once: the outcome of writes under way stays unknown."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -198,8 +197,10 @@ class ReplicaGroup:
         apart_ms: tuple[int, int] = (0, 0),
         round_trip_ms: int = bounds.ROUND_TRIP_MS,
     ) -> None:
-        """`apart_ms`: how long at least and at most what one sends to another is on its way; `round_trip_ms`: what is
-        configured."""
+        """`apart_ms`: the least and greatest delay of a message between two replicas.
+
+        `round_trip_ms`: the configured one.
+        """
         self.directory = directory
         self.replicas = tuple(range(1, count + 1))
         ports = free_ports(3 * count)
@@ -221,7 +222,7 @@ class ReplicaGroup:
         founder.close()
 
     def configure(self, replica: int, round_trip_ms: int) -> None:
-        """Write what the next start of a replica goes by."""
+        """Write the configuration for a replica's next start."""
         config = {
             "replica": replica, "directory": str(self.directory / str(replica)), "grid": str(self.directory / "grid"),
             "members": [[n, replica_dn(n), self.addresses[n], n == 1] for n in self.replicas],
@@ -231,7 +232,8 @@ class ReplicaGroup:
         (self.directory / f"{replica}.json").write_text(json.dumps(config))
 
     async def start(self) -> None:
-        """Start all, wait until they are a settled group of voters, and restart from now on who ends by himself."""
+        """Start all, wait until they are a settled group of voters, and from now on restart those that end by
+        themselves."""
         if self._far is not None:
             for replica in self.replicas:
                 await self._far.relay(self.doors[replica], self.listen[replica])
@@ -248,7 +250,7 @@ class ReplicaGroup:
             )  # fmt: skip
 
     def kill(self, replica: int, how: signal.Signals = signal.SIGKILL) -> float:
-        """Send a signal; with one that ends, wait for the end. Returns: when it was sent."""
+        """Send a signal; with one that ends, wait for the end. Returns: when the signal went."""
         process = self.processes[replica]
         if how is signal.SIGKILL:
             del self.processes[replica]
@@ -259,13 +261,12 @@ class ReplicaGroup:
         return sent
 
     async def terminate(self, replica: int) -> None:
-        """End one in order."""
         process = self.processes.pop(replica)
         process.terminate()
         await asyncio.to_thread(process.wait, 30 * patience())
 
     async def status(self, replica: int) -> dict[str, Any]:
-        """What a replica says of itself; empty: nothing."""
+        """The status of a replica; empty: no answer."""
         try:
             found: dict[str, Any] = await self._controls[replica].ask("status", patience_s=2 * patience())
         except (OSError, ValueError):
@@ -273,7 +274,7 @@ class ReplicaGroup:
         return found
 
     async def freeze_before_office(self, replica: int, *, wanted: bool) -> None:
-        """Have the replica stop itself, or not, when it has won an election and is about to become master."""
+        """Have the replica freeze itself, or not, when it has won an election and is about to become master."""
 
         async def told() -> bool:
             await self._controls[replica].ask("freeze", wanted)
@@ -311,7 +312,7 @@ class ReplicaGroup:
             raise AssertionError(f"{error}: {seen}") from error
 
     async def same(self, deadline: float = 90) -> tuple[object, ...]:
-        """Wait until all stand at the same commit, all of it durable. Returns: which."""
+        """Wait until all have the same commit as their last, all of it durable. Returns: which."""
 
         async def look() -> tuple[object, ...]:
             found = [await self.status(replica) for replica in self.replicas]
@@ -339,11 +340,10 @@ class ReplicaGroup:
         return dict(msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, bytes]]))
 
     def wipe(self, replica: int) -> None:
-        """Its disk is new."""
         shutil.rmtree(self.directory / str(replica))
 
     def terms(self) -> list[str]:
-        """What the logs tell of terms that opened, ended, or were given up, in order of time."""
+        """The logs' lines about terms that opened, ended, or were given up, in order of time."""
         lines = (line for n in self.replicas for line in (self.directory / f"{n}.log").read_text().splitlines())
         return sorted(line for line in lines if _OF_TERMS.search(line))
 
@@ -367,7 +367,7 @@ class ReplicaGroup:
             await self._far.close()
 
     async def _restart_the_ended(self) -> None:
-        """Be the supervisor: a replica that ended by itself is started again."""
+        """Restart a replica that ended by itself, as a supervisor does."""
         while True:
             for replica, process in list(self.processes.items()):
                 code = process.poll()
@@ -378,11 +378,11 @@ class ReplicaGroup:
 
 
 class Judged(Protocol):
-    """A group that can be compared with what writers noted."""
+    """A group that can be compared with the writers' notes."""
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Who belongs to it."""
+        """Its members."""
         ...
 
     async def settled(self) -> int:
@@ -395,7 +395,7 @@ class Judged(Protocol):
 
 
 async def verify(group: Judged, writers: Writers) -> int:
-    """Judge a quiet group: returns how many writes were acknowledged. Raises: AssertionError, naming what is wrong."""
+    """Compare a quiet group; returns how many writes were acknowledged. Raises: AssertionError with the differences."""
     await group.settled()
     held = await group.records()
     first = held[group.replicas[0]]

@@ -1,8 +1,8 @@
 """One replica of the A-Hash as a process of its own, for tests: the real shell, engine and links, and a control socket.
 
-Started with the path of a JSON file: replica, directory, members, certificates, control (the port asked on). Requests
-on the control socket are one line of JSON each, answers too; whoever asks lives in another process, so that an answer
-it has seen has left this one. It ends by itself when the shell says so (`Mastership.run`).
+Its argument is the path of a JSON file: replica, directory, members, certificates, control (the socket's port).
+Requests on the control socket are one line of JSON each, answers too. Its client is another process, so that a received
+answer has left this one. It ends by itself when the shell says so (`Mastership.run`).
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class ReplicaProcess:
             return [False, str(error)]
 
     async def _write(self, writer: int, turn: int, size: int) -> int:
-        """One write: `turn_of`."""
+        """Write once: `turn_of`."""
         outcome = await self._service.transact(CALL, RequestKey(f"{writer}.{turn}"), turn_of(writer, turn, size))
         assert outcome.applied
         return outcome.position.sequence
@@ -148,7 +148,7 @@ class ReplicaProcess:
         self._freeze = wanted
 
     async def _load(self, writers: int, duration_s: float) -> dict[str, float]:
-        """Writers within this process, each with one write at a time: how many a second, and how long they take."""
+        """Run writers in this process, each with one write at a time: writes a second, and their times."""
         took_s: list[float] = []
         end = time.monotonic() + duration_s
 
@@ -164,7 +164,7 @@ class ReplicaProcess:
         return {"per_s": len(took_s) / duration_s, **at}
 
     async def _dump(self, path: str) -> None:
-        """Write every record of the store, as this replica's copy has it; in a thread, and quickly: leases go on."""
+        """Write every record of this replica's store to a file; in a thread, and quickly: leases go on."""
         await asyncio.to_thread(self._write_records, Path(path))
 
     def _write_records(self, path: Path) -> None:
@@ -178,7 +178,7 @@ class ReplicaProcess:
 
 
 def turn_of(writer: int, turn: int, size: int) -> tuple[Element, ...]:
-    """One write: two objects of the writer tell the same turn, or neither; and its counter rises by one."""
+    """One write: two objects of the writer have the same turn, or neither; and its counter rises by one."""
     name = f"{turn:08}"
     halves = (Element(ObjectId(f"{half}{writer}"), ChangeType.SET, "entries", name, "x" * size) for half in "ab")
     return (*halves, Element(ObjectId(f"c{writer}"), ChangeType.ADD, "s", "n", "1"))

@@ -71,7 +71,7 @@ class Wired:
             self.open(replica)
 
     def open(self, replica: int, looked: Callable[[ReplicatedStore], None] = lambda engine: None) -> ReplicatedStore:
-        """Open and start one; it may vote. `looked`: what is done in between."""
+        """Open and start one; it may vote. `looked`: is called in between."""
         identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
 
         def pause() -> None:
@@ -96,7 +96,7 @@ class Wired:
         self.host.close()
 
     def wait(self, replica: int, kind: type[Event], after: int = 0) -> Event:
-        """The first event of this kind that came `after` so many."""
+        """The first event of this kind behind the first `after` ones."""
 
         def look() -> Event | None:
             return next((event for event in self.seen[replica][after:] if isinstance(event, kind)), None)

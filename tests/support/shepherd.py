@@ -1,4 +1,5 @@
-"""One Shepherd in a world a test controls: memory stores, virtual time, a Librarian and peers that do as told."""
+"""One Shepherd in a world that a test controls: memory stores, virtual time, a Librarian and peers that do as the test
+says."""
 
 import asyncio
 import itertools
@@ -71,7 +72,7 @@ class InlineWorker:
 
 
 class NamedSigner:
-    """Signs with a name, so that a test sees whose word it is."""
+    """Signs with a name, so that a test sees the signer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -85,8 +86,11 @@ class NamedSigner:
 
 @dataclass
 class FakeLibrarian:
-    """A Librarian for one Shepherd. `known`: blobs a transact has named; `failures`: raised by the next calls, by
-    operation; `lose_answers`: calls applied whose answer never arrives, by operation."""
+    """A Librarian for one Shepherd. `known`: blobs that a transact has named.
+
+    `failures`: raised by the next calls, by operation.
+    `lose_answers`: calls applied whose answer never arrives, by operation.
+    """
 
     position: Position = Position(CLUSTER, 1, 1)
     approved: bool = True
@@ -157,11 +161,11 @@ class FakeLibrarian:
         return InventoryPage(tuple(self.items[r] for r in page), page[-1] if len(rest) > len(page) else "")
 
     def forget(self) -> None:
-        """What was reported before is not known any more: a start has to compare the whole inventory."""
+        """Forget earlier reports: a start has to compare the whole inventory."""
         self.boot, self.number, self.before = 0, 0, (0, 0)
 
     def states(self) -> list[tuple[str, str]]:
-        """What was reported and applied, in order: (reference, state)."""
+        """The applied reports, in order: (reference, state)."""
         return [(r.reference, r.state.value) for report in self.applied for r in report.replicas]
 
     def _fail(self, operation: str) -> None:
@@ -171,9 +175,15 @@ class FakeLibrarian:
 
 @dataclass
 class FakeTransfers:
-    """Carries pushes to other Shepherds of the test. `down`: bases that refuse; `frozen`: bases that take no byte and
-    answer nothing; `slow`: bases that answer a push so many ms later; `refused`: what asking a base comes to;
-    `cut_after`: bases whose next push breaks after so many bytes; `lose_answer`: bases whose next answer is lost."""
+    """Carries pushes to other Shepherds of the test. The fields have faults by base URL.
+
+    `down`: refuse.
+    `frozen`: read no byte and answer nothing.
+    `slow`: answer a push so many ms later.
+    `refused`: how a call of `refused` ends.
+    `cut_after`: the next push breaks after so many bytes.
+    `lose_answer`: the next answer is lost.
+    """
 
     peers: dict[str, ShepherdService] = field(default_factory=dict)
     down: list[str] = field(default_factory=list)
@@ -184,7 +194,7 @@ class FakeTransfers:
     lose_answer: list[str] = field(default_factory=list)
     pushes: list[tuple[str, int]] = field(default_factory=list)
     carried: list[tuple[float, int]] = field(default_factory=list)
-    """When (seconds of the loop) how many bytes went."""
+    """The bytes of each piece, with its time (seconds of the loop)."""
 
     async def push(
         self, turl: str, body: AsyncIterator[bytes], length: int, offset: int = 0, *, patient: bool = False
@@ -227,7 +237,7 @@ class FakeTransfers:
 
 
 class World:
-    """A Shepherd and what it depends on; `restart` keeps the disk. What runs when the test has ended is stopped."""
+    """A Shepherd and its dependencies; `restart` keeps the disk. The end of the test stops it."""
 
     def __init__(self, name: str = "s1", **settings: Any) -> None:
         base = f"https://{name}:6000"
@@ -313,7 +323,7 @@ class World:
         return await self.service.receive(call, Upload(ticket, body(data), **how))
 
     async def store(self, data: bytes, number: int = 1, **how: Any) -> ReferenceId:
-        """Upload a replica whose blob the namespace knows at once; returns its reference."""
+        """Upload a replica whose blob the namespace has at once; returns its reference."""
         wanted = request(data, number, **how)
         self.librarian.known[wanted.facts.blob] = None
         outcome = await self.put(wanted)
@@ -322,7 +332,7 @@ class World:
         return outcome.reference
 
     def listed(self, *references: ReferenceId) -> None:
-        """The namespace lists these as alive, and that is known here."""
+        """Have the namespace list these as alive, and the Shepherd know it."""
         for reference in references:
             self.service._node.known(reference, ReplicaState.ALIVE)
 
@@ -383,7 +393,7 @@ async def read_all(world: World, ticket: Turl, call: Call = JOE) -> bytes:
 
 
 def within(world: World, operation: str, meanwhile: Callable[[], Coroutine[Any, Any, object]], after: int = 0) -> None:
-    """Have something happen within a call of an operation of the disk: the next one, or after so many more."""
+    """Do something during a call of an operation of the disk: the next one, or after so many more."""
     inner, calls = getattr(world.blobs, operation), itertools.count()
 
     async def hears(*args: Any) -> Any:
@@ -396,7 +406,7 @@ def within(world: World, operation: str, meanwhile: Callable[[], Coroutine[Any, 
 
 
 def restored_within(world: World, operation: str, after: int = 0) -> None:
-    """Older metadata are put back, and heard of by a heartbeat, within a call of an operation of the disk."""
+    """Put older metadata back, and have a heartbeat learn it, during a call of an operation of the disk."""
 
     async def restored() -> None:
         world.librarian.position = Position(CLUSTER, 2, 1)

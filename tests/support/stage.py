@@ -1,7 +1,7 @@
 """A Bartender on the real Librarian and the A-Hash's memory twin, with Shepherds that remember requests and bytes.
 
 `scene` turns `async def test(stage, ...)` into a test on virtual time. joe owns the root and nobody else has any right,
-as when joe made it in the original.
+as with the original when joe made it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HTTP = ("http",)
 
 
 class AnyVerifier:
-    """Takes every signature that is one."""
+    """Accepts every string that has the form of a signature."""
 
     def verify(self, verify_key: str, message: bytes, signature: str) -> bool:
         return bool(verify_key and signature)
@@ -75,7 +75,8 @@ class AnyVerifier:
 
 @dataclass
 class StageShepherd:
-    """A Shepherd's control port that remembers requests. `refuses`: its error; `down`: no answer; `slow_ms`: late."""
+    """A Shepherd's control port that remembers requests. `refuses`: its error. `down`: no answer. `slow_ms`: delay of
+    an answer."""
 
     service: ServiceId
     dn: Dn
@@ -142,7 +143,6 @@ class StageShepherd:
         return MeasuredOutcome() if data is None else MeasuredOutcome(len(data), all_sums(data))
 
     def data(self, reference: str) -> bytes:
-        """The bytes of a replica."""
         small = self.small.get(ReferenceId(reference))
         return small.data if small is not None else self.held[ReferenceId(reference)]
 
@@ -155,7 +155,7 @@ class Between:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.before: dict[str, Callable[[], Awaitable[None]]] = {}
         self.after: dict[str, CheloniaError] = {}
-        """Errors raised once, after the call has done its work: an answer that was lost."""
+        """Errors raised once, after the call has done its work, as when an answer is lost."""
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         method = getattr(self._librarian, name)
@@ -188,7 +188,7 @@ class Stage:
             self, AnyVerifier(), self.clock, self.ids, LibrarianSettings(root_owner=owner, lease_ms=10**9)
         )  # fmt: skip
         self.limits = world.limits
-        """What the Librarian counts."""
+        """The Librarian's counters of limits."""
         self.librarian = LibrarianService(self.ahash, LibrarianIdentity(LIBRARIAN_DN, LIBRARIAN_ID), world)
         self.between = Between(self.librarian)
         self.settings = settings or BartenderSettings(BARTENDER_DN, BARTENDER_ID, KEY, files_url="https://door:1/")
@@ -205,14 +205,14 @@ class Stage:
         await self.librarian.start()
 
     async def add_shepherds(self, *names: str, free: int = GIB, accepting: bool = True) -> None:
-        """Register, approve and hear of Shepherds; each in a domain of its name."""
+        """Register and approve Shepherds, with a first heartbeat; each in a domain of its name."""
         for name in names:
             service = await self.approve_shepherd(name)
             beat = Heartbeat(service, 1, 0, free, 4 * GIB, 0, accepting, name, "key of " + name)
             await self.librarian.heartbeat(self.as_shepherd(name), beat)
 
     async def approve_shepherd(self, name: str) -> ServiceId:
-        """Register and approve a Shepherd that nobody has heard of yet."""
+        """Register and approve a Shepherd that has sent no heartbeat yet."""
         service, dn = ServiceId(f"https://{name}:1/Shepherd"), Dn(f"/O=Grid/CN={name}")
         await self.librarian.approve(ADMIN, ServiceRecord(Role.SHEPHERD, dn, service, approved=True))
         self.shepherds[service] = StageShepherd(service, dn)
@@ -233,7 +233,7 @@ class Stage:
         return (await self.bartender.make_mountpoint(call, (MakeRequest("1", ln, (), url),)))[0]
 
     async def name_op(self, op: str, ln: str, call: Call = JOE) -> str:
-        """Answer of delFile, unlink, unmakeCollection or unmakeMountpoint."""
+        """The answer of delFile, unlink, unmakeCollection or unmakeMountpoint."""
         methods = {
             "delFile": self.bartender.del_file,
             "unlink": self.bartender.unlink,
@@ -280,7 +280,7 @@ class Stage:
         return (await self.bartender.get_file(call, (GetFileRequest("1", ln, HTTP),)))[0]
 
     async def upload(self, turl: str, *, size: int = 5, checksums: Checksums | None = None) -> tuple[Receipt, ...]:
-        """PUT to a TURL as its first Shepherd would see it through: receipts of all copies, and the commit."""
+        """PUT to a TURL as its first Shepherd would complete it: returns receipts of all copies, and commits."""
         first, request = self.put_request(turl)
         sums = checksums or Checksums(sha256="5" * 64, md5="5" * 32, adler32="5" * 8)
         turls = (turl, *request.forward)
@@ -291,7 +291,7 @@ class Stage:
         return receipts
 
     async def arrive(self, placed: Placed, data: bytes) -> Arrived:
-        """Bytes come to where they were placed, and go on to the others that make them durable."""
+        """Deliver bytes to the place that a Bartender chose, and on to the others that make them durable."""
         _, request = self.put_request(placed.turl)
         sums = all_sums(data, md5=bool(request.facts.checksums.md5))
         held = await self.upload(placed.turl, size=len(data), checksums=sums)
@@ -321,7 +321,7 @@ class Stage:
 
 
 def all_sums(data: bytes, *, md5: bool = False) -> Checksums:
-    """What a Shepherd measures of bytes."""
+    """The checksums that a Shepherd computes of bytes."""
     hasher = Hasher(md5=md5)
     hasher.update(data)
     return hasher.checksums()

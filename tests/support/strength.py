@@ -1,4 +1,4 @@
-"""Notes how strongly a door asks the port `Files`."""
+"""Records the read strength that a door requests of the port `Files`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chelonia.core.caller import Call
 
 
 def noted(files: Any, patch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each later `look`, `list` and `apply` asks for the newest acknowledged state, in their order."""
+    """Whether each later `look`, `list` and `apply` requests the newest acknowledged state, in their order."""
     strong = list[bool]()
 
     def noting(name: str) -> None:

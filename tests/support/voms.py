@@ -31,7 +31,7 @@ HOUR_S = 3600
 
 @dataclass
 class Ac:
-    """What an AC says, and, for tests of what is refused, where it lies."""
+    """The contents of an AC, and, for tests of refusals, its lies."""
 
     holder: x509.Certificate
     signer: Issued
@@ -50,7 +50,6 @@ class Ac:
     more: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> cms.AttributeCertificateV2:
-        """The AC."""
         name = asn1.GeneralName("directory_name", asn1.Name.load(self.holder.issuer.public_bytes()))
         signer = (self.issuer or self.signer.certificate).subject
         algorithm = algos.SignedDigestAlgorithm({"algorithm": f"{self.digest}_ecdsa"})
