@@ -9,6 +9,6 @@ from tests.support import cluster
 
 @pytest.fixture(autouse=True)
 def clusters_end() -> Iterator[None]:
-    """Clusters in memory end with the test that has made them."""
+    """End the in-memory clusters that a test has made."""
     yield
     cluster.close_all()

@@ -1,6 +1,6 @@
-"""Keeps the documents honest: what they link to, name or tell one to type has to exist.
+"""Keeps the documents honest: their links, names and commands must exist.
 
-Looks at every tracked Markdown file; a path may be relative to the repository or to the document. Commands are compared
+Reads every tracked Markdown file; a path may be relative to the repository or to the document. Commands are compared
 with the Makefile and with the parsers of the two commands themselves, configurations with the daemon's own reader.
 """
 
@@ -81,7 +81,7 @@ def exists(target: str, document: Path) -> bool:
 
 
 def paths_named(text: str) -> Iterator[str]:
-    """Yield what a document writes as code and means as a path into the repository."""
+    """Yield the code in a document that means a path into the repository."""
     for code in CODE.findall(FENCE.sub("", text)):
         word = code.partition("::")[0].rstrip("/")
         first = word.removeprefix("../").partition("/")[0]
@@ -102,7 +102,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the names by which the headings of a document are linked to."""
+    """Return the link targets of a document's headings."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -145,7 +145,7 @@ def test_a_path_that_is_gone_is_noticed() -> None:
 
 
 def test_every_document_is_in_an_index() -> None:
-    """A page that no index names is read by nobody."""
+    """Nobody reads a page that no index names."""
     indexes = [ROOT / name for name in ("README.md", "docs/README.md", "docs/formats/README.md")]
     linked = {(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())}
     pages = [page for page in tracked("docs/*.md") if page.name != "README.md"]  # git's `*` goes down into folders
@@ -223,7 +223,7 @@ def test_cheloniad_commands_exist(document: Path) -> None:
 
 @each_document
 def test_chelonia_commands_exist(document: Path) -> None:
-    """A verb as the command line finds it; words after `admin` as its synopsis has them."""
+    """Verbs are looked up as the command line does it; words after `admin` must be as in its synopsis."""
     if document.parent.name == "formats":
         return  # there `chelonia receipt 1` and the like are bytes
     for words in commands(document.read_text(), "chelonia"):
@@ -235,7 +235,7 @@ def test_chelonia_commands_exist(document: Path) -> None:
 
 
 def calls(text: str, command: str) -> Iterator[list[str]]:
-    """Yield the words after `command` wherever a document calls it; not where it is an option's value (an account)."""
+    """Yield the words after each call of `command` in a document; not where it is an option's value (an account)."""
     blocks = [block for language, block in FENCE.findall(text) if language != "toml"]
     pattern = re.compile(rf"(?<!-[a-z])(?:^|[ /(]){command} ([^#|;&>]*)")
     for line in [line for block in blocks for line in block.splitlines()] + CODE.findall(FENCE.sub("", text)):
@@ -250,7 +250,7 @@ def options_in(words: list[str]) -> set[str]:
 
 @each_document
 def test_options_of_chelonia_exist(document: Path) -> None:
-    """Of the verb, or of all; after policy and modify one `-` begins a right that is taken away."""
+    """The options are the verb's own or general ones; after policy and modify one `-` begins a denied right."""
     for words in calls(document.read_text(), "chelonia"):
         verb = next((found for word in words if word[0].isalpha() and (found := find_verb(word))), None)
         known = {name for flag in (*GLOBAL, *(verb.flags if verb else ())) for name in (flag.name, flag.short)}
@@ -275,7 +275,7 @@ def test_options_that_are_gone_are_noticed() -> None:
 
 
 def section_of(verb: Verb) -> str:
-    """Return what docs/cli.md says of a verb."""
+    """Return the section of docs/cli.md about a verb."""
     return (ROOT / "docs/cli.md").read_text().partition(f"\n## {verb.name}\n")[2].partition("\n## ")[0]
 
 
@@ -327,7 +327,7 @@ def test_error_kinds_named_in_troubleshooting_exist() -> None:
 
 
 def test_the_restore_of_the_runbook_begins_a_new_generation(tmp_path: Path) -> None:
-    """A cold copy with the file `restored` in it is opened as the past it is."""
+    """A cold copy with the file `restored` in it opens as an older state."""
     assert "touch /backup/ahash-$(date +%F)/restored" in (ROOT / "docs/operate/backup-and-restore.md").read_text()
     settings = BdbSettings(cache_bytes=4 << 20)
     for name in ("ahash", "copy"):

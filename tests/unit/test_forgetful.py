@@ -1,4 +1,4 @@
-"""The file system that forgets: what it keeps, and a mount of it."""
+"""The file system that forgets: the data it keeps, and a mount of it."""
 
 import mmap
 import os
@@ -107,7 +107,7 @@ def test_a_mount_forgets_also_what_the_kernel_kept(disk: PowerDisk) -> None:
 
 
 def written(path: Path) -> float:
-    """Write to a file and sync it. Returns: when that was through."""
+    """Write to a file and sync it. Returns: the time when the sync ended."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         os.write(handle, b"x")
@@ -123,7 +123,7 @@ def test_a_mount_hangs_until_it_goes_on_and_may_be_read_only(disk: PowerDisk) ->
     with ThreadPoolExecutor() as pool:
         disk.hang("fsync")
         stuck = pool.submit(written, path)
-        assert path.read_bytes() == b"x"  # what is in memory is told meanwhile
+        assert path.read_bytes() == b"x"  # cached data is served meanwhile
         poll(lambda: disk.waiting() == 1)
         released = time.monotonic()
         disk.go_on()

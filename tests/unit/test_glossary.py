@@ -1,5 +1,7 @@
-"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away. And what
-is shipped says in short sentences what it is for."""
+"""One meaning for one name: class names are unique, glossary terms are in order, private words stay away.
+
+Docstrings of the shipped code are short sentences.
+"""
 
 import ast
 import re
@@ -48,7 +50,7 @@ def test_a_class_name_stands_for_one_class() -> None:
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
-    """What a module defines, imports under another name, and assigns."""
+    """The names that a module defines, imports under another name, and assigns."""
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -1,4 +1,4 @@
-"""The mistakes that are planted to try the tests: each can still be made, where it says."""
+"""The mistakes planted to try the tests: each can still be made at its place."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""What is installed beside the code: the manual page has every verb, the wheel what an operator needs."""
+"""Files installed beside the code: the manual page has every verb, the wheel all that an operator needs."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def serves_and_mounts(programs: Path, place: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> None:
-    """Into a directory of its own, as root or not: nothing of this machine is changed. With the system's Python, which
-    knows no library of ours, where there is one of that version."""
+    """It goes into a directory of its own, as root or not, and changes nothing of this machine. It uses the system's
+    Python, which has no library of ours, where that has the package's version."""
     subprocess.run([str(ROOT / "scripts" / "build-deb"), sys.executable], check=True)
     [package] = (ROOT / "build").glob("chelonia_*.deb")
     root = tmp_path / "root"

@@ -1,10 +1,12 @@
 """Holds the code to the house's sizes: hard limits, and two shares that may only fall.
 
-Hard: a module has at most 800 lines, a function at most 70 (its docstring not counted), a folder of `chelonia` at most
-20 modules, and no file carries a name that says nothing. Ratcheted, in parts per thousand of all functions: those over
-20 lines, and those over five parameters; and of the functions of the pure rooms, by how much their asserts are fewer.
-The allowed shares stand in size_ratchet.json; `make ratchet` lowers them to what the code has reached, and a test
-compares the file with its own history, so that nobody raises them in passing.
+Hard limits: a module has at most 800 lines, a function at most 70 (without its docstring), a folder of `chelonia` at
+most 20 modules. No file has an empty name.
+
+The ratchet counts in parts per thousand of all functions: those over 20 lines, and those over five parameters. For the
+pure rooms it counts how much fewer asserts there are than functions. The allowed shares stand in size_ratchet.json.
+`make ratchet` lowers them to the present ones; a test compares the file with its own history, so that they never rise
+in passing.
 
 As a program: `test_size_ratchet.py check` for `make check`, `tighten` for `make ratchet`, `asserts` for those of each
 room.
@@ -55,7 +57,7 @@ Shares = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function as the ratchet sees it."""
+    """One function for the ratchet."""
 
     where: str
     lines: int
@@ -121,7 +123,7 @@ def shares_of(functions: list[Function]) -> Shares:
 
 
 def asserts_in(sources: Iterable[str]) -> tuple[int, int]:
-    """Count asserts, and functions but for those that are only declared."""
+    """Count asserts, and functions except those that are only declared."""
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     with_body = [node for node in functions if not isinstance(node.body[-1], ast.Expr)]
@@ -135,13 +137,12 @@ def asserts_of_rooms() -> dict[str, tuple[int, int]]:
 
 
 def lacking_asserts(counted: Iterable[tuple[int, int]]) -> Shares:
-    """By how much asserts are fewer than functions, rounded up to whole parts per thousand."""
+    """Return how much fewer asserts than functions there are, rounded up to whole parts per thousand."""
     asserts, functions = (sum(each) for each in zip(*counted, strict=True))
     return {LACKING: 1000 - 1000 * asserts // max(functions, 1)}
 
 
 def measured_shares(functions: list[Function]) -> Shares:
-    """All that is ratcheted."""
     return {**shares_of(functions), **lacking_asserts(asserts_of_rooms().values())}
 
 
@@ -166,12 +167,12 @@ def overlong_functions(functions: list[Function]) -> list[str]:
 
 
 def empty_names(paths: list[str]) -> list[str]:
-    """Name the files whose name says nothing."""
+    """Name the files with an empty name."""
     return [f"{path}: says nothing of what it holds" for path in paths if Path(path).stem in EMPTY_NAMES]
 
 
 def broken_shares(measured: Shares, allowed: Shares, functions: list[Function]) -> list[str]:
-    """Say which share is over what is allowed, or so far under it that the ratchet must be turned."""
+    """Return each share that is over the allowed one, or so far under it that the ratchet must be turned."""
     found = []
     for name, limit in allowed.items():
         now = measured[name]
@@ -192,7 +193,7 @@ def worst(functions: list[Function], name: str) -> list[str]:
 
 
 def loosened(history: list[Shares]) -> list[str]:
-    """Say where a share rose, given the file's versions from the newest to the oldest."""
+    """Return where a share rose, given the file's versions from the newest to the oldest."""
     return [
         f"{name}: raised from {older[name]} to {newer.get(name, 'nothing')}"
         for newer, older in itertools.pairwise(history)
@@ -210,7 +211,6 @@ def tightened(measured: Shares, allowed: Shares) -> Shares:
 
 
 def allowed_shares() -> Shares:
-    """Read the ratchet's file."""
     shares: Shares = json.loads(DATA.read_text("utf-8"))
     return shares
 
@@ -232,7 +232,7 @@ def _git(*arguments: str) -> str:
 
 
 def complaints() -> list[str]:
-    """Return all that is wrong with the tree's sizes."""
+    """Return all faults of the tree's sizes."""
     functions = all_functions()
     files = python_files(*SHIPPED, *MODULES_ONLY)
     sizes = {shown(path): len(path.read_text("utf-8").splitlines()) for path in files}

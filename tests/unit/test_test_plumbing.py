@@ -183,7 +183,7 @@ def test_poll_tolerates_only_what_it_is_told() -> None:
 
 
 def test_a_busy_machine_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many times as processes want each processor, up to a bound; what comes late but comes is no failure."""
+    """The factor is the number of processes for each processor, up to a bound; a late success is no failure."""
     monkeypatch.setattr(polling.os, "cpu_count", lambda: 2)
     for load, times in (0.5, 1.0), (6.0, 3.0), (99.0, polling.PATIENCE_MAX):
         monkeypatch.setattr(polling.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))

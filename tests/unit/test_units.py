@@ -8,14 +8,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPOSURE_MAX = 15
-"""Of 100, as `systemd-analyze security` counts; what is written down today is 14."""
+"""Limit out of 100, as `systemd-analyze security` counts; the units have 14 today."""
 
 pytestmark = pytest.mark.capability("command:systemd-analyze")
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """A root directory with the units and what they call."""
+    """A root directory with the units and their programs."""
     units, programs = tmp_path / "etc/systemd/system", tmp_path / "usr/local/bin"
     for folder in (units, programs, tmp_path / "bin", tmp_path / "usr/bin", tmp_path / "usr/lib/systemd/system"):
         folder.mkdir(parents=True)

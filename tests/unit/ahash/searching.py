@@ -14,7 +14,7 @@ from tests.unit.ahash.store.bdb.test_store import empty_a_page
 
 
 def empty_pages(directory: Path, key: bytes) -> None:
-    """Of all pages with a key: what was moved to another stays where it was until something else is written there."""
+    """Empty all pages with a key: an old copy stays in a page until something else is written there."""
     with suppress(StopIteration):
         while True:
             empty_a_page(directory, key)

@@ -1,4 +1,5 @@
-"""What is below an object: pages equal those of a plain sort, and what is summed up or left out is not read."""
+"""Listings of everything below an object: pages equal those of a plain sort, and summed up or left out entries are not
+read."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NAMES = ["a", "a.", "a-b", "b", "ab", "é", "z", "\U0010ffff", "a\x7f"]
 
 
 def summary(path: str) -> str:
-    """What is kept beside the name of a file, which has the path for a GUID: nothing, or of another file, or marked."""
+    """The summary beside the name of a file, which has the path for a GUID: none, another file's, or a marked one."""
     kind = sum(path.encode()) % 5
     return "" if not kind else f"{path}{'x' if kind == 1 else ''} f{'u' if kind == 2 else ''} 1 2 3"
 
@@ -42,7 +43,7 @@ class Counted:
         return found
 
     def fill(self, tree: dict[str, list[str]]) -> None:
-        """Names by collection (its path, "" for the top); an object is called by its path."""
+        """Add names by collection (its path, "" for the top); an object has its path as its id."""
         for path, names in tree.items():
             overlay = Overlay(self.store)
             for start in range(0, len(names), 1000):

@@ -55,7 +55,7 @@ def test_a_batch_is_one_commit_and_one_position() -> None:
 
 
 def test_a_commit_whose_end_nobody_knows_is_told_so_even_when_the_store_cannot_be_read_any_more() -> None:
-    """Told to retry elsewhere, a caller might take it for a change that did not happen."""
+    """With an answer to retry elsewhere, a caller might take it for a change that did not happen."""
 
     class Panicking(CountingStore):
         def commit(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes], term: int | None = None) -> None:
@@ -108,7 +108,7 @@ def test_an_engine_error_fails_only_the_request_that_causes_it() -> None:
 
 
 class ReadingStore(CountingStore):
-    """Notes what is read record by record; a damaged one is not read at all."""
+    """Records which keys are read one by one; a damaged one cannot be read at all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ def test_the_keys_of_one_batch_share_records_of_the_index() -> None:
 
 
 def test_keys_of_an_index_of_before_are_removed_too() -> None:
-    """It had a record for each."""
+    """That index had a record for each key."""
     store = MemoryStore()
     committer = made(store)
     committer.commit((job(add("o", "s", "n", 1), key="one"), job(add("o", "s", "n", 1), key="two")), NOW)

@@ -1,4 +1,4 @@
-"""The change engine against a plain model: whatever the sequence, the same state, and never half a transact."""
+"""The change engine against a plain model: after any sequence the same state, and never half a transact."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def holds(model: Model, element: Element, condition: Condition) -> bool:
 
 
 def apply(model: Model, elements: list[Element]) -> Model:
-    """The state after a transact that applies, by the words of the contract."""
+    """The state after a transact that applies, by the contract."""
     after = {key: {s: dict(p) for s, p in sections.items()} for key, (_, sections) in model.items()}
     bumped: set[str] = set()
     for e in elements:

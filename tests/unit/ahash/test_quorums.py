@@ -1,4 +1,5 @@
-"""What decides: quorums, membership records and their steps, the watermark, the lease, joining. Each rule by itself."""
+"""The rules of decisions, each by itself: quorums, membership records and their steps, the watermark, the lease,
+joining."""
 
 from __future__ import annotations
 
@@ -269,7 +270,8 @@ def test_a_lease_ends_before_the_grants_whatever_the_rates() -> None:
 
 
 def test_what_is_waited_for_has_the_time_to_come() -> None:
-    """From the distance that a group is made for: echoes of a master's beats, of its first one too, and votes."""
+    """A group made for a distance waits as much longer for echoes of a master's heartbeats, of the first one too, and
+    for votes."""
     assert ProtocolPeriods.over(bounds.ROUND_TRIP_MS) == ProtocolPeriods()
     for round_trip_ms in range(150, bounds.ROUND_TRIP_MS_MAX + 1):
         pace = ProtocolPeriods.over(round_trip_ms)

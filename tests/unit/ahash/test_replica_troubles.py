@@ -1,4 +1,4 @@
-"""A replica in which something breaks that nobody expects says so and ends, instead of living on as half a replica."""
+"""A replica in which something unexpected breaks logs it and ends, instead of living on as half a replica."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ def broken(*_: Any) -> Any:
 
 
 async def ended(group: Group, replica: int) -> str:
-    """What a replica says when it ends, which it must do soon."""
+    """The last message of a replica, which must end soon."""
     await asyncio.wait((group.running[replica],), timeout=10 * patience())
     assert group.running[replica].done()
     failure = group.running[replica].exception()
@@ -42,7 +42,7 @@ async def ended(group: Group, replica: int) -> str:
 
 
 async def written(group: Group, key: str) -> TransactOutcome:
-    """Write at any replica that runs, as a client would: the next one is asked until one has done it."""
+    """Write at any running replica, as a client would, and go on to the next until one has done it."""
 
     async def attempt() -> TransactOutcome | None:
         for replica, task in group.running.items():
@@ -84,7 +84,7 @@ async def test_a_mistake_of_the_protocol_ends_the_replica(group: Group) -> None:
 
 
 async def test_a_follower_whose_copy_stands_still_says_nothing_old(group: Group) -> None:
-    """Its master is heard, so it knows what is durable; that its copy lacks it must not go on unsaid."""
+    """Its master's heartbeats tell it which commits are durable; its copy lacks them, so it may not answer."""
     await written(group, "old")
     follower = group.followers()[0]
     await poll_async(lambda: value_at_is(group, follower, "old"), 10, what="the follower has the first value")

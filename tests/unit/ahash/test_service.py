@@ -1,4 +1,4 @@
-"""The service: what happens around the committer: order of answers, cancellation, gates, stopping."""
+"""The service around the committer: order of answers, cancellation, gates, stopping."""
 
 import asyncio
 import threading
@@ -43,7 +43,7 @@ SETTINGS = AHashSettings(cluster="test")
 
 
 class HeldExecutor:
-    """Runs read work at once and write work when told."""
+    """Runs read work at once, and write work when the test says so."""
 
     def __init__(self) -> None:
         self.inline = InlineExecutor()
@@ -68,7 +68,7 @@ class HeldExecutor:
 
 
 class Gate:
-    """A durability gate that opens when told."""
+    """A durability gate that the test opens."""
 
     term = None
 
@@ -202,7 +202,7 @@ async def test_a_caller_that_goes_away_disturbs_nobody() -> None:
 
 
 class BrokenStore(MemoryStore):
-    """Fails in a way no store may."""
+    """Fails in a forbidden way."""
 
     commits = 0
     breaks_after = 1 << 30
@@ -215,7 +215,7 @@ class BrokenStore(MemoryStore):
 
 
 class BugTellingExecutor(InlineExecutor):
-    """Hands a bug over in the future, as threads do, where the inline executor lets it through."""
+    """Passes a bug on in the future, as threads do, where the inline executor raises it."""
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         try:
@@ -306,7 +306,7 @@ async def test_upkeep_is_done_between_batches_and_its_failure_stops_nothing() ->
 
 
 async def test_nothing_is_committed_beside_upkeep_and_who_retires_waits_for_it() -> None:
-    """Of which the writer's thread may take long."""
+    """The writer's thread may take long for it."""
     store, begun = TiredStore(), list[asyncio.Future[None]]()
 
     class Slow(InlineExecutor):
@@ -387,7 +387,7 @@ async def test_work_on_threads_keeps_its_order_and_its_errors(tmp_path: Path) ->
 
 
 async def told_of(monkeypatch: pytest.MonkeyPatch, begin: Callable[[ThreadExecutor], object]) -> list[str]:
-    """Which threads are told to go round, some looks later."""
+    """The names of the threads reported as looping, after some looks."""
     monkeypatch.setattr(store_threads, "LOOK_S", 0.01)
     monkeypatch.setattr(store_threads, "ROUND_S", 0.1)
     told: list[str] = []
@@ -415,7 +415,6 @@ async def test_an_event_loop_that_does_not_turn_is_told(monkeypatch: pytest.Monk
 async def test_a_replication_thread_that_comes_to_no_end_is_told_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a time of its own."""
     monkeypatch.setattr(replicated, "REPLICATION_ROUND_S", 0.2)
     engine = ReplicatedStore(tmp_path, SMALL, ReplicaIdentity(1, "test", Dn("/CN=1")))
     engine.start(lambda event: None, lambda peer, control, record: None)
@@ -492,7 +491,7 @@ class SlowStore(MemoryStore):
 
 
 class CountingExecutor(InlineExecutor):
-    """Counts what readers have to read; `disk`: whether others wait for it."""
+    """Counts the reads of readers; `disk`: whether others wait for it."""
 
     disk = False
     reads = 0
@@ -542,7 +541,7 @@ async def test_what_is_not_durable_is_not_told_at_once() -> None:
 
 
 class LateStore(MemoryStore):
-    """A store that commits on the event loop and syncs later; `steps` is what it was asked, in order."""
+    """A store that commits on the event loop and syncs later; `steps`: the calls to it, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -565,7 +564,7 @@ class LateStore(MemoryStore):
 
 
 class NotingExecutor(InlineExecutor):
-    """Notes in the store's steps what goes to the writer, and when what was handed back is called."""
+    """Notes in the store's steps what goes to the writer, and when results are handed back."""
 
     def __init__(self, store: LateStore) -> None:
         self.steps = store.steps
@@ -619,7 +618,7 @@ async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
 
 
 async def test_what_deletes_objects_is_the_writers() -> None:
-    """One element takes a thousand properties along, two hundred held the event loop up for 1.3 s."""
+    """One deletion takes a thousand properties along; two hundred held the event loop up for 1.3 s."""
     store = LateStore()
     service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
     await service.start()
@@ -686,7 +685,7 @@ async def test_after_a_batch_that_waited_for_a_disk_the_writer_commits() -> None
 
 
 class MovingStore(MemoryStore):
-    """While others change it, what is read without holding it is not there, as beside a page that is being split."""
+    """While others change it, a read without a hold of it finds nothing, as beside a page that is being split."""
 
     held = True
 

@@ -154,7 +154,7 @@ async def test_links_of_another_token_key_or_of_a_revoked_certificate_are_told_a
 async def test_what_is_remembered_of_keys_is_bounded_and_they_are_found_all_the_same(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may ask for keys that there are not."""
+    """Anyone may send ids of keys that do not exist."""
     monkeypatch.setattr(bounds, "ACCESS_KEYS_KNOWN_MAX", 3)
     keys = stage.bartender.keys
     made = await keys.create(JOE, NewKey())

@@ -128,7 +128,7 @@ async def test_elements_fail_by_themselves(stage: Stage) -> None:
 
 
 async def removed(stage: Stage, *names: str, call: Call = JOE) -> list[str]:
-    """How a bulk deletion is answered."""
+    """The answers to a bulk deletion."""
     requests = tuple(NameRequest(name, name) for name in names)
     return [outcome.kind for outcome in await stage.bartender.del_file(call, requests)]
 

@@ -1,4 +1,4 @@
-"""Who may see and bring back what was deleted."""
+"""The rights to see and bring back deleted files."""
 
 from __future__ import annotations
 

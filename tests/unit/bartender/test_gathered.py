@@ -1,4 +1,4 @@
-"""Calls of several callers that are served as one: each in its caller's name, each answered by itself, each once."""
+"""Calls of several callers served as one: each with its caller's rights, each with its own answer, each once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOST = CheloniaError(Kind.OUTCOME_UNKNOWN, "transact", "", "the answer was lost"
 
 
 def told(answers: Sequence[Any]) -> list[str]:
-    """What each call was answered: of its one element."""
+    """The kind in each call's answer about its one element; "" for success."""
     return [answer.kind.value if isinstance(answer, Failure) else "" for (answer,) in answers]
 
 
@@ -33,7 +33,7 @@ def first(call: Call, key: str) -> Call:
 
 
 async def changed(stage: Stage, *calls: tuple[Call, Change]) -> list[str]:
-    """What these are answered that come in the same turn of the event loop."""
+    """The answers to changes that come in the same turn of the event loop."""
     asked = (stage.bartender.files.apply(first(call, f"k{n}"), (change,)) for n, (call, change) in enumerate(calls))
     return told(await asyncio.gather(*asked))
 

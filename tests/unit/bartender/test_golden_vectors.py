@@ -1,4 +1,4 @@
-"""Answers observed on the original, as tests: *kept*, or *changed* because what it did was a defect.
+"""Answers observed on the original, as tests: *kept*, or *changed* because they came from a defect.
 
 joe owns the root; eve has no right anywhere. Vectors of reports and replicas are the Librarian's and the Shepherd's.
 """
@@ -10,7 +10,7 @@ from tests.support.stage import EVE, JOE, Stage, scene
 
 @scene
 async def test_changed_the_root_is_there_from_the_start(stage: Stage) -> None:
-    """The original: `list /` -> `not found` until somebody made the root and so owned it."""
+    """The original: `list /` -> `not found` until somebody made the root, and so owned it."""
     assert await stage.list("/") == ("found", [])
     assert (await stage.make("/")).status == "LN exists"
     root = await stage.stat("/")
@@ -29,14 +29,14 @@ async def test_changed_no_name_is_left_when_no_shepherd_takes_the_file(stage: St
 
 @scene
 async def test_changed_a_missing_name_is_missing_for_everybody(stage: Stage) -> None:
-    """The original decided on the last ancestor found, so a stranger heard `denied` for a name that was not there."""
+    """The original decided on the last ancestor found, so a stranger got `denied` for a name that was not there."""
     assert await stage.name_op("delFile", "/zz", JOE) == "nosuchLN"
     assert await stage.name_op("delFile", "/zz", EVE) == "nosuchLN"
 
 
 @scene
 async def test_changed_the_root_cannot_be_unmade(stage: Stage) -> None:
-    """The original removed it when empty, and the next to come owned everything."""
+    """The original removed it when empty, and the next caller owned everything."""
     assert await stage.name_op("unmakeCollection", "/") == "denied"
     assert (await stage.list("/"))[0] == "found"
 

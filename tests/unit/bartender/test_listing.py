@@ -1,4 +1,4 @@
-"""stat and list: what is shown to whom, and paging that neither repeats nor skips."""
+"""stat and list: visibility of entries, and paging that neither repeats nor skips."""
 
 import asyncio
 from typing import Any
@@ -271,7 +271,8 @@ async def test_stat_many_at_once(stage: Stage) -> None:
 
 @scene
 async def test_one_call_answers_no_more_than_one_message_can_hold(stage: Stage) -> None:
-    """A thousand times the same wide answer would exhaust the memory; what fits is answered, the rest says why not."""
+    """A thousand copies of one wide answer would exhaust the memory; those beyond the limit get an error with the
+    reason."""
     await stage.make("/a")
     for prop in ("k", "l"):
         await stage.modify("/a", "set", "metadata", prop, "x" * (bounds.USER_METADATA_BYTES_MAX // 2 - 1000))
@@ -299,7 +300,7 @@ NOTHING = (Needed("metadata", "no such property"),)
 
 
 async def fat(stage: Stage, entries: int = 40) -> None:
-    """Entries of 120 KB metadata and 990 policy rules, as they could be made before."""
+    """Entries of 120 KB metadata and 990 policy rules, as older releases allowed."""
     service = stage.bartender._ports.settings
     call = JOE.as_service(service.dn, Role.BARTENDER, service.service_id)
     policy = {f"/CN=user {n:060}": "+read" for n in range(990)}

@@ -98,7 +98,7 @@ async def test_a_policy_that_cannot_be_understood_denies(stage: Stage, policy: s
 
 
 async def write_policy(stage: Stage, guid: str, identity: str, actions: str) -> None:
-    """Past the Bartender's checks, as a broken or older writer would."""
+    """Write a policy past the Bartender's checks, as a broken or older writer would."""
     call = Call(BARTENDER_DN, (Role.BARTENDER,), BARTENDER_ID)
     change = ModifyEntry("1", Guid(guid), "set", "policy", identity, actions)
     assert (await stage.librarian.modify_metadata(call, (change,)))[0].success == "set"

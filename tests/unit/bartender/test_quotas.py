@@ -1,4 +1,4 @@
-"""Quotas as users meet them: what binds them is told, and what does not fit is refused at every operation."""
+"""Quotas for users: their own are shown to them, and every operation refuses what does not fit."""
 
 import msgspec
 

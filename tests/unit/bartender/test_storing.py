@@ -1,4 +1,4 @@
-"""Small bytes in messages, with Shepherds that fail: nobody waits for one, and nothing is named that is not durable."""
+"""Small bytes in messages, with Shepherds that fail: no caller waits for one, and only durable bytes get a name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def read(stage: Stage, want: Want = Want.BYTES) -> Looked | Failure:
 
 
 def holders(stage: Stage) -> list[int]:
-    """How many small blobs each Shepherd was given."""
+    """The number of small blobs that each Shepherd got."""
     return sorted(len(each.small) for each in stage.shepherds.values())
 
 
@@ -111,7 +111,7 @@ async def test_who_refuses_or_does_not_answer_has_another_in_his_place(stage: St
 @pytest.mark.parametrize("silent", [False, True])
 @scene
 async def test_more_than_were_chosen_are_asked_before_too_few_have_it(stage: Stage, silent: bool) -> None:
-    """Hosts that are cut off count as there until the Librarians have noticed."""
+    """Unreachable hosts count as there until the Librarians have noticed."""
     await stage.add_shepherds("s1", "s2", "s3", "s4", "s5")
     for name in ("s1", "s2"):
         shepherd = stage.named(name)
@@ -144,7 +144,7 @@ async def test_not_all_are_asked_for_what_all_refuse(stage: Stage) -> None:
 @pytest.mark.parametrize(("full", "kind"), [(2, Kind.NO_SPACE), (1, Kind.NO_SHEPHERD)])
 @scene
 async def test_a_full_cluster_is_not_taken_for_one_that_is_away(stage: Stage, full: int, kind: Kind) -> None:
-    """A mount keeps what is closed while too few Shepherds are there, and tells programs that there is no room."""
+    """A mount keeps closed files while too few Shepherds are there, but reports a full cluster to programs."""
     await stage.add_shepherds(*(f"s{number}" for number in range(full)), free=0, accepting=False)
     failed = await write(stage, 2)
     assert isinstance(failed, Failure)
@@ -156,7 +156,7 @@ async def test_a_full_cluster_is_not_taken_for_one_that_is_away(stage: Stage, fu
 
 @scene
 async def test_shepherds_that_are_not_heard_of_yet_are_waited_for_a_little(stage: Stage) -> None:
-    """A Librarian that has just started, or stood still, knows of none for a moment."""
+    """A Librarian that has just started, or was frozen, knows none for a moment."""
     for name in ("s1", "s2"):
         await stage.approve_shepherd(name)
     began_ms = stage.clock.monotonic_ms()
@@ -307,7 +307,7 @@ async def test_shepherds_hear_once_what_was_named_of_what_they_stored(stage: Sta
 
 @scene
 async def test_what_a_repeat_stored_again_is_not_called_named(stage: Stage) -> None:
-    """The transact of the first try named the copies of that one: a Shepherd that took others for files kept them."""
+    """The transact of the first try named its own copies: a Shepherd that counted others as files' kept them."""
     await stage.add_shepherds("s1")
     change, joe = (Write(at("/f"), inline=Inline(DATA, 1)),), JOE.keyed(RequestKey("k"))
 
@@ -325,7 +325,7 @@ async def test_what_a_repeat_stored_again_is_not_called_named(stage: Stage) -> N
 
 @scene
 async def test_a_repeat_of_an_exclusive_change_says_that_it_made_it(stage: Stage) -> None:
-    """The first answer was lost, and WebDAV told who had won a race that he wrote over a file (204)."""
+    """The first answer was lost; then WebDAV answered the winner of a race that he had overwritten a file (204)."""
     await stage.add_shepherds("s1")
     only = When(absent=True)
     write = Write(at("/f"), inline=Inline(DATA, 1), when=only)
@@ -489,7 +489,7 @@ PIECE = Content((Extent(0, len(DATA), INLINED),), inline=SMALL)
 async def test_what_meets_a_file_that_another_is_moved_over_is_done_to_that(
     stage: Stage, method: str, change: Change
 ) -> None:
-    """Its name leads to a file all the time: it was told that there is none. Found by `copies` seed 9802046."""
+    """Its name leads to a file all the time, but the answer was `not found`. Found by `copies` seed 9802046."""
     await stage.add_shepherds("s1")
     made = tuple(Write(at(name), inline=SMALL) for name in ("/f", "/new", "/h"))
     assert all(isinstance(done, Done) for done in await stage.bartender.files.apply(JOE, made))
@@ -519,7 +519,7 @@ async def test_what_is_gone_by_then_is_told_so(stage: Stage) -> None:
 @scene
 @pytest.mark.parametrize("change", ["move", "unlink"])
 async def test_what_is_to_be_a_certain_entry_may_be_another_version_of_it(stage: Stage, change: str) -> None:
-    """Many names of one file, taken away at the same time over a slow line, were in each other's way (`conflict`)."""
+    """Many names of one file, removed at the same time over a slow line, met `conflict`."""
     await stage.add_shepherds("s1")
     files, names = stage.bartender.files, [at("/f"), at("/g"), at("/h")]
     (made,) = await files.apply(JOE, (Write(names[0], inline=Inline(DATA, 1)),))

@@ -1,4 +1,4 @@
-"""putFile, bytes first, getFile, addReplica: where bytes go, who may send them, what is left behind."""
+"""putFile, bytes first, getFile, addReplica: the Shepherds chosen, the senders allowed, the bytes left behind."""
 
 import base64
 import json
@@ -96,7 +96,7 @@ async def write(stage: Stage, ln: str, begun: Placed, call: Call = JOE, *, user:
 
 
 class Asked:
-    """Notes what the A-Hash is asked."""
+    """Notes the calls to the A-Hash."""
 
     def __init__(self, stage: Stage) -> None:
         self.said: list[str] = []
@@ -117,7 +117,7 @@ class Asked:
 
 @scene
 async def test_what_a_file_costs_the_ahash(stage: Stage) -> None:
-    """Of each step, in the order in which they are taken."""
+    """The calls of each step, in order."""
     await stage.add_shepherds(*SHEPHERDS)
     await stage.bartender.stat(JOE, (NameRequest("1", "/"),))
     asked = Asked(stage)
@@ -255,7 +255,7 @@ async def test_a_shepherd_that_does_not_answer_is_passed_over(stage: Stage) -> N
 async def test_who_finds_no_others_to_ask_tells_what_those_asked_have_said(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the Librarian cannot be asked for others is not why too few take the bytes."""
+    """A Librarian that cannot name others is not the reason why too few take the bytes."""
     await stage.add_shepherds(*SHEPHERDS)
     known = Shepherds.nodes
 
@@ -335,7 +335,7 @@ async def test_a_ticket_for_whoever_has_it_ends_with_the_token_that_it_was_given
 
 @scene
 async def test_turls_are_for_the_bytes_that_a_file_has_and_not_for_what_it_had(stage: Stage) -> None:
-    """What is cut off or written over stays in its blob, which a reader of the file could read all of."""
+    """Cut off or overwritten bytes stay in their blob, and a TURL would let a reader of the file read them."""
     await stage.add_shepherds(*SHEPHERDS)
     name, files = parse_ln("/f"), stage.bartender.files
     begun = await placed(stage, "/f")
@@ -483,7 +483,7 @@ async def test_a_token_expires_when_its_bytes_have_been_there_for_long(stage: St
 
 @scene
 async def test_bytes_may_come_for_longer_than_a_token_lasts(stage: Stage) -> None:
-    """5 GB at 1 MB/s: all were there, and then none of them was named."""
+    """5 GB at 1 MB/s: all arrived, and then none got its name."""
     await stage.add_shepherds(*SHEPHERDS)
     begun = await placed(stage, "/f")
     await stage.clock.sleep(3 * stage.settings.put_lifetime_ms)
@@ -753,7 +753,7 @@ def test_settings_refuse_a_weak_key() -> None:
 
 @scene
 async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_file(stage: Stage) -> None:
-    """The transact depends on what the decision was made on."""
+    """The transact depends on the state behind the decision."""
     await stage.add_shepherds(*SHEPHERDS)
     await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
     begun = await placed(stage, "/f", EVE)
@@ -771,7 +771,7 @@ async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_fil
 async def test_where_all_disks_have_trouble_what_is_there_is_read_and_nobody_else_is_asked(
     stage: Stage, expect_log: Callable[..., None]
 ) -> None:
-    """They count as away, and say so themselves: a disk that is read-only has all its bytes."""
+    """They count as away, and say so themselves: a read-only disk has all its bytes."""
     expect_log("it counts as away: sick")
     await stage.add_shepherds("a", "b")
     await stage.file("/f")

@@ -17,7 +17,7 @@ MINDED = (signal.SIGTERM, signal.SIGHUP)
 
 @pytest.fixture(autouse=True)
 def process_kept() -> Iterator[None]:
-    """A command sets its process up as if it ended with it, and minds signals where nobody else does."""
+    """A command changes signals and other state of its process, which usually ends with it."""
     collects, minds = gc.get_threshold(), {number: signal.getsignal(number) for number in MINDED}
     yield
     gc.set_threshold(*collects)

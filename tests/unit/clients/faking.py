@@ -32,7 +32,7 @@ def client_on(fake: FakeBartender, retry_ms: int = 2000) -> Client:
 def administrator_on(
     fake: FakeBartender, librarian: object, shepherd: Callable[[ServiceId], object] | None = None
 ) -> Administrator:
-    """An administrator of whatever a test has made."""
+    """An administrator of a test's own services."""
     ports = cast("Callable[[ServiceId], Shepherd]", shepherd), cast("Librarian", librarian)
     return Administrator(cast(HttpClient, fake.store), *ports, {}, QuickClock())
 

@@ -1,4 +1,4 @@
-"""An administrator's connection: what it lacks it names, with the cure, and threads may use it too."""
+"""An administrator's connection: errors name a missing part and the cure, and threads may use it too."""
 
 import gc
 import io

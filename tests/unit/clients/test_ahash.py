@@ -1,4 +1,4 @@
-"""`chelonia admin ahash ...` as administrators see it: A-Hashes of paper, each with a status of its own."""
+"""`chelonia admin ahash ...` for administrators: fake A-Hashes, each with a status of its own."""
 
 from dataclasses import dataclass, field
 from io import StringIO
@@ -30,12 +30,12 @@ NETWORK = CheloniaError(Kind.NETWORK, cause="cannot connect to https://h3: conne
 
 @dataclass
 class PaperAHash:
-    """One A-Hash: what it tells, and what it is asked to change."""
+    """One fake A-Hash: its answers, and the changes requested of it."""
 
     tells: AHashStatus | CheloniaError
     changes: list[GroupChange] = field(default_factory=list)
     swallows: int = 0
-    """So many changes are made, and the answers lost."""
+    """The number of changes that it makes without an answer."""
     asked: int = 0
 
     async def status(self, call: Call) -> AHashStatus:
@@ -67,7 +67,7 @@ class Clock:
         self._now_ms = 0
 
     def monotonic_ms(self) -> int:
-        """Without a master an A-Hash holds what it is asked for two seconds; here whatever it is asked."""
+        """The time: each request costs two seconds, as an A-Hash without a master holds it for so long."""
         return self._now_ms + 2_000 * self._ahash.asked
 
     async def sleep(self, duration_ms: int) -> None:
@@ -84,7 +84,7 @@ class Clock:
 
 
 class PaperSession:
-    """What a verb is given: ports of paper, and a page for what it says."""
+    """A verb's session: fake ports, and a buffer for its output."""
 
     def __init__(self, **ahashes: PaperAHash) -> None:
         self.ahashes = {f"https://{name}/AHash": ahash for name, ahash in ahashes.items()}
@@ -137,7 +137,7 @@ async def test_a_master_that_nobody_knows_is_said_with_what_to_do() -> None:
 
 
 async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
-    """A longer log of an older term lacks what was acknowledged after it; a position is told only under a master."""
+    """A longer log of an older term lacks later acknowledged changes; only a master gives positions."""
     old = replace(ALONE, replica=1, vouched_term=4, vouched_sequence=900)
     new = replace(ALONE, vouched_term=5, vouched_sequence=850)
     session = PaperSession(a=PaperAHash(old), b=PaperAHash(NETWORK), c=PaperAHash(new))
@@ -152,7 +152,7 @@ async def test_without_a_master_it_is_told_whose_disk_holds_the_most() -> None:
 
 
 async def test_a_disk_that_was_being_filled_is_never_called_the_newest() -> None:
-    """It vouches for what it held before, which is gone; its position cannot be read."""
+    """It reports commits that it held before, which are gone; its position cannot be read."""
     half = replace(ALONE, position=Position("c", 0, 0), vouched_term=5, vouched_sequence=850)
     session = PaperSession(a=PaperAHash(half))
     await verbs_ahash.status(session)  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ async def test_changes_go_to_whoever_answers_and_the_new_id_is_told() -> None:
 
 
 async def test_a_change_whose_answer_is_lost_is_looked_for_and_not_made_twice() -> None:
-    """A replica that is taken out is cut off before it can pass the answer on."""
+    """A removed replica is cut off before it can pass the answer on."""
     there = PaperAHash(MASTER, swallows=1)
     session = PaperSession(a=there)
     await verbs_ahash.remove(session, "3")  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ async def test_who_was_taken_out_knows_of_no_master_and_the_next_is_asked() -> N
 
 
 async def test_a_change_that_nobody_can_make_is_given_up_soon_and_by_the_word_of_who_answers() -> None:
-    """With a majority lost; it took a minute and a half, and named one that was down as what was wrong."""
+    """Without a majority it took a minute and a half, and the error named one that was down."""
     away = PaperAHash(CheloniaError(Kind.UNAVAILABLE, cause="there is no master now"))
     session = PaperSession(a=away, b=PaperAHash(NETWORK))
     with pytest.raises(CheloniaError, check=lambda error: "there is no master now" in error.cause):
@@ -286,7 +286,7 @@ async def test_a_replaced_replica_goes_only_when_the_new_one_votes_and_the_comma
     ],
 )
 async def test_nobody_is_taken_out_for_one_who_is_there_already(old: str, dn: str, address: str, kind: Kind) -> None:
-    """It would leave a group of two; and where nobody is to go, nobody comes."""
+    """It would leave a group of two; and where no replica is to go, none comes."""
     ahash = PaperAHash(MASTER)
     with pytest.raises(CheloniaError, check=lambda error: error.kind is kind):
         await verbs_ahash.replace(PaperSession(a=ahash), old, dn, address)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command as users see it: lines to the letter, exit codes, JSON."""
+"""The command for users: lines to the letter, exit codes, JSON."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_list_aligns_types(chelonia: Command, fake: FakeBartender) -> None:
 
 
 def test_a_file_of_which_no_copies_are_told_is_not_called_lost(chelonia: Command, fake: FakeBartender) -> None:
-    """Who may not read a file sees its name and size in its collection, and nothing of its copies."""
+    """A user without the right to read a file sees its name and size in its collection, and nothing of its copies."""
     fake.add_file("/closed", b"12", "1000")
     fake.deny("/closed")
     assert chelonia("ls", "-l", "/").lines[1:] == ["  2  -  1970-01-01 00:16:40Z  <file>  closed"]
@@ -275,7 +275,7 @@ def test_a_long_answer_that_cannot_be_written_is_told_once(
 def test_an_unbuffered_python_notices_that_nobody_reads_to_the_end(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With PYTHONUNBUFFERED standard output is the bare file, of which a write may take a part without an error."""
+    """With PYTHONUNBUFFERED standard output is a raw file, whose `write` may take only a part without an error."""
     for number in range(500):
         fake.add_file(f"/f{number}", b"")
     reading, writing = os.pipe()
@@ -288,7 +288,7 @@ def test_an_unbuffered_python_notices_that_nobody_reads_to_the_end(
 
 
 def test_a_line_of_the_answer_is_there_before_the_command_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mount that goes into the background, and a script behind `watch`, wait for it."""
+    """Background mounts, and scripts behind `watch`, wait for it."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb", 0) as reader, os.fdopen(writing, "w") as piped:
@@ -363,7 +363,7 @@ def test_who_interrupts_a_tree_is_told_how_to_go_on(
 def test_only_a_name_says_which_bartender_is_asked(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Not the place that a mount point stands for, nor a value: these are another cluster's, mostly."""
+    """The place behind a mount point and values do not: these are mostly another cluster's."""
     asked: list[Settings] = []
 
     def open_client(settings: Settings, *_: object) -> Client:
@@ -595,7 +595,7 @@ def test_recursive_policy_reaches_all_below(chelonia: Command, fake: FakeBartend
 
 
 def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command, fake: FakeBartender) -> None:
-    """Who may not read a new file looks here: the rules of the collection do not hold for it."""
+    """A user who cannot read a new file looks here: the collection's own rules do not hold for it."""
     fake.add_collection("/c")
     assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
     assert chelonia("policy", "/c").lines[-1] == "  by default, what is made in it: ALL: +read"
@@ -704,7 +704,7 @@ def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: Fake
 
 @pytest.mark.parametrize("words", [("--version",), ("help",), ("help", "sync"), ("completion", "next", "--", "adm")])
 def test_what_needs_no_connection_starts_without_its_libraries(words: tuple[str, ...]) -> None:
-    """They are most of the time a command takes to start."""
+    """They take most of a command's start time."""
     ask = f"import sys; from chelonia_clients.cli import main; main({words!r}); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True)
     heavy = {
@@ -720,7 +720,7 @@ def test_what_needs_no_connection_starts_without_its_libraries(words: tuple[str,
 
 
 def test_what_asks_a_bartender_starts_without_other_ports_and_the_libraries_of_http_and_soap() -> None:
-    """Each is a good part of the 0.15 s of CPU in which a command is to be there."""
+    """Each is a good part of the 0.15 s of CPU within which a command should start."""
     loads = (
         "cli, connect; from chelonia_clients.verbs import listing, namespace; import chelonia.core.operations.bartender"
     )
@@ -758,7 +758,7 @@ def test_an_option_that_is_mistyped_is_told_the_near_one_and_where_the_others_st
 def test_a_withdrawal_tells_what_else_the_same_certificate_stands_for(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever stole a host has the key of all its services: the one that is left still tells him all names."""
+    """The thief of a host has the key of all its services: one that stays approved still shows him all names."""
     lost, other = Dn("/CN=lost"), Dn("/CN=other")
 
     class Registry:

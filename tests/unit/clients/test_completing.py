@@ -1,4 +1,4 @@
-"""What completion offers: for every form of every verb, word by word."""
+"""The candidates of completion, for every form of every verb, word by word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads of large files that break off: the next one to the same place begins with what has come."""
+"""Downloads of large files that break off: the next one to the same place begins with the bytes so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def interrupted(fake: FakeBartender, target: Path, *, after: int = 3000) -> None:
-    """A download that somebody ends when so many bytes have come."""
+    """A download interrupted after so many bytes."""
     had = 0
 
     def moved(size: int) -> None:
@@ -114,7 +114,7 @@ async def test_what_is_overwritten_keeps_its_permissions_and_is_never_seen_by_ot
 async def test_what_a_download_is_writing_is_no_file_of_the_directory(
     fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `put -r` beside it sent the half of it."""
+    """A `put -r` beside it sent the incomplete file."""
     monkeypatch.setattr("chelonia.core.bounds.CHUNK_BYTES", 1000)
     fake.add_file("/f", DATA[:9000])
     there: list[int] = []

@@ -41,7 +41,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fetched(fake: FakeBartender, target: Path) -> list[tuple[str, str]]:
-    """Who was asked for what; what came is right, and was counted once."""
+    """Download, check the bytes and their count; returns the requests: (host, span)."""
     moved: list[int] = []
     await download(client_on(fake), "/f", target, progress=moved.append)
     assert target.read_bytes() == DATA
@@ -116,7 +116,7 @@ async def test_a_file_of_several_blobs_comes_in_slices_too(tmp_path: Path, monke
 async def test_bytes_of_several_blobs_are_not_put_together_of_two_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of such a file that is overwritten with as many bytes nothing else may be known."""
+    """If such a file is overwritten with the same number of bytes, nothing else may differ."""
     known = Attributes(Guid("g"), "file", 1, Dn("/CN=a"), 2000, "one", 10**18)
     extents = (Extent(0, 1000, BlobId("a")), Extent(1000, 1000, BlobId("b")))
     blobs = {BlobId("a"): ("https://s1/a",), BlobId("b"): ("https://s1/b",)}
@@ -147,7 +147,7 @@ async def test_bytes_of_several_blobs_are_not_put_together_of_two_versions(
 
 
 class Bodies:
-    """Slices that come when they are let, and how many were begun and ended."""
+    """Slices that come when the test releases them, with counts of begun and ended ones."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -191,7 +191,7 @@ async def test_where_the_first_slice_came_at_once_the_rest_is_asked_for_as_one(m
 
 
 async def test_a_file_of_any_size_takes_no_memory_for_its_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hole of 8 EiB is made by a word: to have all its slices before the first one is read ended the process."""
+    """One command makes a hole of 8 EiB: a list of all its slices before the first read ended the process."""
     monkeypatch.setattr(slices, "SLICE_BYTES", SLICE_BYTES)
     tracemalloc.start()
     try:

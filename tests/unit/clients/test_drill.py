@@ -1,4 +1,4 @@
-"""`chelonia admin drill` as administrators see it, and the curve it draws."""
+"""`chelonia admin drill` for administrators, and the curve it draws."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STORY = (
 
 @dataclass
 class Told:
-    """A Librarian that answers as the story goes; `refusal` is raised by orders that are meant."""
+    """A Librarian with scripted answers; orders that are no dry run raise `refusal`."""
 
     story: list[DrillStatus | CheloniaError] = field(default_factory=lambda: list(STORY))
     orders: list[DrillOrder] = field(default_factory=list)

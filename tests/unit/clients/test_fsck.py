@@ -1,4 +1,4 @@
-"""`chelonia admin fsck` as administrators see it, on a real Librarian over a memory store."""
+"""`chelonia admin fsck` for administrators, on a real Librarian over a memory store."""
 
 from __future__ import annotations
 

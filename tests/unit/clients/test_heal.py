@@ -1,4 +1,4 @@
-"""`chelonia admin heal` as administrators see it."""
+"""`chelonia admin heal` for administrators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HURT = replace(
 
 
 class Told:
-    """A Librarian that says what it is to say, one answer after another, and notes what it was ordered."""
+    """A Librarian with scripted answers, one after another, which notes its orders."""
 
     def __init__(self, *answers: HealStatus) -> None:
         self.answers = list(answers)

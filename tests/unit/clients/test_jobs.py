@@ -1,4 +1,4 @@
-"""`chelonia admin jobs` as administrators see it."""
+"""`chelonia admin jobs` for administrators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With --json every end is one document that says whether it went well and why not."""
+"""With --json every end is one document that says whether the command succeeded, and if not, why."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.unit.clients.faking import Command, administrator_on
     ],
 )  # fmt: skip
 def test_what_is_told_under_the_name_of_a_field_keeps_that_name(record: type[Struct], told: str) -> None:
-    """Programs read it (docs/cli.md, JSON): who renames a field of a port has the verb tell the old name."""
+    """Programs read it (docs/cli.md, JSON): if a port's field is renamed, the verb keeps the old name."""
     assert set(told.split()) <= set(record.__struct_fields__)
 
 
@@ -162,7 +162,7 @@ def test_admin_status_tells_which_node_runs_which_version(
             return tuple(ServiceRecord(Role.LIBRARIAN, Dn("/CN=x"), ServiceId(each), True) for each in hosts)
 
     async def asked(_: Administrator, url: str) -> tuple[NodeJobs, str]:
-        # Software that tells no version sends no such field.
+        # Software that reports no version sends no such field.
         text = msgspec.json.encode(runs[url]).replace(b',"version":""', b"")
         return msgspec.json.decode(text, type=NodeJobs), ""
 

@@ -1,4 +1,4 @@
-"""What mount(8) and fstab say, as words of `chelonia mount`."""
+"""Options of mount(8) and fstab, as words of `chelonia mount`."""
 
 from __future__ import annotations
 

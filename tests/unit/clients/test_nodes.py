@@ -1,4 +1,4 @@
-"""`chelonia admin node ...` as administrators see it: a real Librarian, Shepherds of paper, virtual time."""
+"""`chelonia admin node ...` for administrators: a real Librarian, fake Shepherds, virtual time."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ async def test_forget_names_what_would_be_lost_and_needs_a_word_for_it(monkeypat
 
 @virtual
 async def test_what_was_withdrawn_does_not_ask_to_be_approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The services of a host that is no more: `admin status` asked for their approval for ever."""
+    """They are the services of a host that is no more: `admin status` requested their approval for ever."""
     async with paper(shepherds=1) as p:
         [one] = p.b.shepherds
         await run_admin(p.b, monkeypatch, "service", "withdraw", one)

@@ -1,4 +1,4 @@
-"""Streams: short ones are files as any other, long ones go in parts, each of which is kept until it has arrived."""
+"""Streams: short ones are stored as any file, long ones go in parts, each kept until it has arrived."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stream(upto: int = len(DATA), *, then: Callable[[], object] = lambda: None) -> parted.Stream:
-    """So many bytes; `then` something happens."""
+    """A stream of so many bytes, which calls `then` at its end."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for at in range(0, upto, 300):
@@ -54,7 +54,7 @@ async def opened(files: Files) -> int:
 
 
 async def arrived(files: Files) -> int:
-    """Parts of the upload, once there is one."""
+    """The number of parts that an upload has, once there is one."""
     there = (await files.uploads(Call(), Uploads(parse_ln("/")))).uploads
     return sum([len((await files.parts(Call(), UploadParts(parse_ln("/big"), each.upload))).parts) for each in there])
 
@@ -79,7 +79,7 @@ async def test_a_long_stream_goes_in_parts_and_each_is_sent_again_where_it_fails
 async def test_a_part_has_the_patience_that_those_before_it_needed(
     fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy cluster each part was begun anew, some more than once."""
+    """On a busy cluster each part began anew, some more than once."""
     patience: list[int] = []
 
     class Noting(StallWatch):
@@ -101,7 +101,7 @@ async def test_a_short_stream_is_sent_again_and_is_one_blob(fake: FakeBartender)
 
 
 async def test_while_the_writer_of_a_stream_pauses_no_upload_waits_for_it(fake: FakeBartender) -> None:
-    """A Shepherd cut it off after half a minute."""
+    """A Shepherd cut such an upload off after half a minute."""
     client, files = on(fake)
     writes = asyncio.Event()
 

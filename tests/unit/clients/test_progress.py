@@ -23,7 +23,7 @@ from tests.unit.clients.faking import Command, client_on
 
 
 class Noted(Bar):
-    """A bar that somebody sees; notes what it is to expect."""
+    """A visible bar that notes its expected totals."""
 
     def __init__(self) -> None:
         super().__init__("x")
@@ -129,7 +129,7 @@ class Terminal(io.StringIO):
 
 
 def terminal_of(monkeypatch: pytest.MonkeyPatch, columns: str = "80") -> Terminal:
-    """What shows each bar at once, and each step of it."""
+    """A terminal that shows each bar at once, and each step of it."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setattr(progress, "AFTER_S", 0.0)

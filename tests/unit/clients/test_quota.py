@@ -1,4 +1,4 @@
-"""`chelonia admin quota` as administrators type it."""
+"""`chelonia admin quota` for administrators."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`chelonia admin rebuild` as administrators see it."""
+"""`chelonia admin rebuild` for administrators."""
 
 from __future__ import annotations
 

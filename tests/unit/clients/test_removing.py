@@ -1,4 +1,4 @@
-"""No surprises: what a removal takes along is shown before and after, and a slip removes nothing."""
+"""Removals show all they take along, before and after, and a slip removes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def linked(fake: FakeBartender) -> FakeBartender:
 
 
 def test_what_has_two_names_in_a_tree_goes_by_either(chelonia: Command, linked: FakeBartender) -> None:
-    """The name that went with the other was not found, and that was a failure."""
+    """The name that went with the other was not found, and that counted as a failure."""
     linked.link("/t/f", "/t/c/f")
     told = chelonia("delFile", "-r", "/t")
     assert (told.code, told.err) == (0, ""), told
@@ -41,7 +41,7 @@ def test_of_what_stays_no_other_name_is_said_to_have_gone(chelonia: Command, lin
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """At a terminal, where the next answer is the first of these, and the question takes its place."""
+    """The questions at a terminal, where each answer is the list's first entry; a question takes its place."""
     answers: list[str] = []
 
     def ask(question: str) -> str:

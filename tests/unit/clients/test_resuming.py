@@ -40,7 +40,7 @@ from tests.unit.clients.faking import client_on
 DATA = bytes(range(256)) * 14
 """Four parts."""
 BROKEN = [Fault(after=1, kind=Kind.NETWORK)] * (AT_ONCE * TRIES)
-"""All that are sent at once break, as often as they are sent again."""
+"""Every part sent at once fails, as often as it is repeated."""
 
 
 class Trial:
@@ -65,7 +65,7 @@ class Trial:
         return await put_file(self.client(), self.path, "/big", TreeOptions(replace=force, progress=self._progress))
 
     async def broken_after(self, parts: int) -> None:
-        """An upload of which no more than so many parts arrive."""
+        """Break an upload off after this many parts."""
         self.fake.store.faults = [*([Fault()] * parts), *BROKEN]
         done = await self.put()
         assert done.error is not None
@@ -163,7 +163,7 @@ async def test_another_user_or_cluster_does_not_go_on_with_it(trial: Trial) -> N
     trial.account = "https://other:1/Bartender /CN=joe"
     assert (await trial.put()).error is None
     assert (trial.sent, trial.said) == (4, [])
-    assert await trial.open_uploads() == 1  # the first one's, who may still go on
+    assert await trial.open_uploads() == 1  # the first one's, which may still go on
 
 
 async def test_parts_that_went_meanwhile_are_given_up_with_their_upload(trial: Trial) -> None:

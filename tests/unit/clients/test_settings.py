@@ -1,4 +1,4 @@
-"""Where the cluster is and who the user is: what wins over what, and what is refused."""
+"""The cluster's address and the user's identity: precedence of the sources, and refusals."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_clusters_that_were_written_down_are_still_there_when_the_disk_is_full(
 async def test_a_command_reads_what_others_have_written_and_a_program_what_it_has_seen(
     monkeypatch: pytest.MonkeyPatch, open_: Callable[[Settings], Client] | None, strong: bool
 ) -> None:
-    """A command knows of no position that it has seen, so all its reads are of the newest."""
+    """A command starts without a position, so all its reads are of the newest state."""
     links = list[Link]()
 
     def noting(bind: Callable[[Link, tuple[str, ...]], Any]) -> Callable[[Link, tuple[str, ...]], Any]:

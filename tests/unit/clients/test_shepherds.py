@@ -1,4 +1,4 @@
-"""`admin scrub` and `admin quarantine`, on Shepherds of paper."""
+"""`admin scrub` and `admin quarantine`, on fake Shepherds."""
 
 from __future__ import annotations
 

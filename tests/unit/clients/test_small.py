@@ -1,4 +1,4 @@
-"""Small files of the SDK: one message up, one down, and the long way where that is needed."""
+"""Small files of the SDK: one message up, one down, and the long way where needed."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ DATA = b"small bytes"
 
 
 class AsJoe:
-    """The port as joe's connection has it. `applied`: how many changes each call had; `trouble`: changes that meet a
-    passing trouble first, which is `met`; `fails`: the number of the call that fails as a whole; `calm`: only then is a
-    call made again."""
+    """The port on joe's connection. `applied`: how many changes each call had; `fails`: the number of the call that
+    fails. `trouble`: changes that first fail with the passing error `met`. `calm`: calls are repeated only while it is
+    set."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -155,7 +155,7 @@ async def test_files_that_come_together_share_their_calls(client: Client) -> Non
 
 
 def noted_looks(client: Client) -> list[int]:
-    """How many files each call asks for, from now on."""
+    """The number of files in each later call."""
     counts, look = list[int](), client.files.look
 
     async def counting(call: Call, asks: tuple[Look, ...]) -> tuple[Looked | Failure, ...]:
@@ -246,7 +246,7 @@ async def test_what_was_refused_is_not_done_once_its_owner_knows() -> None:
 
 @pytest.mark.parametrize("met", [Kind.OUTCOME_UNKNOWN, Kind.NO_SHEPHERD])
 async def test_a_call_that_meets_a_passing_trouble_is_made_again_under_its_key(client: Client, met: Kind) -> None:
-    """It may apply all the same: of two Bartenders that are asked, one may be cut off from all Shepherds."""
+    """The change may apply all the same: of two Bartenders with the request, one may be cut off from all Shepherds."""
     files = cast(AsJoe, client.files)
     files.trouble, files.met = 1, met
     wish = UploadOptions(replace=True)
@@ -327,7 +327,7 @@ async def test_names_come_page_by_page_with_types_sizes_and_times(
 async def test_the_next_page_is_asked_for_while_one_is_in_use(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error in it comes once the names before it have been told; who stops early hears of neither."""
+    """An error in it comes once the names before it were yielded; a caller who stops early never gets it."""
     for name in ("a", "b", "c"):
         await client.files.apply(client.new_call(), (Make(parse_ln(f"/{name}"), TYPE_COLLECTION),))
     listed, asked = client.files.list, list[str]()

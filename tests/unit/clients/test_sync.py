@@ -1,4 +1,4 @@
-"""Whole trees kept the same: what is there is not moved again, what is left out is left alone, and a dry run does
+"""Whole trees kept the same: existing files are not moved again, excluded ones are left alone, a dry run does
 nothing."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tree() -> Path:
 
 
 def moved(fake: FakeBartender) -> int:
-    """How many uploads there were since the last question."""
+    """The number of uploads since the last call."""
     count = sum(op == "write" for op, _ in fake.calls)
     fake.calls.clear()
     return count
@@ -58,7 +58,7 @@ def test_a_second_sync_moves_nothing_and_a_third_what_has_changed(
 
 
 def test_a_tree_that_broke_off_is_gone_on_with(chelonia: Command, fake: FakeBartender, tree: Path) -> None:
-    """By `put -r` as by `sync`, and what differs is refused without -f."""
+    """`put -r` does so as `sync`, and refuses differing files without -f."""
     chelonia(*UP)
     fake.remove("/d/a/f")
     moved(fake)
@@ -117,7 +117,7 @@ def test_nothing_is_removed_when_something_failed(chelonia: Command, fake: FakeB
 def test_behind_a_link_that_is_skipped_nothing_counts_as_gone(
     chelonia: Command, fake: FakeBartender, tree: Path
 ) -> None:
-    """As of a directory that was moved to another disk, which is not mounted now."""
+    """The link's directory may be on another disk that is not mounted now."""
     chelonia(*UP)
     (tree / "a").rename("elsewhere")
     (tree / "empty").rmdir()
@@ -327,7 +327,7 @@ def test_what_a_choice_takes(choice: Choice, path: str, takes: bool) -> None:
 
 
 async def test_a_file_of_several_blobs_is_read_within_a_limit() -> None:
-    """It was an error of the program."""
+    """It raised an error of the program."""
     http = limited(cast(HttpClient, Replicas()), Pace(10**12), QuickClock())
     read = HttpBytes(http, QuickClock()).get(SOURCES, WHOLE)
     assert b"".join([chunk async for chunk in read]) == REPLICA

@@ -81,7 +81,7 @@ async def test_a_replica_that_says_nothing_costs_no_more_than_a_moment(fake: Fak
 
 
 async def test_who_is_far_away_has_the_time_of_the_way(fake: FakeBartender, tmp_path: Path) -> None:
-    """The second is not asked beside him, nor is he asked whether he lives, within what a new connection takes."""
+    """No second Shepherd is tried beside it, and no probe sent, within the time of a new connection."""
     fake.store.round_trips.keep("https://bartender", 2_000)
     fake.add_file("/f", DATA)
     fake.store.faults = [Fault(stall=True, stall_s=1.0)] * 2
@@ -367,7 +367,7 @@ async def test_an_upload_that_may_replace_does_so_with_what_was_made_meanwhile(
     apply = client.files.apply
 
     async def raced(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        """The name was free when the bytes were asked for."""
+        """The name was free when the client requested a place for the bytes."""
         if cast(Write, changes[0]).inline is None:
             fake.add_file("/f", b"other")
         return await apply(call, changes)
@@ -413,7 +413,7 @@ async def test_a_pipe_that_is_named_as_a_file_is_uploaded_whole(fake: FakeBarten
 
 
 def test_who_gives_up_a_pipe_ends_though_nobody_writes_to_it() -> None:
-    """As on Ctrl-C: the event loop waited for the read."""
+    """On Ctrl-C the event loop waited for the read."""
     reading, writing = os.pipe()
     stream = stream_of(lambda: os.fdopen(reading, "rb"))
 
@@ -431,7 +431,7 @@ def test_who_gives_up_a_pipe_ends_though_nobody_writes_to_it() -> None:
 
 
 async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: FakeBartender) -> None:
-    """Stdin may be: it is shared with whoever started the command. An empty pipe was taken for its end."""
+    """The parent process shares stdin and may have made it so. An empty pipe counted as its end."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb", closefd=False) as pipe, os.fdopen(writing, "wb", buffering=0) as writer:
@@ -491,7 +491,7 @@ async def test_a_file_cut_off_while_it_is_uploaded_is_not_stored_short(
 
 
 async def test_of_a_file_that_grows_comes_what_was_there_at_first(fake: FakeBartender, tmp_path: Path) -> None:
-    """A log that is written while it is sent: the Shepherd was said to have stored other bytes."""
+    """A log that grew while it was sent: the error was that the Shepherd had stored other bytes."""
     path, size = tmp_path / "f", 3 * bounds.CHUNK_BYTES
     path.write_bytes(bytes(size))
 

@@ -1,4 +1,4 @@
-"""Walks of whole trees: what is asked for, how much of it at a time, and in which order it goes."""
+"""Walks of whole trees: the requests, how many entries at a time, and their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.clients.test_transfers import DATA, make_tree
 
 
 async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_path: Path) -> None:
-    """Far away each question counts: of a new tree one is asked, and each collection is made."""
+    """Far away each request counts: a new tree needs one look, and one call for each collection."""
     make_tree(tmp_path / "t")
     async for done in put_tree(client_on(fake), tmp_path / "t", "/t"):
         assert done.error is None
@@ -36,7 +36,7 @@ async def test_below_what_is_new_nothing_is_asked_for(fake: FakeBartender, tmp_p
 async def test_what_was_asked_for_long_before_is_asked_for_again(
     fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile others may have put something there: what lies before it takes hours, perhaps."""
+    """The work before it may take hours, and others may have stored something there meanwhile."""
     for name in ("a", "b"):
         (tmp_path / "t" / name).mkdir(parents=True)
     (tmp_path / "t" / "b" / "f").write_bytes(b"bytes")
@@ -131,7 +131,7 @@ async def test_directories_are_asked_for_ahead_and_whoever_leaves_waits_for_none
 async def test_of_a_deep_tree_no_more_is_asked_for_ahead_than_memory_can_bear(
     fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the directories beside each that is gone into, what is there waits until that is done."""
+    """The entries beside each directory that the walk enters wait until that one is done."""
     directory, depth = tmp_path / "t", 20
     for _ in range(depth):
         for name in "abcdef":

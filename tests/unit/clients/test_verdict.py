@@ -1,4 +1,4 @@
-"""The verdict on a cluster: what is not well, how bad it is, and what to do."""
+"""The verdict on a cluster: its problems, how bad they are, and their cures."""
 
 from __future__ import annotations
 

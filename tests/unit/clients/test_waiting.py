@@ -1,4 +1,4 @@
-"""A command that waits says so once, names what for, and does not wait for what cannot come."""
+"""A command that waits says so once, says for what, and gives up where the event cannot come."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_service_without_tls_is_asked_once() -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 415])
 async def test_another_door_is_no_name_that_is_not_there(status: int) -> None:
-    """What the A-Hash's port, the S3 door and the plain door answer; scripts read exit code 3 as `no such name`."""
+    """The A-Hash's port, the S3 door and the plain door answer so; scripts read exit code 3 as `no such name`."""
     asked: list[str] = []
 
     class Door:

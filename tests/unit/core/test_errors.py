@@ -31,7 +31,7 @@ def test_server_faults_are_the_servers_http_errors() -> None:
 
 
 def test_only_what_no_entry_has_is_not_found() -> None:
-    """A client that was led to a replica, which has gone meanwhile, would take the file for gone."""
+    """A client whose replica has gone meanwhile would take the file for gone."""
     assert [kind for kind, meaning in TABLE.items() if meaning.http == 404] == [Kind.NOT_FOUND]
 
 

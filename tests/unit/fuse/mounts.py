@@ -35,9 +35,13 @@ OWNER = Owner(1000, 100)
 
 
 class Network:
-    """The port and the bytes of a cluster, as one user reaches them; `away`: nothing does, and `why`; `late`: the next
-    answer of a method is given when the event says so; `slow_bytes`: so are, of what is read, those after the first
-    MiB. Of what was sent, `inline_bytes` came in messages. `who` asks."""
+    """One user's port and bytes of a cluster. `who`: the user.
+
+    `away`: every call fails, with `why`.
+    `late`: the next answer of a method waits for the event.
+    `slow_bytes`: so do the bytes read after the first MiB.
+    `inline_bytes`: bytes sent in messages.
+    """
 
     def __init__(self, memory: MemoryCluster) -> None:
         self.memory = memory
@@ -89,8 +93,8 @@ class Network:
 
 
 def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses take no time; and however slow the machine is, files made one after the other are many, each is young
-    when it is closed, and no commit is late."""
+    """Make pauses take no time. On any machine, files made one after the other count as many, each as young when it is
+    closed, and no commit as late."""
     monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
     monkeypatch.setattr(behind, "LINGER_S", 0.0)
     for name in ("YOUNG_S", "MANY_S", "LATE_S"):

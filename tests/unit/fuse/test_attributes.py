@@ -1,4 +1,4 @@
-"""Times that programs set: also the first second of 1970, and those of files that stay empty. Who may write."""
+"""Times that programs set, also the first second of 1970, and those of files that stay empty. Rights to write."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_cutting_what_is_empty_already_changes_its_time(mount: Trial, othe
 
 
 async def test_who_may_not_write_a_file_hears_it_when_he_opens_it(mount: Trial, memory: MemoryCluster) -> None:
-    """Few programs, and no shell, read what `close` says."""
+    """Few programs, and no shell, check the result of `close`."""
     await mount.write("f", b"bytes")
     for name in ("/", "/f"):
         (done,) = await memory.apply(Call(dn=WHO), (Set(parse_ln(name), policy={"ALL": "+read +addEntry"}),))
@@ -95,7 +95,7 @@ async def test_a_cut_that_failed_leaves_what_waits_to_be_committed(mount: Trial,
 
 
 async def test_a_file_is_cut_by_who_opens_it_while_its_last_writer_closes_it(mount: Trial, other: Trial) -> None:
-    """Also where the cache is full, and lets go of what nobody has open."""
+    """This holds also where the cache is full, and drops files that nobody has open."""
     writer = await mount.open("f", os.O_RDWR | os.O_CREAT)
     await mount.system.write(writer, 0, b"longer")
     late = mount.network.late["apply"] = asyncio.Event()
@@ -131,7 +131,7 @@ async def test_a_mode_that_was_set_stays_when_a_file_without_a_name_is_cut_to_no
 
 
 async def test_a_mode_that_was_set_before_a_file_was_cut_to_nothing_is_kept(mount: Trial, other: Trial) -> None:
-    """It was to be committed with bytes that are no more: `chmod` was lost."""
+    """The commit was to come with bytes that are no more: `chmod` was lost."""
     handle = await mount.open("f", os.O_CREAT | os.O_RDWR)
     await mount.system.write(handle, 0, b"secret")
     await mount.system.set(handle.inode, Setting(mode=0o600, uid=7))

@@ -1,4 +1,4 @@
-"""Files that are committed after they were closed, and names that are answered without asking."""
+"""Files committed after they were closed, and names answered without a request."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_the_last_of_two_versions_that_were_closed_survives_the_death_of_t
 
 
 def slow_disk(mount: Trial, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Set when something is written to the journal, and to be set for it to be there."""
+    """The first event is set when the journal is written to; the second lets the write end."""
     keep, keeping, go = mount.committer._packed.keep, asyncio.Event(), asyncio.Event()
 
     async def slowly(record: JournalRecord, data: bytes) -> None:
@@ -299,7 +299,7 @@ def test_a_listing_for_a_name_in_a_large_directory_begins_with_it() -> None:
 
 
 def looked_at(names: list[str], page: list[str]) -> tuple[int, int]:
-    """How many lookups of a directory that lists as `page` asked for a listing, and for a look."""
+    """How many lookups in a directory that lists as `page` requested a listing, and how many a look."""
     known, listings, looks = KnownNames(), 0, 0
     known.listed(ListedPart("", "m", 0))
     for name in names:
@@ -324,7 +324,7 @@ def test_who_looks_in_order_has_the_next_names_listed_and_who_does_not_asks_for_
     listings, looks = looked_at(mixed, names)
     assert listings < 30
     assert looks > 4900
-    assert sum(looked_at(mixed + names, names)) < sum(looked_at(mixed, names)) + 600  # who is in order again
+    assert sum(looked_at(mixed + names, names)) < sum(looked_at(mixed, names)) + 600  # lookups are in order again
 
 
 def test_what_was_told_of_a_part_says_nothing_beyond_it_nor_later() -> None:
@@ -392,7 +392,7 @@ async def test_the_other_names_of_what_lost_one_are_asked_for_anew(mount: Trial)
     await mount.write("a", b"x")
     await mount.system.link(await mount.find("a"), mount.root, "b")
     await mount.write("c", b"y")
-    for name in "xyz":  # a listing tells of all
+    for name in "xyz":  # a listing has them all
         with pytest.raises(CheloniaError):
             await mount.find(name)
     await mount.system.rename((mount.root, "c"), (mount.root, "a"), Over.REPLACE)
@@ -409,7 +409,7 @@ async def test_a_name_that_a_listing_does_not_tell_leads_no_more_to_what_has_ano
     await mount.system.rename((mount.root, "x"), (mount.root, "y"), Over.REPLACE)
     assert await other.find("y") is moved
     monkeypatch.undo()
-    for name in ("q", "x"):  # the second one has a listing told
+    for name in ("q", "x"):  # the second one requests a listing
         with pytest.raises(CheloniaError):
             await other.find(name)
     await other.system.rename((other.root, "z"), (other.root, "x"), Over.REPLACE)

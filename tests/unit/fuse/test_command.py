@@ -1,4 +1,4 @@
-"""The commands beside a mount: what the one in the background says of its end."""
+"""The commands beside a mount: messages about the end of the background process."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ def test_a_second_mount_keeps_off_the_cache_directory_of_the_first(tmp_path: Pat
 async def test_only_a_process_that_is_gone_is_called_gone(
     monkeypatch: pytest.MonkeyPatch, number: int, remark: str, asked: bool, lazy: bool
 ) -> None:
-    """A mount of another version, or of another user, does not tell its process."""
+    """A mount of another version, or of another user, does not publish its process."""
     told: list[list[str]] = []
 
     def refused(*_: object) -> bytes:

@@ -121,7 +121,7 @@ def _kept(mount: Trial) -> int:
 async def test_the_cache_keeps_to_its_size_while_a_large_file_is_read(
     mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is fetched ahead made the file busy, and nothing of a busy one went: the cache grew to the file's size."""
+    """Bytes fetched ahead made the file busy, and a busy file keeps its bytes: the cache grew to the file's size."""
     _in_small_steps(monkeypatch)
     whole = random.Random(1).randbytes(64 * len(LARGE))
     await mount.write("big", whole)

@@ -20,7 +20,7 @@ from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import WHO, mounted
 
 FOREVER_S = 600.0
-"""Who waits for a time does so for longer than a test lasts."""
+"""Longer than a test lasts: no wait for this time ends."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def crowd_of(count: int) -> CommitCrowd:
-    """A crowd that saw a file being made while so many commits were on their way, which are over now."""
+    """A crowd that saw a file being made during so many commits, which are over now."""
     crowd, over = CommitCrowd(), asyncio.Event()
     commits = [asyncio.create_task(_commit(crowd, over)) for _ in range(count)]
     await turns()
@@ -49,7 +49,7 @@ async def _commit(crowd: CommitCrowd, over: asyncio.Event | None = None, began: 
 
 
 async def turns() -> None:
-    """Let all that can go on do so."""
+    """Let every ready task run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -67,7 +67,7 @@ async def test_as_many_go_together_as_were_on_their_way(patient: None) -> None:
 
 
 async def test_those_that_waited_begin_in_one_step(patient: None) -> None:
-    """Else the last of them would be sent alone, and the others after it."""
+    """Else the last one would be sent alone, and the others after it."""
     crowd, seen = await crowd_of(3), list[int]()
 
     async def commit() -> None:
@@ -102,7 +102,7 @@ async def test_where_no_file_was_made_a_moment_ago_nobody_waits(patient: None, m
 
 
 def test_where_all_takes_long_commits_wait_as_long_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls cost the more to make the busier a machine is."""
+    """The busier a machine, the dearer the calls."""
     monkeypatch.setattr(crowding, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
 
     async def slow() -> list[float]:

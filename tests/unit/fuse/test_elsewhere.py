@@ -1,4 +1,4 @@
-"""What is done here goes where it was meant, whatever other machines do to names and bytes meanwhile."""
+"""Changes here reach their target, whatever other machines do to names and bytes meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
 
 
 async def test_what_is_done_in_a_directory_that_others_renamed_is_done_there(mount: Trial, other: Trial) -> None:
-    """It was done in the one that had its name by then."""
+    """It went into the directory that had the name by then."""
     inside = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
     new = await other.system.make_directory(other.root, "new", 0o755, OWNER)
     for trial, directory in ((mount, inside), (other, new)):
@@ -66,7 +66,7 @@ async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_other
 
 
 async def _swapped(mount: Trial, other: Trial) -> Handle:
-    """A file `f`, open and written to here, that another machine has made `g` of; `f` is another one there."""
+    """A file `f`, open and written to here, that another machine has renamed `g`; its `f` is another file."""
     await mount.write("f", b"1")
     await other.write("g", b"1")
     handle = await mount.open("f")
@@ -109,7 +109,7 @@ async def test_what_was_written_to_a_file_stays_when_its_name_that_is_anothers_i
 async def test_a_file_is_written_to_after_its_name_that_is_anothers_was_taken_away(
     mount: Trial, other: Trial, by: Over
 ) -> None:
-    """It was taken for removed, and what was written to it went nowhere."""
+    """The mount took it for removed, and dropped its writes."""
     await mount.close(await _swapped(mount, other))
     known = await mount.find("g")
     if by is Over.REPLACE:
@@ -145,7 +145,7 @@ async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(
     await mount.system.write(one, 2, b"one\n")
     await other.write("log", b"two\n", at=2, flags=os.O_WRONLY | os.O_APPEND)
     await mount.system.flush(one)
-    await mount.system.write(one, 6, b"three\n")  # the kernel has not heard that it is longer
+    await mount.system.write(one, 6, b"three\n")  # the kernel does not know yet that it is longer
     await mount.close(one)
     assert await other.read("log") == await mount.read("log") == b"0\ntwo\none\nthree\n"
 

@@ -1,4 +1,4 @@
-"""The file system without a kernel: staging, conflicts, the journal, what goes on while the network is away."""
+"""The file system without a kernel: staging, conflicts, the journal, operations while the network is away."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_what_others_removed_while_it_was_written_is_kept_beside_it(mount:
 async def test_what_was_written_in_many_places_is_kept_when_the_bytes_between_are_gone(
     mount: Trial, other: Trial, removed: bool
 ) -> None:
-    """A commit has fewer pieces than that: the bytes between some of them are to be fetched, of a version that is no
+    """A commit has fewer pieces than that. The bytes between some of them must be fetched, from a version that is no
     more."""
     await other.write("f", LARGE)
     handle, spots = await mount.open("f"), range(0, len(LARGE), 8192)
@@ -476,7 +476,7 @@ async def test_what_is_gone_is_looked_up_anew_although_a_listing_told_of_it(
 async def test_what_a_last_close_could_not_commit_is_told_to_the_log_and_tried_again(
     mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
-    """As where a shared mapping is written to and let go after the file was closed: no program hears of it."""
+    """A shared mapping may be written to and released after the file was closed: no program gets the error."""
     pytest.importorskip("pyfuse3")
     binding = bound(mount)
     binding._next = 40  # else file and inode would have the same number
@@ -613,7 +613,7 @@ async def test_a_commit_that_met_a_passing_trouble_is_tried_again_without_its_ne
 
 
 async def test_an_answer_that_was_overtaken_by_a_commit_is_no_change_by_others(mount: Trial, other: Trial) -> None:
-    """Read ahead, or `open`, asks before a commit of this mount, and hears of the old version after it."""
+    """A read ahead or an `open` sends its request before a commit of this mount, and gets the old version after it."""
     await other.write("f", LARGE)
     for ask in ("read", "open"):
         first = await mount.open("f")
@@ -635,7 +635,7 @@ async def test_an_answer_that_was_overtaken_by_a_commit_is_no_change_by_others(m
 
 
 async def test_answers_that_stay_behind_what_is_known_are_asked_for_a_few_times(mount: Trial, other: Trial) -> None:
-    """As after a restore of the metadata from an older snapshot."""
+    """It is as after a restore of the metadata from an older snapshot."""
     await other.write("f", LARGE)
     handle = await mount.open("f", os.O_RDONLY)
     assert handle.inode.copy is not None

@@ -1,4 +1,4 @@
-"""Whoever is told to end while he waits for a mount is let go."""
+"""A process with a signal to end stops waiting for a mount."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE, INT, WINCH, KILL = "0000000000000000", "0000000000000002", "00000000080000
 
 @pytest.fixture
 def ending() -> Iterator[int]:
-    """A process that was told to end and does not hear it yet."""
+    """A process with a pending signal to end."""
     with subprocess.Popen(["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
@@ -52,7 +52,7 @@ async def test_a_request_of_a_program_that_is_to_end_is_given_up_and_others_go_o
         await binding.write(fh, 0, b"bytes")
 
     async def given_up() -> int:
-        """How often its task is cancelled, which goes on to other requests."""
+        """How often its task, which goes on to other requests, is cancelled."""
         with pytest.raises(pyfuse3.FUSEError) as caught:
             await binding.flush(his)
         assert caught.value.errno == errno.EINTR

@@ -39,7 +39,7 @@ FRAME = bytes.fromhex("a30000000500000013f03e66")
 
 
 class Disk:
-    """What a power cut leaves of the packed journal: what was synced."""
+    """The synced part of the packed journal, which a power cut leaves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._kept: dict[str, bytes] = {}
@@ -54,7 +54,6 @@ class Disk:
             self._kept[str(path)] = path.read_bytes()
 
     def cut(self) -> None:
-        """Cut the power."""
         for path, data in self._kept.items():
             Path(path).write_bytes(data)
 
@@ -179,7 +178,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def found(directory: Path) -> dict[str, bytes]:
-    """What the next mount finds."""
+    """The records that the next mount finds."""
     return {record.guid: data for record, data in PackedJournal(directory / "packed").records()}
 
 
@@ -306,7 +305,7 @@ async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_
 
 
 async def kept(mount: Trial, *names: str) -> None:
-    """Files that were closed while the cluster was away."""
+    """Close files while the cluster is away."""
     for name in names:
         mount.system._cluster.away_until_s = time.monotonic() + 60
         await mount.write(name, b"bytes")

@@ -1,4 +1,4 @@
-"""How the binding waits for the kernel's requests, with a pipe in the place of the session."""
+"""The binding's wait for the kernel's requests, with a pipe in the place of the session."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ async def test_what_came_while_nobody_waited_is_found(watch: Any, pipe: tuple[in
     reading, writing = pipe
     os.write(writing, b"ab")
     await watch.readable(reading)
-    await poll_async(lambda: not watch.watches)  # all who read are at work
+    await poll_async(lambda: not watch.watches)  # all readers are at work
     await watch.readable(reading)
     assert os.read(reading, 2) == b"ab"
 
 
 async def test_of_those_who_wait_one_is_woken_for_each_request(watch: Any, pipe: tuple[int, int]) -> None:
-    """Another one would wait in the kernel, and the event loop with it: a loop may tell twice of what was read once."""
+    """A second one would block in the kernel, and the event loop with it: a loop may report a read request twice."""
     reading, writing = pipe
     read = list[bytes]()
 
@@ -76,7 +76,7 @@ async def test_of_those_who_wait_one_is_woken_for_each_request(watch: Any, pipe:
 
 
 def test_all_who_wait_hear_of_the_end() -> None:
-    """The loop of `chelonia` tells of it once."""
+    """The loop of `chelonia` reports it once."""
 
     async def ended() -> None:
         watch = kernel.SessionWatch()
@@ -96,7 +96,7 @@ def test_all_who_wait_hear_of_the_end() -> None:
 
 
 def test_an_end_while_nobody_waits_is_found() -> None:
-    """The loop of `chelonia` tells of an error once, and watches no more. An unmounted session is one, for good."""
+    """The loop of `chelonia` reports an error once, and then watches no more. An unmounted session is one, for good."""
 
     async def ended() -> None:
         watch = kernel.SessionWatch()

@@ -1,4 +1,4 @@
-"""What is deeper, or has more names, or takes more room than is allowed: POSIX's errno, and no byte is lost."""
+"""Names beyond a depth, a number or a size get POSIX's errno, and no byte is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.fuse.mounts import OWNER, Trial
 async def test_a_file_deeper_than_a_name_may_say_is_written_all_the_same(
     mount: Trial, other: Trial, name: str, depth: int
 ) -> None:
-    """Programs get there step by step; what was closed there could not be committed."""
+    """Programs get there step by step; files closed there could not be committed."""
     inside = mount.root
     for _ in range(depth):
         inside = await mount.system.make_directory(inside, name, 0o755, OWNER)
@@ -37,7 +37,7 @@ async def test_a_file_deeper_than_a_name_may_say_is_written_all_the_same(
 async def test_a_file_has_so_many_names_and_no_more(
     mount: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`cp -al` and `rsync --link-dest` copy a file that is told to have too many (EMLINK)."""
+    """`cp -al` and `rsync --link-dest` copy a file on EMLINK, the error for too many names."""
     monkeypatch.setattr(bounds, "PARENTS_MAX", 3)
     await mount.write("f", b"x")
     inode = await mount.find("f")

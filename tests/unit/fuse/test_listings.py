@@ -1,4 +1,4 @@
-"""What a listing of several pages keeps, and which lookups it serves."""
+"""Listings of several pages: the entries they keep, and the lookups they serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mount decides without a kernel or a network: byte ranges, staging, inodes, options, errno, names."""
+"""The mount's decisions without a kernel or a network: byte ranges, staging, inodes, options, errno, names."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ STEP = st.one_of(
 
 
 class Machine:
-    """A staged file, its local bytes, and the base as the cluster has it."""
+    """A staged file, its local bytes, and its base in the cluster."""
 
     def __init__(self, base: bytes) -> None:
         self.base = base
@@ -110,7 +110,7 @@ class Machine:
         self.model = self.model[:size] + bytes(max(0, size - len(self.model)))
 
     def commit(self, *, anew: bool) -> None:
-        """As the cluster carries a plan out."""
+        """Carry a plan out, as the cluster does."""
         if not self.staged.changed:
             assert self.base == bytes(self.model)
             return

@@ -35,7 +35,7 @@ def real_now_ms() -> Ms:
 
 
 def closed_pem(key: PrivateKey, password: bytes) -> bytes:
-    """A private key as a user has it who opens it by a password."""
+    """A user's private key, encrypted with a password."""
     how = serialization.BestAvailableEncryption(password)
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 

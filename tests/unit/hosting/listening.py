@@ -17,13 +17,13 @@ from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 from tests.unit.hosting.grid import Grid
 
 STOP_MS = 10_000
-"""Whoever is still being served by then is cut off, with a warning: no test leaves anybody."""
+"""The server then cuts off all clients with a warning: no test leaves any."""
 PLAIN = ServerParts(SystemClock(), SystemIds(), lambda tls: NOBODY)
 
 
 @asynccontextmanager
 async def plain(door: Door, limits: HttpLimits | None = None) -> AsyncIterator[HttpServer]:
-    """The door on a listener without TLS, for what has nothing to do with it."""
+    """The door on a listener without TLS."""
     server = HttpServer(door, ListenSettings("127.0.0.1", 0, None, False), PLAIN, limits)
     await server.start()
     try:
@@ -41,7 +41,7 @@ async def secure(
     compact: CompactDoor | None = None,
     guarded: Guarded | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """The door on a listener that demands, or takes, client certificates; beside it, the compact encoding's."""
+    """The door on a listener that demands, or accepts, client certificates; beside it, the compact encoding's."""
     listener = ListenSettings("127.0.0.1", 0, store.server_context(demand), demand is ClientCertificate.REQUIRED)
     parts = ServerParts(SystemClock(), SystemIds(), store.identify, compact=compact, guarded=guarded)
     server = HttpServer(door, listener, parts, limits)

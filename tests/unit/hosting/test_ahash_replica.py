@@ -1,4 +1,4 @@
-"""A replica in a node: which directories it takes, and what it says of itself."""
+"""A replica in a node: the directories it accepts, and its reports of itself."""
 
 import asyncio
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
 async def test_a_master_whose_disk_takes_no_change_ends(
     monkeypatch: pytest.MonkeyPatch, still_ms: int, *, ends: bool
 ) -> None:
-    """It would go on telling that it lives, and the others would follow it for as long as the disk hangs."""
+    """Its heartbeats would go on, and the others would follow it for as long as the disk hangs."""
     told: list[str] = []
     monkeypatch.setattr(ahash_replica, "leave", told.append)
     await disk_watch(lambda: still_ms).step()
@@ -70,7 +70,7 @@ async def test_a_master_whose_disk_takes_no_change_ends(
 
 
 async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: Path) -> None:
-    """Else who goes by a shorter lease would be free to help another master while the first may still answer."""
+    """Else a replica with a shorter lease could help another master while the first may still answer."""
     path, near, far = tmp_path / "lease", ProtocolPeriods(), ProtocolPeriods.over(300)
     slept: list[tuple[int, int | None]] = []
 
@@ -187,7 +187,7 @@ async def test_gauges_of_a_master() -> None:
 
 
 async def test_a_replica_that_is_gone_has_no_figures() -> None:
-    """Neither one that left the group, nor one that is away, nor the lag of others when it is master no more."""
+    """This holds for one that left the group, one that is away, and the others' lag when it is master no more."""
     metrics = Metrics()
     near, far = (replace(view, round_trip_ms=ms) for view, ms in zip(STATUS.replicas[:2], (2, 40), strict=True))
     set_gauges(metrics, replace(STATUS, replicas=(near, far)))
@@ -202,7 +202,7 @@ async def test_a_replica_that_is_gone_has_no_figures() -> None:
 
 
 async def test_what_is_told_of_no_more_has_no_figure() -> None:
-    """A state that no replica of a file is in any more does not keep its last number."""
+    """A state without any replica does not keep its last number."""
     metrics = Metrics()
     for told in ({"alive": 2, "invalid": 1}, {"alive": 3}):
         metrics.gauges("replicas", "Replicas by state.", "state", told)

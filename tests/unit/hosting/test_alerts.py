@@ -1,6 +1,7 @@
-"""Alerts and dashboard name metrics that there are, and every alert the page that says what to do.
+"""Alerts and dashboard name existing metrics, and every alert names the page with the cure.
 
-Where Prometheus' own `promtool` is there (or named by PROMTOOL), it reads the rules too and tries them on made-up days.
+Prometheus' own `promtool`, where it is there (or named by PROMTOOL), reads the rules too and tries them on made-up
+days.
 """
 
 from __future__ import annotations

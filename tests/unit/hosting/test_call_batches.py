@@ -1,4 +1,4 @@
-"""Elements that share calls: what waits, for how long, and what is begun beside a call on its way."""
+"""Elements that share calls: which ones wait, how long, and which begin beside a running call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALL_MS = 1_000
 
 
 class Slow:
-    """An operation whose calls take so long. `begun`: how many elements each call had, and when it began."""
+    """An operation whose calls take so long. `begun`: each call's number of elements, and its beginning."""
 
     def __init__(self, call_ms: int = CALL_MS) -> None:
         self.call_ms = call_ms

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what it prints, test certificates, and what `dev` prepares."""
+"""The command line: exit codes, output, test certificates, and the files that `dev` prepares."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_certificate_of_another_subject_than_the_replicas_is_found_before_it_r
 def test_what_may_pass_is_said_and_is_no_reason_not_to_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The unit asks before each start: a name server that is away, or a host that was retired, must not stop others."""
+    """The unit checks before each start: a name server that is away, or a retired host, must not stop others."""
     conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
     text = with_files(root).replace("https://localhost:60002/", "https://localhst.invalid:60002/", 1)
     conf.write_text(text.replace('data_url = "https://localhost', 'data_url = "https://127.0.0.1'))
@@ -266,7 +266,7 @@ def test_a_key_of_another_certificate_is_found(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("hidden", ["berkeleydb", "asn1crypto berkeleydb jwt prometheus_client"])
 def test_without_the_servers_libraries_there_is_a_sentence(hidden: str) -> None:
-    """As where only the client is installed, or what a program of the server's needs went."""
+    """Only the client may be installed, or a library of the server's programs may be gone."""
     hide = f"import sys; sys.modules.update(dict.fromkeys({hidden!r}.split()));"
     hide += "from chelonia.hosting.command import main; sys.exit(main())"
     ended = subprocess.run([sys.executable, "-c", hide, "--help"], capture_output=True, text=True, check=False)
@@ -330,7 +330,7 @@ def test_the_certificates_of_a_test_ca_work_together_until_they_are_revoked(tmp_
 def test_a_subject_that_the_signing_policy_forbids_is_not_certified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody would take it, and who renews it finds out host by host."""
+    """No host would accept it, and its owner would find out host by host."""
     ca, cert = tmp_path / "grid", tmp_path / "cert.pem"
     at = ("--dir", str(ca), "--cert", str(cert), "--key", str(tmp_path / "key.pem"))
     assert main(["ca", "crl", "--dir", str(ca)]) == 2
@@ -641,7 +641,7 @@ def test_what_a_start_has_made_is_not_looked_at_again() -> None:
 
 
 def test_a_node_that_runs_carries_nothing_of_what_sets_hosts_up() -> None:
-    """It would do so all its life, and never use it."""
+    """It would hold that code all its life, and never use it."""
     run = "import sys; from chelonia.hosting.cheloniad import main; main(['run', '--config', '/none'])"
     told = f"{run}; print(*(name for name in sys.modules if name.startswith('chelonia.hosting.setup')))"
     ended = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The configuration: what is refused and how clearly, and that conf/ says the truth about every key."""
+"""The configuration: clear refusals, and a conf/ that is true about every key."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_group_that_cannot_be_meant_is_refused(change: tuple[str, str], key: s
 
 
 def test_a_daemon_loads_only_the_services_that_it_serves() -> None:
-    """A Shepherd's process holds nothing of the A-Hash, of what sets hosts up, or of what no service of ours needs."""
+    """A Shepherd's process loads nothing of the A-Hash, of host setup, or of libraries without use."""
     run = "from chelonia.hosting.cheloniad import main; main(('run', '--config', '/nowhere'))"
     program = f"{run}; import sys, chelonia.hosting.services.shepherd; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
@@ -266,7 +266,7 @@ def test_a_daemon_loads_only_the_services_that_it_serves() -> None:
 
 
 def test_all_services_are_loaded_before_one_begins() -> None:
-    """A replica of the A-Hash that follows a master has to be on time; who imports holds the event loop up."""
+    """A replica of the A-Hash that follows a master has to be on time; an import holds the event loop up."""
     program = """
 import asyncio, sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Who finds a Shepherd of this process gets it itself: no connection, no encoding."""
+"""A Shepherd of the same process is found as an object: no connection, no encoding."""
 
 from __future__ import annotations
 

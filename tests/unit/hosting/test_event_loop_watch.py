@@ -1,4 +1,4 @@
-"""How late a process runs is seen, and forgotten again."""
+"""The lateness of a process is measured, and forgotten again."""
 
 import asyncio
 import time

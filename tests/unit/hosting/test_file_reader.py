@@ -1,4 +1,4 @@
-"""Reading a file of extents: what nobody wrote is zeros, and these keep nobody from his turn."""
+"""Reading a file of extents: unwritten bytes are zeros, and these hold no other reader up."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ HOLE = Looked(Attributes(Guid("g"), "file", 1, Dn("/CN=a"), bounds.FILE_BYTES_MA
 
 
 class NoBytes:
-    """Nothing is asked of Shepherds."""
+    """Any request to a Shepherd is an error."""
 
     def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:
         raise AssertionError("a hole is read from nobody")
 
 
 async def test_others_have_their_turns_while_a_hole_is_read() -> None:
-    """A file of 8 EiB is made by a word: whoever summed it up at a door held up all others for good."""
+    """One command makes a file of 8 EiB: its checksum at a door held up all others for good."""
     reader = FileReader(None, NoBytes(), Call(), parse_ln("/f"))  # type: ignore[arg-type]
     turns, came, pieces = 0, 0, 0
 
@@ -52,9 +52,12 @@ async def test_others_have_their_turns_while_a_hole_is_read() -> None:
 
 @dataclass
 class Tickets:
-    """Files and bytes: a file of pieces of 4 bytes, whose TURLs are good for `lasts` pieces; or `one`, whose TURLs are
-    good for 5 bytes of it. `changes`: so many looks are left before it is another file; `gone`: nobody has any
-    bytes."""
+    """Files and bytes: a file of pieces of 4 bytes, whose TURLs are good for `lasts` pieces.
+
+    `one`: its TURLs are good for 5 bytes of it.
+    `changes`: looks left before it is another file.
+    `gone`: no Shepherd has any bytes.
+    """
 
     lasts: int = 2
     changes: int = 99
@@ -100,7 +103,7 @@ async def read(tickets: Tickets, span: ByteRange) -> bytes:
 
 
 async def test_who_reads_for_longer_than_tickets_are_good_is_given_others() -> None:
-    """A slow client of a door was broken off after ten minutes, where the file had several blobs."""
+    """A door broke a slow client off after ten minutes, where the file had several blobs."""
     tickets = Tickets()
     assert await read(tickets, ByteRange(2, 37)) == b"x" * 37
     assert tickets.looks == 4

@@ -1,4 +1,5 @@
-"""What a door reads of Shepherds: all bytes of a blob are verified, and another replica goes on where one is wrong."""
+"""A door's reads from Shepherds: it verifies all bytes of a blob, and continues on another replica after a wrong
+one."""
 
 from __future__ import annotations
 
@@ -40,9 +41,13 @@ WHOLE = ByteRange(0, len(DATA))
 
 @dataclass
 class Replicas:
-    """Replicas behind TURLs; `bad`: where each has a wrong byte; `breaks`: after how many bytes it breaks off; `old`:
-    which know no checksum but those that are noted; `pieces`: bytes that come at a time; `without`: which say that they
-    have no such range."""
+    """Replicas behind TURLs, with faults by replica. `pieces`: bytes of one chunk.
+
+    `bad`: the place of a wrong byte.
+    `breaks`: it breaks off after so many bytes.
+    `old`: only noted checksums are known.
+    `without`: it refuses the range as missing.
+    """
 
     bad: dict[str, int] = field(default_factory=dict)
     breaks: dict[str, int] = field(default_factory=dict)
@@ -156,7 +161,7 @@ async def test_a_wrong_end_is_never_handed_over_and_another_replica_goes_on(
 
 @pytest.mark.parametrize("piece", [50_000, len(DATA)])
 async def test_who_gave_wrong_bytes_is_asked_last_from_then_on(expect_log: Callable[..., None], piece: int) -> None:
-    """A byte that was handed over cannot be taken back; whoever asks again gets right ones."""
+    """A byte that was sent cannot be taken back, but the next request gets right ones."""
     expect_log("wrong bytes of a replica.* replica=https://s1/turl/a$")
     replicas = Replicas({"s1": 0}, pieces={"s2": piece})
     transfers = HttpBytes(cast(HttpClient, replicas), SystemClock())
@@ -183,7 +188,7 @@ async def test_a_part_comes_as_it_is_and_goes_on_elsewhere_where_it_breaks_off()
 
 @dataclass
 class Taker:
-    """A Shepherd that takes bodies; `refusals`: what it answers first, and after how many bytes; then all is well."""
+    """A Shepherd that accepts bodies. `refusals`: its first answers, and after how many bytes; then all is well."""
 
     refusals: list[tuple[Kind, int]]
     asked: list[str] = field(default_factory=list)
@@ -217,7 +222,7 @@ async def put(taker: Taker) -> None:
 
 
 class Stored(Taker):
-    """A Shepherd whose receipt tells `adler32` of what it has stored."""
+    """A Shepherd whose receipt has `adler32` of the stored bytes."""
 
     adler32 = ""
 
@@ -240,7 +245,7 @@ async def test_bytes_that_are_stored_otherwise_than_they_were_sent_are_refused()
 
 @virtual
 async def test_who_has_all_bytes_and_not_enough_copies_is_asked_to_go_on() -> None:
-    """The client of a door cannot be asked for the bytes again without failing its request."""
+    """The client of a door cannot send the bytes again without failing its request."""
     taker = Taker([(Kind.UNAVAILABLE, len(DATA)), (Kind.CONFLICT, 0), (Kind.UNAVAILABLE, 0)])
     await put(taker)
     assert taker.asked == ["", *[f"bytes */{len(DATA)}"] * 3]
@@ -263,7 +268,7 @@ async def test_a_refusal_in_the_middle_or_for_good_is_told() -> None:
 
 @dataclass
 class Frozen:
-    """Takes no byte; `lives`: it answers questions all the same. `for_s`: then it goes on."""
+    """Reads no byte; `lives`: it answers probes all the same. `for_s`: after that it goes on."""
 
     lives: bool = False
     for_s: float = 1e6
@@ -298,7 +303,7 @@ async def test_a_shepherd_that_takes_nothing_and_says_nothing_is_not_waited_for(
 
 @dataclass
 class Dumb:
-    """Refuses for want of copies when it has all bytes, and says nothing more: it is frozen."""
+    """Refuses for want of copies when it has all bytes, and then freezes."""
 
     asked: int = 0
     round_trips: RoundTrips = field(default_factory=RoundTrips)
@@ -313,7 +318,7 @@ class Dumb:
 
 @virtual
 async def test_a_shepherd_that_freezes_when_it_is_to_go_on_is_not_waited_for() -> None:
-    """Another front end, or another try of the client, may find one that lives."""
+    """Another front end, or another try of the client, may find a live one."""
     began = asyncio.get_running_loop().time()
     with pytest.raises(CheloniaError) as failed:
         await HttpBytes(cast(HttpClient, Dumb()), VirtualClock()).put(PLACED, chunks(), len(DATA))
@@ -323,7 +328,7 @@ async def test_a_shepherd_that_freezes_when_it_is_to_go_on_is_not_waited_for() -
 
 @dataclass
 class Copying:
-    """Has all bytes, and answers when the other copies are made: after `for_s`, if anybody listens by then."""
+    """Has all bytes, and answers when the other copies are made: after `for_s`, if the connection still stands."""
 
     for_s: float
     round_trips: RoundTrips = field(default_factory=RoundTrips)
@@ -340,7 +345,7 @@ class Copying:
 
 @virtual
 async def test_copies_may_take_as_long_as_they_like_while_their_shepherd_lives() -> None:
-    """5 GB went to a spare, and the client that had sent them was told that nobody answered."""
+    """5 GB went to a spare, and the client that had sent them got an error that no Shepherd answered."""
     await HttpBytes(cast(HttpClient, Copying(600)), VirtualClock()).put(PLACED, chunks(), len(DATA))
 
 

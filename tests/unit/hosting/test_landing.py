@@ -1,4 +1,4 @@
-"""How files that have come get their names: synced first, together where that is safe, each for itself."""
+"""Arrived files get their names: synced first, together where that is safe, with an error of its own for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = FEW + 3
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done to the disk, in order; the system is one that syncs a file system whole."""
+    """The calls to the disk, in order, on a system that can sync a whole file system."""
     done: list[str] = []
     replace, fsync = Path.replace, os.fsync
 
@@ -43,7 +43,6 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def landed(*targets: Path) -> list[BaseException | None]:
-    """Have files land at once."""
     landing = Landing()
 
     async def one(target: Path) -> None:
@@ -105,7 +104,7 @@ async def test_what_fails_for_one_is_its_own(tmp_path: Path, steps: list[str]) -
 
 
 async def test_a_time_that_no_file_can_have_fails_for_its_own_file_alone(tmp_path: Path) -> None:
-    """All that came with it were given up, as if nobody wanted them any more."""
+    """All files that came with it were given up."""
     landing = Landing()
 
     times = {"a": 5.0, "b": float("inf"), "c": float("nan"), "d": 7.0}
@@ -117,7 +116,7 @@ async def test_a_time_that_no_file_can_have_fails_for_its_own_file_alone(tmp_pat
 
 
 def held_sync(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Syncs of a disk begin, and wait. Returns: what is set when one has begun, and what lets all go on."""
+    """Syncs of a disk begin, and wait. Returns: an event for the beginning, and one that lets all go on."""
     busy, goes_on = threading.Event(), threading.Event()
 
     def fsync(_: int) -> None:
@@ -165,7 +164,7 @@ async def test_who_gives_up_twice_still_waits_for_the_thread_that_writes_his_fil
 
 
 def test_a_loop_that_ends_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files were closed while the thread was at work on them: those that it made then stayed."""
+    """Files were closed while the thread worked on them, and those that it made stayed."""
     landing, write_out, at_work = Landing(), PartFile.write_out, threading.Event()
     loops = list[asyncio.AbstractEventLoop]()
 

@@ -73,7 +73,7 @@ def test_redaction_leaves_the_rest_alone() -> None:
 
 @pytest.mark.usefixtures("audit")
 def test_that_a_peer_has_gone_is_no_line_of_the_event_loop() -> None:
-    """A client that was killed while bytes for it waited made one for each further answer."""
+    """After a client was killed while bytes for it waited, each further answer logged such a line."""
     loop = logging.getLogger("asyncio")
     configure(LogSettings(), "n1", logging.Logger("a root of its own"))  # noqa: LOG001 - kept from the log guard
     told = [logging.LogRecord(loop.name, logging.WARNING, "", 0, said, (), None) for said in (GONE, "Executing took")]

@@ -1,4 +1,4 @@
-"""What a node tells at `/metrics`: each family once, described, without what the library adds by itself."""
+"""A node's `/metrics`: each family once, described, without the library's own additions."""
 
 from chelonia.hosting.metrics import Metrics
 

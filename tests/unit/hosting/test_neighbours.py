@@ -1,4 +1,4 @@
-"""How a Librarian learns that a process is gone: connections that close, addresses that refuse."""
+"""A Librarian's evidence that a process is gone: connections that close, addresses that refuse."""
 
 import asyncio
 import socket

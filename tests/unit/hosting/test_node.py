@@ -1,4 +1,4 @@
-"""A process while it starts: what its listeners serve that are open already."""
+"""A process while it starts: the answers of its open listeners."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def files_at(grid: Grid, port: int) -> AsyncIterator[Files]:
 
 
 async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: Path) -> None:
-    """Who asks for what no service speaks is told to ask by SOAP, and does so from then on: no Bartender starts so."""
+    """An answer that no service speaks the encoding would make callers use SOAP from then on; no Bartender starts
+    so."""
     grid = Grid(tmp_path)
     tls = TlsSection(str(grid.host_files[0]), str(grid.host_files[1]), str(grid.trust_dir))
     node = Node(NodeConfig(NodeSection("n"), (ALL,), tls, trust=TrustSection((JANE,))))

@@ -94,7 +94,8 @@ async def test_a_child_that_is_stopped_at_once_ends(tmp_path: Path) -> None:
 
 
 async def test_a_child_has_nothing_of_its_supervisor_but_what_was_imported(tmp_path: Path) -> None:
-    """A handler of the supervisor's told the supervisor of signals to its children; a loop of its own found another."""
+    """The supervisor's handler reported signals of a child to the supervisor; a child's loop found another one
+    running."""
     told: list[int] = []
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, told.append, 1)

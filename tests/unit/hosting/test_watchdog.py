@@ -1,4 +1,4 @@
-"""Signs of life for systemd: as often as it asks, and only when it does."""
+"""Watchdog messages to systemd: as often as it requests, and only when it does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_start_is_told_where_no_watchdog_waits(tmp_path: Path) -> None:
 
 
 def drained(receiver: socket.socket) -> int:
-    """How many signs had come."""
+    """The number of messages that have come."""
     count = 0
     while True:
         try:

@@ -65,7 +65,7 @@ KEY = "5a" * 32
 
 
 def resealed(facts: ReplicaFacts, **changes: object) -> ReplicaFacts:
-    """These facts with changes, as the cluster would have sealed them."""
+    """These facts with changes, under the cluster's seal."""
     made = replace(facts, **changes)  # type: ignore[arg-type]
     return replace(made, seal=seal(KEY, made.blob, made.guid, name=made.name, owner=made.owner, wanted=made.wanted))
 
@@ -79,14 +79,14 @@ class Keeper:
     disk: dict[ReferenceId, Kept] = field(default_factory=dict)
     up: bool = True
     starting: bool = False
-    """It says so, and refuses what it is asked (not `up`)."""
+    """It answers that it starts, and refuses requests (not `up`)."""
 
     def _check(self) -> None:
         if not self.up:
             raise CheloniaError(Kind.NETWORK, "shepherd", self.id, "connection refused")
 
     def plant(self, number: int, facts: ReplicaFacts, data: bytes, **state: object) -> None:
-        """Have a replica on the disk that nobody has put there; the lower its number, the sooner it is told."""
+        """Put a replica on the disk without an upload; the lower its number, the earlier it is reported."""
         self.disk[ReferenceId(f"00000000-0000-4000-9000-{number:012d}")] = Kept(facts, data, **state)  # type: ignore[arg-type]
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
@@ -170,12 +170,11 @@ class Keepers:
     # --- what users do ---
 
     async def upload(self, ln: str, data: bytes = b"1234567", copies: int = 2, **facts: object) -> tuple[Guid, BlobId]:
-        """A file at a Logical Name, bytes first; its parent is there."""
+        """Upload a file to a Logical Name, bytes first; its parent is there."""
         done = await self.bench.service.commit_file(BARTENDER, await self.arrived(ln, data, copies, **facts))
         return done.guid, done.blob
 
     async def splice(self, ln: str, file: Guid, at: int, data: bytes) -> BlobId:
-        """Bytes laid over a file."""
         piece = await self.arrived(ln, data, piece=True, replaces=file)
         blob = piece.begun.blob
         await self.bench.service.splice(BARTENDER, SpliceFile(piece.begin, (piece,), (Extent(at, len(data), blob),)))
@@ -204,7 +203,7 @@ class Keepers:
         return walk.guid
 
     async def paths(self, guid: Guid = ROOT, path: str = "") -> dict[str, str]:
-        """Every path of the namespace and where it leads."""
+        """Every path of the namespace and its target."""
         found = {}
         for name, child in (await self.bench.names(guid)).items():
             found[f"{path}/{name}"] = child
@@ -229,7 +228,7 @@ class Keepers:
 
     @asynccontextmanager
     async def running(self, settings: LibrarianSettings, generation: int = 1) -> AsyncIterator[Keepers]:
-        """A Librarian over a fresh A-Hash of some generation, healing; the Shepherds' disks are what they are."""
+        """A Librarian over a fresh A-Hash of some generation, healing; the Shepherds' disks stay."""
         async with (
             serving(MemoryStore(), self.clock) as ahash,  # type: ignore[arg-type]
             self._librarian(ahash, settings, generation),
@@ -238,7 +237,7 @@ class Keepers:
 
     @asynccontextmanager
     async def another(self, settings: LibrarianSettings, generation: int = 1) -> AsyncIterator[Keepers]:
-        """Another Librarian over the A-Hash that is there, in the place of the one before, which has ended."""
+        """Another Librarian over the present A-Hash, in the place of the ended one."""
         async with self._librarian(self.bench.ahash, settings, generation):
             yield self
 
@@ -265,7 +264,7 @@ class Keepers:
 
 
 class Generation:
-    """An A-Hash that says it is of another generation, and of which some answers are lost."""
+    """An A-Hash that states another generation, and some of whose answers are lost."""
 
     def __init__(self, ahash: AHashService, generation: int, cluster: Keepers) -> None:
         self._ahash: AHash = ahash

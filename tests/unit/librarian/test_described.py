@@ -1,4 +1,4 @@
-"""Changes that answer with the entry as they have left it: that is what is stored."""
+"""Changes that answer with the changed entry: it equals the stored one."""
 
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.extents import Extent
@@ -12,7 +12,7 @@ from tests.support.librarian import BARTENDER, JOE, Bench, bench, keyed, pieced
 
 
 async def told(b: Bench, left: object) -> StoredObject:
-    """What was answered, which is what is stored."""
+    """The entry in an answer, which must equal the stored one."""
     assert isinstance(left, StoredObject)
     stored = await b.stored(left.id)
     assert attributes_of(left) == attributes_of(stored)

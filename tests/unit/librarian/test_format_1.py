@@ -1,4 +1,4 @@
-"""A store that the program before contents has made: opened in place, read as it is, and spliced."""
+"""A store in the format before contents: opened in place, read as it is, and spliced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Healing as a whole: the Librarian, Shepherds of paper, virtual time. Nothing here waits in real time."""
+"""Healing as a whole: the Librarian, fake Shepherds, virtual time. Nothing here waits in real time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ S = ReplicaState
 
 
 def extra(n: int) -> str:
-    """The reference of a copy that nobody asked for."""
+    """The reference of a surplus copy."""
     return f"eeeeeeee-0000-4000-8000-{n:012d}"
 
 
@@ -182,7 +182,7 @@ async def test_an_order_that_nobody_can_ever_carry_out_is_void(expect_log: Calla
 
 @virtual
 async def test_what_was_erased_before_a_start_that_has_reported_is_erased_again() -> None:
-    """Its disk was put back from an old image while the answer was on its way: nobody would miss the bytes there."""
+    """Its disk was put back from an old image while the answer was under way: nobody would miss the bytes there."""
 
     async with paper(shepherds=2) as p:
         guid, blob = await p.upload("f", copies=2)
@@ -205,7 +205,7 @@ async def test_what_was_erased_before_a_start_that_has_reported_is_erased_again(
 
 
 class Restored:
-    """An A-Hash in front of another: when orders to erase have been read, a backup of before is put in its place."""
+    """An A-Hash in front of another: when orders to erase have been read, an earlier backup replaces it."""
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
@@ -228,7 +228,7 @@ class Restored:
 
 @virtual
 async def test_what_is_erased_was_ordered_by_the_metadata_of_now() -> None:
-    """An order that was read before a backup was put back must not pass for one of the restored metadata."""
+    """An order read before a backup was put back must not pass for one of the restored metadata."""
 
     async with paper(2, wrap=Restored) as p:
         guid, blob = await p.upload("f", copies=1)
@@ -241,7 +241,7 @@ async def test_what_is_erased_was_ordered_by_the_metadata_of_now() -> None:
 @pytest.mark.expect_log("the last copy of .* stays")
 @virtual
 async def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
-    """Given up for one that newer metadata had had erased before a backup was put back."""
+    """The copy was given up for one that newer metadata had erased before a backup was put back."""
 
     async with paper(2) as p:
         _, blob = await p.upload("f", copies=1)
@@ -262,7 +262,7 @@ async def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
 
 @virtual
 async def test_an_order_for_the_last_copy_is_void_when_its_shepherd_does_not_have_it() -> None:
-    """Erased by newer metadata before a backup was put back. It may lie in quarantine, so nothing is ordered."""
+    """Newer metadata erased it before a backup was put back. It may lie in quarantine, so nothing is ordered."""
 
     async with paper(1) as p:
         _, blob = await p.upload("f", copies=1)
@@ -299,7 +299,7 @@ def test_a_surplus_copy_goes_for_one_that_can_be_relied_on(
 
 @virtual
 async def test_an_erasure_that_no_longer_stands_is_not_struck_off() -> None:
-    """Metadata put back from before it was ordered list the copy: its record stays."""
+    """Metadata put back from before the order list the copy: its record stays."""
 
     async with paper(2) as p:
         guid, blob = await p.upload("f", copies=1)
@@ -319,7 +319,7 @@ async def test_an_erasure_that_no_longer_stands_is_not_struck_off() -> None:
 
 
 class Later:
-    """An A-Hash in front of another, of whatever generation it is set to."""
+    """An A-Hash in front of another, which states any generation."""
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
@@ -361,7 +361,7 @@ async def test_metadata_that_were_put_back_are_gone_through_anew_by_the_leader_t
 
 @pytest.mark.parametrize("before", [0, 1])
 async def test_a_replica_that_was_empty_at_first_has_not_been_restored(before: int) -> None:
-    """Each node of a new group said that it was, when its own replica was filled: until then it tells generation 0."""
+    """Each node of a new group said that it was, when its replica was filled: until then it states generation 0."""
 
     class Filled:
         generation = before
@@ -379,7 +379,7 @@ async def test_a_replica_that_was_empty_at_first_has_not_been_restored(before: i
 
 @virtual
 async def test_an_empty_store_of_the_next_generation_gets_the_key_that_a_librarian_ran_on_with() -> None:
-    """Records on disks are sealed with it: a rebuild of what was lost would believe none."""
+    """Records on disks are sealed with it: a later rebuild would accept none."""
 
     ahash: list[Later] = []
 
@@ -472,7 +472,7 @@ async def test_what_goes_is_decided_on_what_is_and_not_on_what_was() -> None:
 
 
 class Vague:
-    """An A-Hash in front of another: it writes of damage, and says that it does not know whether it has."""
+    """An A-Hash in front of another: it applies reports of damage, and answers that the outcome is unknown."""
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
@@ -582,7 +582,8 @@ async def test_one_of_two_librarians_leads_and_the_other_takes_over() -> None:
 
 @virtual
 async def test_a_new_leader_does_not_call_whole_what_it_has_not_heard_of() -> None:
-    """The leader and a Shepherd are lost together: until the next has listened for a lease, it counts as there."""
+    """The leader and a Shepherd are lost together: until the next leader has listened for a lease, the Shepherd counts
+    as there."""
     async with paper(shepherds=3) as p:
         await p.upload("f", copies=3)
         world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), p.b.settings)  # type: ignore[arg-type]
@@ -645,7 +646,6 @@ async def test_a_restarted_librarian_calls_nobody_away_before_a_lease_has_passed
 
 @asynccontextmanager
 async def started_again(p: Paper, settings: LibrarianSettings) -> AsyncIterator[LibrarianService]:
-    """Another start of the Librarian."""
     await p.b.service.stop()
     world = World(p, PaperVerifier(), VirtualClock(), SequentialIds(9), settings)  # type: ignore[arg-type]
     fresh = LibrarianService(p.b.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l/Librarian")), world)
@@ -660,7 +660,7 @@ async def started_again(p: Paper, settings: LibrarianSettings) -> AsyncIterator[
 @pytest.mark.parametrize("repair_delay_ms", [0, 70_000])
 @virtual
 async def test_after_everything_was_off_for_long_slow_starters_are_waited_for(repair_delay_ms: int) -> None:
-    """All had been called away, or never written of; the first to be heard are no reason to copy for the others."""
+    """All counted as away, or were never recorded; the first heartbeats are no reason to copy for the others."""
 
     quick = LibrarianSettings.dev(ADMIN.dn)
     settings = replace(quick, start_grace_ms=30_000, survey_interval_ms=10**9, repair_delay_ms=repair_delay_ms)
@@ -683,7 +683,7 @@ async def test_after_everything_was_off_for_long_slow_starters_are_waited_for(re
 
 @virtual
 async def test_who_is_waited_for_for_several_reasons_is_waited_for_until_the_last_is_over() -> None:
-    """A maintenance that goes on when the repair delay is over, seen by a leader that was not told of either."""
+    """A maintenance outlasts the repair delay, under a leader that learned of neither."""
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=5_000, survey_interval_ms=10**9)
     async with paper(3, settings) as p:
@@ -700,7 +700,7 @@ async def test_who_is_waited_for_for_several_reasons_is_waited_for_until_the_las
 
 @virtual
 async def test_a_leader_that_was_frozen_listens_for_a_lease_before_it_calls_anybody_away() -> None:
-    """A process that stood still has heard nobody: that says nothing about the others."""
+    """A frozen process has received no heartbeats: that says nothing about the others."""
 
     async with paper(shepherds=2) as p:
         await p.upload("f", copies=2)
@@ -734,7 +734,7 @@ async def test_the_survey_counts_replicas_and_finds_what_no_event_told() -> None
 @pytest.mark.parametrize("trouble", ["down", "frozen", "rot", "lost"])
 @virtual
 async def test_a_surplus_copy_stays_while_another_does_not_answer_for_itself(trouble: str) -> None:
-    """A Shepherd that died within its lease still counts as heard; its copy must not let a living one go."""
+    """A Shepherd that died within its lease still counts as alive; its copy must not let a living one go."""
 
     settings = LibrarianSettings.dev(ADMIN.dn)
     if trouble == "down":

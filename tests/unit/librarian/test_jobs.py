@@ -19,7 +19,7 @@ UNNEEDED = (
     "trim", "erase", "forget", "notify leader", "survey", "balance", "drill", "sweep", "summarise", "count quotas",
     "ask to compare",
 )  # fmt: skip
-"""Copies are made without these."""
+"""Jobs without which copies are made all the same."""
 
 
 async def mistake() -> Next:

@@ -1,4 +1,4 @@
-"""What a Librarian decides holds only as long as what it was decided on: somebody always comes in between."""
+"""A Librarian's decision holds only as long as its basis: here another change always comes in between."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Meanwhile = Callable[[], Awaitable[None]]
 
 
 class Meddling:
-    """An A-Hash in front of another: before the transact that `when` says, once, something happens."""
+    """An A-Hash in front of another: once, before the transact that `when` selects, something happens."""
 
     def __init__(self, inner: AHash) -> None:
         self.inner = inner
@@ -128,8 +128,8 @@ async def _met(ahash: Meddling) -> bool:
 @pytest.mark.parametrize("decision", ["maintenance_until_ms", "drain_ms"])
 @virtual
 async def test_what_is_decided_about_a_shepherd_leaves_what_was_written_of_it_meanwhile(decision: str) -> None:
-    """It was taken back to what it had been before: the repair leader wrote once more that it is away, and since then,
-    and what it had was replaced later by as much."""
+    """The decision undid the change. The leader then recorded again that the Shepherd is away, and since now, and its
+    sections were later replaced by as many."""
     made: list[Meddling] = []
 
     async with bench(wrap=meddling(made)) as b:
@@ -152,7 +152,7 @@ async def test_what_is_decided_about_a_shepherd_leaves_what_was_written_of_it_me
 
 
 def of_locations(blob: BlobId) -> Callable[[Sequence[Element]], bool]:
-    """Transacts that take locations of this blob away."""
+    """Transacts that remove locations of this blob."""
 
     def found(elements: Sequence[Element]) -> bool:
         return any(e.object == blob_object(blob) and e.section == "locations" and not e.value for e in elements)

@@ -342,7 +342,8 @@ async def test_the_last_name_of_a_collection_goes_only_when_it_is_empty() -> Non
 
 
 async def test_moves_golden() -> None:
-    """kept: `/f` -> `/a` target exists; `/f` -> `/a/f` moved; `/a` -> `/a/b` invalid target; a link has two parents."""
+    """kept: `/f` -> `/a` target exists; `/f` -> `/a/f` moved. kept: `/a` -> `/a/b` invalid target; a link has two
+    parents."""
     async with bench() as b:
         a = await b.collection("a")
         file, _ = await b.file("f")

@@ -1,4 +1,4 @@
-"""How fresh the Librarian reads: strongly what cannot be taken back, the rest where the caller stands."""
+"""The strength of the Librarian's reads: strong before an irreversible step, else the caller's position."""
 
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ READS = ("get", "walk", "scan", "status")
 
 
 class Noting:
-    """An A-Hash that notes how fresh each read was wanted."""
+    """An A-Hash that notes the strength of each read."""
 
     def __init__(self, ahash: AHash) -> None:
         self._ahash = ahash

@@ -1,9 +1,9 @@
-"""Whom a start believes, in every order of what can happen: starts that die, answers that are lost, a message that is
-late, an image of the disk that is put back, older metadata that are.
+"""The trust of a start in its notes, in every order of events.
 
-The rules are the real ones (`mark.why_whole`, what a Librarian writes and answers); who follows them is a model of one
-Shepherd with one replica, of which there is a newer version to tell now and then.
-Reasoning: docs/design/018-returning.md, "The invariant".
+Events are starts that die, lost answers, a late message, an image of the disk put back, older metadata put back. The
+rules are the real ones: `mark.why_whole`, and a Librarian's records and answers. They drive a model of one Shepherd
+with one replica, which has a newer version to report now and then. Reasoning: docs/design/018-returning.md, "The
+invariant".
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Namespace(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """A mark, in a form that is looked up fast: two reports, boot and number each."""
+    """A mark, in a form for fast lookups: two reports, boot and number each."""
 
     generation: int
     sent: tuple[int, int]
@@ -41,7 +41,7 @@ class Marked(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """`has`: the version that is there; `noted`: the one that the notes say is listed, -1 where it may be any."""
+    """`has`: the version that is there; `noted`: the listed one by its notes, -1 where it may be any."""
 
     has: int = 0
     noted: int = -1
@@ -49,7 +49,7 @@ class Disk(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A report: boot, number, and the version that it tells of, -1 for none."""
+    """A report: boot, number, and its version, -1 for none."""
 
     boot: int
     number: int
@@ -57,8 +57,8 @@ class Sent(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A start. `by`: how it is reconciled, "" before it knows; `of`: under which generation; `due`: there is something
-    to tell."""
+    """A start. `by`: how it is reconciled, "" before it knows. `of`: the generation of that; `due`: whether a report is
+    due."""
 
     boot: int
     generation: int
@@ -87,7 +87,7 @@ class Everything(NamedTuple):
 
 @lru_cache(100_000)
 def applied(stored: tuple[tuple[str, str], ...], boot: int, number: int) -> tuple[bool, tuple[tuple[str, str], ...]]:
-    """Whether it is this report's turn, and what is stored of the Shepherd then."""
+    """Whether it is this report's turn, and the Shepherd's record then."""
     found, report = as_object(stored), Report(SHEPHERD, boot, number, ())
     if not reports.is_next(report, reports.reached(found)):
         return False, stored
@@ -97,7 +97,7 @@ def applied(stored: tuple[tuple[str, str], ...], boot: int, number: int) -> tupl
 
 @lru_cache(100_000)
 def answered(stored: tuple[tuple[str, str], ...], boot: int) -> tuple[int, int]:
-    """What the answer to a first report says, sent or repeated, that finds this stored."""
+    """The answer to a first report, sent or repeated, by this record."""
     last, _ = reports.before(Report(SHEPHERD, boot, 1, ()), as_object(stored), 1)
     return last.boot, last.number
 
@@ -123,7 +123,7 @@ def told(namespace: Namespace, sent: Sent) -> Namespace:
 
 
 def steps(now: Everything) -> Iterator[tuple[str, Everything]]:
-    """Whatever can happen next."""
+    """The possible next events."""
     if now.process is None:
         yield from while_down(now)
     else:
@@ -210,7 +210,8 @@ def is_heard(now: Everything, process: Process, flight: Sent) -> Iterator[tuple[
 
 @lru_cache(100_000)
 def why(found: Marked | None, earlier: tuple[int, int], generation: int) -> str:
-    """Why a start compares everything that finds this mark, and hears that this report told something last."""
+    """The reason of a start with this mark to compare everything, if the answer names this report as the last with
+    contents."""
     mark = found and NoteMark(
         "store", found.generation, ToldReport(*found.sent), ToldReport(*found.earlier), found.settled
     )
@@ -229,7 +230,7 @@ def begins(now: Everything, process: Process, earlier: tuple[int, int]) -> Every
 
 
 def compares(now: Everything, process: Process) -> Everything:
-    """It goes through what is listed: what differs is noted as open, and told."""
+    """It goes through the listed replicas: a difference is noted as open, and due to be reported."""
     same = now.namespace.listed == now.disk.has
     disk = now.disk._replace(noted=now.disk.has if same else -1)
     after = process._replace(by="reconciled", of=process.generation, due=process.due or not same)
@@ -240,7 +241,7 @@ def compares(now: Everything, process: Process) -> Everything:
 
 
 def wrong(now: Everything) -> bool:
-    """Whether a start has told all that it had to, and the namespace believes otherwise."""
+    """Whether a start has sent all reports due, and the namespace believes otherwise."""
     process = now.process
     if process is None or process.by != "reconciled" or process.due or process.flight is not None:
         return False
@@ -248,13 +249,13 @@ def wrong(now: Everything) -> bool:
 
 
 FOR_A_LATER_START = ("image", "backup", "older metadata")
-"""What changes nothing that this start does: it is of the generation under which it began, until it numbers anew, which
-counts as a later one."""
+"""Events without effect on this start: it belongs to the generation of its beginning until it renumbers, which counts
+as a later start."""
 
 
 def search(boots: int, versions: int, never: tuple[str, ...]) -> tuple[int, list[str]]:
-    """Go through everything that can happen with so many starts (and times that one numbers anew) and versions, but for
-    what is `never` to happen. Returns how many states there are, and the way to one that is wrong."""
+    """Go through all events of so many starts (and renumberings) and versions, except those in `never`. Returns how
+    many states there are, and the way to a wrong one."""
     for rule in (applied, answered, reached, why):
         rule.cache_clear()
     came: dict[Everything, tuple[Everything, str] | None] = {Everything(): None}
@@ -303,7 +304,7 @@ def any_first_report(found: NoteMark | None, believed: Believed, store: str, sta
 
 @pytest.mark.parametrize("believes", [any_mark, any_first_report])
 def test_it_would_be_seen_if_one_did(monkeypatch: pytest.MonkeyPatch, believes: Callable[..., str]) -> None:
-    """As it was before: what was reached last counted, also by a first report."""
+    """An earlier rule: the report reached last counted, also a first report."""
     monkeypatch.setattr(marks, "why_whole", believes)
     monkeypatch.setattr(reports, "told", reports.reached)
     _, way = search(*IMAGES)

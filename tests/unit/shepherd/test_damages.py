@@ -1,4 +1,4 @@
-"""Every kind of damage to a store's files: the scrub finds it, and what is ordered erased goes, whatever lies there."""
+"""Every kind of damage to a store's files: the scrub finds it, and a replica ordered erased goes, in any state."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ DATA, OTHER = b"d" * 80_000, b"another file"
 
 
 class Harmed:
-    """A Shepherd on real files with two replicas; `path`: where the bytes of the first are."""
+    """A Shepherd on real files with two replicas; `path`: of the first one's bytes."""
 
     def __init__(self, world: World, references: list[ReferenceId]) -> None:
         self.world = world
@@ -57,7 +57,7 @@ async def harmed(tmp_path: Path) -> AsyncIterator[Harmed]:
 
 
 FOUND = [damage for damage in DAMAGES if damage not in (damages.grow, damages.swap_with_empty, damages.mode_0)]
-"""All but what costs no byte: those have tests of their own, and mode 0 keeps root from nothing."""
+"""All kinds that cost a byte: the others have tests of their own, and mode 0 does not stop root."""
 
 
 @pytest.mark.parametrize("harm", FOUND)
@@ -197,7 +197,7 @@ async def test_a_store_whose_replicas_are_away_is_missing_and_comes_back_by_itse
 
 
 def test_a_start_without_its_replicas_is_refused_and_makes_none(tmp_path: Path) -> None:
-    """A start must not take the empty mount point for what the disk holds."""
+    """A start must not take the empty mount point for the disk's contents."""
     lay_out(tmp_path)
     (tmp_path / "store.json").write_text('{"format": 1}')
     for folder in (tmp_path / "replicas").iterdir():

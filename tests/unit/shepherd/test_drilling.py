@@ -1,4 +1,4 @@
-"""What a drill does to a Shepherd: silence that ends by itself, and one byte of one copy."""
+"""The effects of a drill on a Shepherd: silence that ends by itself, and one byte of one copy."""
 
 from collections.abc import Callable
 
@@ -140,7 +140,7 @@ CORRUPT = replace(SILENCE, action=DrillAction.CORRUPT, blob=BlobId(numbered("b",
 @pytest.mark.expect_log("drill refused")
 @pytest.mark.parametrize("after", [0, 1])
 def test_an_order_of_older_metadata_damages_nothing_once_newer_are_heard_of(after: int) -> None:
-    """While the disk is looked at, or while it is written down what is obeyed."""
+    """They may come while the disk is read, or while the obeyed generation is written down."""
 
     @virtual
     async def scenario() -> None:

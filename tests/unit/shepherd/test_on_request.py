@@ -1,4 +1,4 @@
-"""What administrators ask of a Shepherd: a scrub of some replicas, and what becomes of its quarantine."""
+"""Administrators' requests to a Shepherd: a scrub of some replicas, and orders about its quarantine."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ DATA = b"x" * 100_000
 
 
 async def scrub(world: World, order: ScrubOrder) -> tuple[list[ScrubPage], list[ReferenceId]]:
-    """All pages of a scrub, and what it found damaged."""
+    """All pages of a scrub, and the damaged replicas in them."""
     pages = [await world.service.scrub_page(ADMINISTRATOR, order)]
     while pages[-1].after:
         pages.append(await world.service.scrub_page(ADMINISTRATOR, replace(order, after=pages[-1].after)))
@@ -140,7 +140,7 @@ async def test_what_is_brought_back_while_the_quarantine_is_discarded_stays(
 async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_asked_for_again(
     expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where much of it stays: what nobody acknowledged, and what is damaged."""
+    """This holds also where much of it stays: unacknowledged replicas, and damaged ones."""
     expect_log("replica set aside|replica damaged|replica is invalid")
     monkeypatch.setattr(bounds, "READMITTED_MAX", 5)
     monkeypatch.setattr(service, "ASIDE_PAGE", 4)

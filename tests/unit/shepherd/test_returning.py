@@ -1,4 +1,5 @@
-"""A Shepherd that comes back tells what differs from its notes, and compares the whole inventory where they may lie."""
+"""A Shepherd that comes back reports differences from its notes, and compares the whole inventory where they may be
+wrong."""
 
 import asyncio
 import copy
@@ -86,11 +87,11 @@ def test_nobody_knows_how_old_a_comparison_is_that_lies_in_the_future(now_ms: in
     assert mark.age_ms(replace(KNOWN, compared_ms=0), now_ms) == mark.age_ms(None, now_ms) == -1
 
 
-# --- what a start tells --------------------------------------------------------------------------------------------
+# --- the reports of a start ----------------------------------------------------------------------------------------
 
 
 async def settled(count: int = 4, **settings: Any) -> tuple[World, list[ReferenceId]]:
-    """A Shepherd that has compared its inventory, and whose replicas are known to be listed."""
+    """A Shepherd that has compared its inventory, and knows that its replicas are listed."""
     world = await World(**settings).start(run=True)
     await world.pass_ms(1_500)
     references = [await world.store(DATA, number) for number in range(1, count + 1)]
@@ -102,7 +103,7 @@ async def settled(count: int = 4, **settings: Any) -> tuple[World, list[Referenc
 
 
 def image(world: World) -> Callable[[], None]:
-    """Take an image of the disk; called, it is put back."""
+    """Take an image of the disk; calling the result puts it back."""
     blobs, state = copy.deepcopy(world.blobs), world.state.state
 
     def put_back() -> None:
@@ -112,7 +113,7 @@ def image(world: World) -> Callable[[], None]:
 
 
 async def returned(world: World, *, forgotten: bool = False) -> None:
-    """It comes back, and has time to tell everything."""
+    """Bring it back, with time for all its reports."""
     if forgotten:
         world.librarian.forget()
     world.librarian.pages.clear()
@@ -203,7 +204,7 @@ async def no_room(notes: Mapping[ReferenceId, bytes]) -> None:
 @pytest.mark.parametrize("power_cut", [False, True])
 @virtual
 async def test_an_erasure_that_is_confirmed_is_noted_and_not_told_again(power_cut: bool) -> None:
-    """Who starts next could not tell it from a loss. The bytes were gone durably before it was confirmed."""
+    """The next start could not distinguish it from a loss. The bytes were durably gone before the confirmation."""
     world, (erased, *_) = await settled()
     await world.service.delete(LIBRARIAN, (("r", erased),), Authority(Position(CLUSTER, 1, 5)))
     del world.librarian.items[erased]
@@ -239,7 +240,7 @@ async def test_what_nobody_ordered_to_be_erased_is_lost_and_that_is_told_aloud(
 @pytest.mark.expect_log("replica missing")
 @virtual
 async def test_what_is_missing_is_told_until_that_is_taken() -> None:
-    """A crash in between must not forget that the namespace lists what is not here."""
+    """A crash in between must not forget that the namespace lists an absent replica."""
     world, (gone, *_) = await settled()
     await world.blobs.erase(gone)
     inner = world.librarian.report
@@ -359,7 +360,7 @@ async def test_an_old_image_of_the_disk_is_compared_whole() -> None:
 @pytest.mark.expect_log("replica missing")
 @virtual
 async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -> None:
-    """Nothing is reported of a copy that its own Shepherd commits, but the numbers go on."""
+    """A Shepherd reports no copy that it commits itself, but the numbers go on."""
     world, _ = await settled(2)
     put_back = image(world)
     late = await world.store(b"late", 9)
@@ -375,7 +376,7 @@ async def test_an_image_from_just_before_a_receipt_shows_when_it_is_put_back() -
 @pytest.mark.expect_log("replica missing")
 @virtual
 async def test_a_start_that_dies_before_it_knows_leaves_an_old_image_as_doubtful_as_it_was() -> None:
-    """Its first report was taken, and it never heard so: nothing is believed by that."""
+    """Its first report was accepted, and it never learned so: nothing is trusted by that."""
     world, _ = await settled(2)
     put_back = image(world)
     later = await world.store(b"later", 9)
@@ -418,7 +419,7 @@ async def test_a_start_that_has_decided_is_believed_though_its_second_report_was
 
 @virtual
 async def test_a_start_moves_what_is_believed_before_it_compares() -> None:
-    """What its disk is compared for must not pass, once that disk has been replaced by the one before."""
+    """The reason of a comparison must not vanish when an older disk takes the place of the compared one."""
     world, _ = await settled(2)
     put_back = image(world)
     world.blobs.drop_notes()
@@ -434,7 +435,7 @@ async def test_a_start_moves_what_is_believed_before_it_compares() -> None:
 
 @virtual
 async def test_an_order_of_metadata_put_back_does_not_make_a_start_believed_under_them() -> None:
-    """It was decided under the others, and all bytes were looked at only after the order."""
+    """The order came from the other metadata, and all bytes were looked at only after it."""
     world, references = await settled()
     world.librarian.pages.clear()
     world.librarian.beats.clear()
@@ -484,7 +485,7 @@ async def test_restored_metadata_lost_notes_and_an_older_librarian_lead_to_a_com
     world.blobs.drop_notes()
     await returned(world)
     assert (world.librarian.pages, compared(world)) == ([""], 2)
-    await returned(world, forgotten=True)  # as an older one, which does not tell
+    await returned(world, forgotten=True)  # as an older one, which does not report it
     assert (world.librarian.pages, compared(world)) == ([""], 2)
     await returned(world)
     assert (world.librarian.pages, compared(world)) == ([], 2)
@@ -555,7 +556,7 @@ async def test_a_doubt_outlives_a_crash() -> None:
 
 @virtual
 async def test_what_lies_aside_and_was_named_by_a_rebuild_is_brought_back_when_the_first_answer_asks_for_it() -> None:
-    """And not erased by age before: a start is reconciled by nothing but a comparison then."""
+    """Until then its age must not erase it: a start is then reconciled only by a comparison."""
     world, listed = await settled(unknown_grace_ms=20_000, quarantine_keep_ms=15_000)
     await world.send(await world.ticket(request(DATA, 9, lifetime_ms=10_000)), DATA)
     (aside,) = set(world.blobs.references()) - set(listed)

@@ -154,7 +154,7 @@ def test_a_number_from_another_past_renumbers_the_content() -> None:
 
 @pytest.mark.parametrize("boot", [7, 9])
 def test_what_was_in_flight_when_numbers_begin_anew_comes_behind_the_first(boot: int) -> None:
-    """A first report never tells anything: no start is believed by it."""
+    """A first report never has contents: no start is trusted by it."""
     book = begun()
     book.note(A, 0)
     book.note_gone(B, FACTS.blob, 0)
@@ -177,12 +177,12 @@ def test_what_was_in_flight_when_numbers_begin_anew_comes_behind_the_first(boot:
 
 
 def here(*references: ReferenceId) -> Describe:
-    """These are here, nothing else."""
+    """Only these are here."""
     return lambda reference: alive(reference) if reference in references else None
 
 
 def begun() -> Journal:
-    """A journal whose first two reports were taken."""
+    """A journal whose first two reports were accepted."""
     book = journal()
     for number in (1, 2):
         book.take(0, 10, alive)
@@ -238,8 +238,8 @@ def test_an_empty_report_moves_the_numbers_now_or_a_while_after_the_last() -> No
 
 
 def test_a_boot_sends_a_first_report_though_it_has_nothing_to_tell() -> None:
-    """Until it is taken, a report of an earlier boot that was late could still be. A second one, which has a mark, is
-    sent at once."""
+    """Until it is accepted, a late report of an earlier boot could still be. A second one, which has a mark, follows at
+    once."""
     book = journal()
     assert book.all_accepted(0) is False
     for number in (1, 2):

@@ -14,7 +14,7 @@ from tests.support.shepherd import ADMINISTRATOR, World, served
 
 
 async def paged(world: World) -> list[ReferenceId]:
-    """What a scrub of everything, page by page, finds damaged."""
+    """The damaged replicas of a scrub of everything, page by page."""
     page = await world.service.scrub_page(ADMINISTRATOR, ScrubOrder())
     found = [damaged.reference for damaged in page.damaged]
     while page.after:
@@ -52,7 +52,7 @@ async def test_every_replica_of_every_page_is_read(
 async def test_a_record_by_which_no_part_can_be_read_is_damage(
     world: World, size: int, expect_log: Callable[..., None]
 ) -> None:
-    """The bytes are right, but readers are refused them by the CRCs of their blocks: another copy is to be made."""
+    """The bytes are right, but readers fail by the CRCs of their blocks: another copy must be made."""
     reference = await world.store(b"x" * size)
     assert await world.service.scrub(ADMINISTRATOR, ()) == 0
     facts, crcs = world.blobs.record(reference), bytearray(await world.blobs.blocks(reference))

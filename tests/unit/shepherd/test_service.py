@@ -65,7 +65,7 @@ async def test_an_order_with_authority_erases(world: World) -> None:
 @pytest.mark.expect_log("erasure failed")
 @running
 async def test_what_could_not_be_erased_is_here_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup of the metadata that was put back then named bytes that were said to be missing."""
+    """A backup of the metadata, put back then, named bytes reported as missing."""
     reference = await world.store(DATA)
     await world.pass_ms(1100)
 
@@ -120,7 +120,7 @@ async def test_the_first_heartbeat_teaches_the_cluster(world: World) -> None:
 
 
 def generation_of(world: World) -> int:
-    """Which generation of the metadata a Shepherd has heard of, durably."""
+    """The generation of the metadata that a Shepherd durably knows."""
     assert world.state.state is not None
     return world.state.state.generation
 
@@ -163,7 +163,7 @@ async def test_what_else_is_saved_meanwhile_does_not_take_back_that_newer_metada
 async def test_how_new_the_metadata_are_is_written_down_though_the_disk_failed_at_first(
     world: World, learns: str
 ) -> None:
-    """Else the next start would obey metadata that are older than what this one has seen."""
+    """Else the next start would obey older metadata than this one has seen."""
     reference = await world.store(DATA)
     newer = Position(CLUSTER, 2, 7)
 
@@ -342,7 +342,7 @@ async def test_what_comes_and_goes_while_notes_are_written_anew_is_noted_after_i
     await world.service.tidy()
     here = world.blobs.references()
     noted = (await world.blobs.notes()).parts
-    told = {kept[1], kept[5]}  # erased before a first report: that they are gone is still to be told
+    told = {kept[1], kept[5]}  # erased before a first report: their absence is still to be reported
     assert sorted(reference for part in noted.values() for reference in part) == sorted({*here} | told)
     assert not told & {*here}
     for reference in here:
@@ -369,7 +369,7 @@ async def test_a_disk_that_goes_while_notes_are_written_anew_keeps_its_notes(
 
     monkeypatch.setattr(Index, "notes_after", unmounted)
     await world.store(b"more", 2)
-    await world.service.tidy()  # that it has gone is told once
+    await world.service.tidy()  # its absence is reported once
     assert (await world.blobs.notes()).parts == {}
     world.blobs.come_back()
     assert reference in (await world.blobs.notes()).parts[reference[:2]]
@@ -524,7 +524,7 @@ RATE = 100_000
 
 
 async def copied(first: World, second: World, *numbers: int) -> float:
-    """Copies of so many replicas beside one another; returns the seconds that they took."""
+    """Copy these replicas beside one another; returns the seconds that it took."""
     orders = []
     for number in numbers:
         reference = await first.store(LARGE, number)

@@ -1,4 +1,4 @@
-"""Whose store a disk is: made once, known again, missed when it is gone."""
+"""The identity of a store's disk: made once, known again, missed when it is gone."""
 
 from collections.abc import Callable
 

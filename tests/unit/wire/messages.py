@@ -37,7 +37,7 @@ INT = st.integers(-1, 2**53)
 
 
 def of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type as the ports use it."""
+    """Values of a type, as the ports use it."""
     if isinstance(hint, typing.NewType):
         return of(hint.__supertype__)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -67,7 +67,6 @@ def arguments(method: Any) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def results(method: Any) -> st.SearchStrategy[Any]:
-    """Answers of a port method."""
     return of(typing.get_type_hints(method)["return"])
 
 
@@ -97,7 +96,7 @@ def _value(cls: Any) -> st.SearchStrategy[Any]:
 
 
 def _as_sent(outcome: ReplicaStatOutcome) -> ReplicaStatOutcome:
-    """What is not found has no fields; what is found has none spelled None, which the original says for not known."""
+    """A missing replica has no fields; a present one has none spelled None, the original's word for unknown."""
     if not outcome.found:
         return ReplicaStatOutcome(outcome.request_id, outcome.reference, False)
     spelled = {name: "" for name in outcome.__struct_fields__[2:] if getattr(outcome, name) == "None"}

@@ -1,4 +1,4 @@
-"""One message of each kind, fixed, with every field saying something."""
+"""One fixed message of each kind, with a value in every field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECTIONS = {"entry": {"type": "file", "owner": "/O=Grid/CN=joe"}, "metadata": {"
 
 
 def of(hint: Any) -> Any:
-    """A value of a type as the ports use it."""
+    """A value of a type, as the ports use it."""
     if isinstance(hint, typing.NewType):
         return of(hint.__supertype__)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -43,7 +43,6 @@ def of(hint: Any) -> Any:
 
 
 def arguments(method: Any) -> tuple[Any, ...]:
-    """Arguments of a port method."""
     if method is Bartender.make_collection:
         return ((MakeRequest("0", "/a", (Triple("states", "closed", "no"),)),),)
     hints = typing.get_type_hints(method)
@@ -70,7 +69,7 @@ def _value(cls: Any) -> Any:
 
 
 def field_names(cls: Any) -> tuple[str, ...]:
-    """Of a struct or a dataclass."""
+    """The names of the fields of a struct or a dataclass."""
     if issubclass(cls, msgspec.Struct):
         return cls.__struct_fields__
     return tuple(field.name for field in dataclasses.fields(cls))

@@ -1,4 +1,4 @@
-"""The compact encoding: every message arrives as it left, however the stream is cut; what is none is refused."""
+"""The compact encoding: every message arrives as it left, however the stream is cut; anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions in header fields: the documented bytes, and what is none."""
+"""Positions in header fields: the documented bytes, and invalid ones."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Records at rest: damage shows, newer is refused, older is migrated."""
+"""Records at rest: damage is detected, newer is refused, older is migrated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share tokens: what was signed is read, all else refused by name."""
+"""Share tokens: a signed one is read, each other is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots as bytes: what comes back, what a change touches, what is not believed."""
+"""Snapshots as bytes: their contents, the segments that a change touches, and rejected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ticket allows exactly what it says, to whom it says, until it says; nothing altered passes."""
+"""A ticket allows exactly its operation, to its holder, until its end; no altered one passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SOAP client we did not write loads each WSDL, builds every request and reads every answer."""
+"""A foreign SOAP client loads each WSDL, builds every request and reads every answer."""
 
 from __future__ import annotations
 

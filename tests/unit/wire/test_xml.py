@@ -1,4 +1,4 @@
-"""Hostile documents are refused before they cost anything, and nothing but a CheloniaError comes out."""
+"""Hostile documents are refused before they cost anything, and the only error is a CheloniaError."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_text_with_escapes_is_refused_by_its_length() -> None:
 )
 @pytest.mark.parametrize(("mark", "other"), [("'", '"'), ('"', "'")])
 def test_a_namespace_is_short(name: str, mark: str, other: str) -> None:
-    """Whoever asks for the name of an element gets a copy of it, for each of 100 000 elements."""
+    """A reader of element names gets a copy of it, for each of 100 000 elements."""
     for text in ("u" * 1024, other * 1024, f"{other}={other}" * 1000, "&amp;" * 300):
         assert refusal(f"<a {name}= {mark}{text}{mark}/>".encode()).kind is Kind.TOO_LARGE, text[:10]
     parse(f"<a {name}={mark}{'u' * 1023}{mark}/>".encode())

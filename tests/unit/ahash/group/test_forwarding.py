@@ -1,4 +1,4 @@
-"""Calls carried to the master: what goes over, and what is said when an answer does not come."""
+"""Calls carried to the master: the messages, and the result when an answer does not come."""
 
 import asyncio
 import inspect
@@ -107,7 +107,7 @@ def test_an_unknown_method_and_text_that_is_none_are_refused() -> None:
 
 
 class Line:
-    """A link that notes what it was given."""
+    """A link that notes its messages."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int, bytes]] = []

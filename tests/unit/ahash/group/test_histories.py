@@ -1,4 +1,5 @@
-"""What a replica knows to be acknowledged keeps it from masters that lack it; and how long it is bound under strain."""
+"""Acknowledged commits that a replica knows keep it from masters without them; and how long it is bound under
+strain."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from tests.unit.ahash.group.test_protocol import (
 # ---------------------------------------------------------------------------------------------------------- histories
 
 OTHERS = VouchedCommit(4, 2, 99, 45)
-"""What another history reached, in a term that we know nothing of."""
+"""The end of another history, in a term unknown here."""
 
 
 def past(*held: VouchedCommit, known: VouchedCommit = NOWHERE, number: int = 1) -> Past:
@@ -52,7 +53,7 @@ def past(*held: VouchedCommit, known: VouchedCommit = NOWHERE, number: int = 1) 
 
 
 def knowing() -> GroupReplica:
-    """Replica 1, whose log ends in term 3 of replica 2, and which knows its commit 38 to be acknowledged."""
+    """Replica 1, whose log ends in term 3 of replica 2, and which knows that its commit 38 is acknowledged."""
     return replica(beside=Remembers(True, run=7, known=VouchedCommit(3, 2, 0, 38)))
 
 
@@ -136,7 +137,7 @@ def test_what_is_durable_and_held_is_known() -> None:
 
 
 def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
-    """A vote told it of a newer one: its master is told, and a term above it comes."""
+    """A vote made the engine expect a newer term. The replica informs its master, and a term above it comes."""
     one = replica()
     one.received(3, EngineFrame(False, 6, b"vote", b""), OPEN)
     effects = one.received(2, beat(durable=42), OPEN)
@@ -151,7 +152,7 @@ def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
 
 
 def strained(one: GroupReplica, now_ms: int, late_ms: int = 300) -> int:
-    """It comes so late, three times, a lease apart. Returns: the time after."""
+    """Make it late three times, a lease apart. Returns: the time after."""
     for _ in range(STRAIN_TIMES):
         keep_time(one, now_ms, now_ms := now_ms + 2 * PACE.lease_ms)
         now_ms += late_ms + PACE.beat_ms
@@ -177,7 +178,7 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
     [((300, 300), 0), ((51, 60, 70), 510), ((9_000, 60, 9_000), 595), ((120, 130, 140), 765), ((400, 400, 400), 1360)],
 )
 def test_leases_last_as_much_longer_as_the_third_worst_lateness_takes(late_ms: tuple[int, ...], lease_ms: int) -> None:
-    """And not much longer: so long a master that stands still is not missed."""
+    """They last not much longer: a frozen master is not missed for so long."""
     strain = ReplicaStrain(PACE)
     for number, late in enumerate(late_ms):
         strain.late(late, number * PACE.lease_ms)
@@ -198,8 +199,8 @@ def test_leases_last_as_much_longer_as_the_third_worst_lateness_takes(late_ms: t
 def test_a_term_may_take_longer_to_open_where_attempts_came_to_nothing(
     late_ms: int, failures: int, role: ReplicaRole
 ) -> None:
-    """Followers that take longer than a term is waited for begin anew in the next, and a disk that takes two seconds to
-    sync, of which no process is late, syncs its first commits again: none would ever open."""
+    """No such term would ever open otherwise. Followers slower than the wait for a term begin anew in the next one. A
+    disk that takes two seconds to sync, with no late process, syncs its first commits again."""
     one = replica()
     began_ms = strained(one, 10 * PACE.lease_ms, late_ms)
     for _ in range(failures):
@@ -214,7 +215,8 @@ def test_a_term_may_take_longer_to_open_where_attempts_came_to_nothing(
 
 
 def opened_after(opening_ms: int) -> tuple[GroupReplica, int]:
-    """The others had the two commits that open its term so much later. Returns: the time after, too."""
+    """A master whose term opened so much later, when the others had its first two commits. Returns: the time after,
+    too."""
     one, began_ms = replica(), OPEN
     for _ in range(3):
         one.event(ElectionFailed("not enough votes"), began_ms)
@@ -236,7 +238,7 @@ def listens(one: GroupReplica, since_ms: int, until_ms: int) -> None:
 
 @pytest.mark.parametrize("opening_ms", [100, 7_000])
 def test_a_commit_may_wait_for_longer_where_those_that_opened_the_term_did(opening_ms: int) -> None:
-    """Where each sync takes 3.5 s a term opened, in the end, and ended with its first change, for ever."""
+    """With syncs of 3.5 s a term opened in the end, and ended with its first change, over and over."""
     one, now_ms = opened_after(opening_ms)
     one.event(SyncedCommit(43, LogPosition(5, 1, 4_300)), now_ms)
     ends_ms = now_ms + max(PACE.stuck_ms, 2 * opening_ms)
@@ -255,8 +257,7 @@ def test_no_term_is_waited_for_longer_and_longer() -> None:
 
 
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
-    """A writer asks in one thread, and time is looked at in another: asking changes nothing, and stumbles over
-    nothing."""
+    """A writer's thread asks while another notes lateness: the question changes nothing and does not fail."""
     strain = ReplicaStrain(PACE)
     for number in range(bounds.LATENESSES_KEPT):
         strain.late(PACE.lease_ms, number * PACE.lease_ms)

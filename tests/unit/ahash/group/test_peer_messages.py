@@ -1,4 +1,4 @@
-"""Messages between replicas, term marks and membership records: golden bytes of the document, and nothing but exact."""
+"""Messages between replicas, term marks and membership records: golden bytes of the document, and only exact ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ EXAMPLES: tuple[Message, ...] = (
 )
 MARK = TermMark(5, 2, 42, Vouched(4, 1, 41), 9, (VouchedCommit(4, 1, 8, 41),))
 FIRST_MARK = bytes.fromhex("019605022a040129")
-"""As earlier releases wrote it."""
+"""The bytes of earlier releases."""
 
 
 def golden(name: str) -> list[str]:
@@ -116,7 +116,7 @@ def test_every_message_arrives_as_it_left(message: Message) -> None:
 
 @given(st.binary(max_size=80))
 def test_bytes_are_one_message_or_refused(data: bytes) -> None:
-    """Whatever is accepted is the only spelling of what it says."""
+    """Accepted bytes are the only encoding of their message."""
     try:
         again = encode(decode(data))
     except CheloniaError as error:

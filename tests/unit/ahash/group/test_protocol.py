@@ -1,4 +1,5 @@
-"""The protocol of one replica, message by message: what it follows, opens, answers, refuses."""
+"""The protocol of one replica, message by message: the masters it follows, the terms it opens, its answers and
+refusals."""
 
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ PACE = ProtocolPeriods()
 GROUP = Membership(9, tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i != 4) for i in (1, 2, 3, 4)), 5)
 """Three voters and a learner, 4."""
 END = LogEnd(TermMark(3, 2, 30, Vouched(2, 1, 29)), 40)
-"""A log that vouches for commit 40 of term 3."""
+"""A log that acknowledges commit 40 of term 3."""
 OPEN = PACE.lease_ms
-"""When the grant that a start stands for has run out."""
+"""The time when the grant of a start has run out."""
 LATE = PACE.longest_ms
-"""When any grant that a lost disk knew of has."""
+"""The time when any grant that a lost disk had has run out."""
 DEAD = PACE.dead_ms
 E = TypeVar("E")
 
@@ -79,7 +80,7 @@ def replica(
 
 
 def keep_time(one: GroupReplica, since_ms: int, until_ms: int) -> None:
-    """Nothing happens, but time is looked at as often as a process does that is given the processor."""
+    """Pass time without events, with looks at the clock as often as in a process that has the processor."""
     for now_ms in range(since_ms, until_ms, PACE.beat_ms):
         one.tick(now_ms)
 
@@ -157,7 +158,7 @@ def test_neither_an_ack_nor_an_echo_alone_opens_a_term() -> None:
 
 
 def test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined() -> None:
-    """Before, an older log may still be followed: what was answered here would not bind it."""
+    """Before, others may still follow an older log: an answer from here would not bind it."""
     one = joined()
     assert one.role is ReplicaRole.OPENING
     assert not one.may_answer_strong(OPEN)
@@ -198,7 +199,7 @@ def test_a_new_master_gives_up_at_once_when_those_who_hold_more_are_too_many() -
 
 
 def test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used() -> None:
-    """A process stopped exactly between election and start."""
+    """The process was frozen exactly between election and start."""
     one = follower()
     effects = one.mastered(7, END, OPEN + 100)
     assert of(StepDown, effects) == [StepDown("the election is older than our grant to another master")]
@@ -258,7 +259,7 @@ def test_a_lease_counts_from_when_the_beat_was_sent() -> None:
 
 
 def test_what_arrives_after_a_freeze_does_not_revive_a_term() -> None:
-    """Echo and ack were given in time; the process was stopped. First the clock, then the message."""
+    """Echo and ack were in time, but the process was frozen: the clock comes first, then the message."""
     one = opened()
     one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
     effects = one.received(2, Echo(OPEN + 10, 5, True, ack(200, 43)), OPEN + 3000)
@@ -383,8 +384,8 @@ def test_acks_are_given_in_the_term_followed_only() -> None:
 
 
 def test_what_was_synced_while_no_master_was_followed_is_acknowledged_to_the_same_one() -> None:
-    """A starved follower lets its master go, and its engine says that it holds what came just before: nothing says so
-    again. A learner was promoted only after its engine had been opened again, 20 s later."""
+    """A starved follower leaves its master, and its engine then reports commits from just before, once only. A learner
+    became a voter only after its engine was opened again, 20 s later."""
     one, late = follower(), OPEN + PACE.lease_ms
     keep_time(one, OPEN, late)
     assert not sent(Ack, one.event(Flushed(LogPosition(5, 1, 200), 42), late))
@@ -477,7 +478,7 @@ def test_reads_here_need_word_from_the_master_and_what_they_show_must_be_durable
 
 
 def test_a_word_that_waited_counts_from_when_it_left() -> None:
-    """Here, as this process stood still, or in a network: reads by it would show what was, seconds ago."""
+    """A frozen process or a network may delay it: reads by it would show a state of seconds ago."""
     one, late = follower(), OPEN + 6000
     assert sent(Echo, one.received(2, beat(durable=41, sent_ms=7 + 50), late), 2), "it is still followed"
     assert not one.may_read_here(late)
@@ -670,7 +671,8 @@ def test_a_log_that_is_being_replaced_counts_for_nothing() -> None:
 
 
 def test_a_log_that_was_replaced_in_a_term_not_yet_open_counts_once_it_is_whole() -> None:
-    """It was joined because it began with all that we vouched for; without us it may have no majority."""
+    """It was joined because it began with all commits that this replica acknowledged; it may have no majority without
+    it."""
     one = follower(durable=0)
     one.event(Refilling(), OPEN)
     assert sent(Echo, one.received(2, beat(head=41), OPEN + 1)) == [Echo(7, 5, False, None)]
@@ -702,8 +704,8 @@ def test_a_change_of_members_counts_by_both_at_once_and_is_finished_when_durable
 
 
 def test_what_the_end_of_a_change_makes_durable_is_answered_when_it_is_told() -> None:
-    """A commit behind the record that those who stay hold, and too few of those before: counted without a word, it was
-    answered while status, followers and whoever waited for it still had it as not durable."""
+    """The remaining members hold a commit behind the record, but too few of the earlier ones did. It counted silently,
+    and was answered while status, followers and its waiters still had it as not durable."""
     one = opened()
     one.propose(records.promote(GROUP, 4))
     one.event(SyncedCommit(43, LogPosition(5, 1, 200)), OPEN + 1)
@@ -737,8 +739,8 @@ def test_what_the_end_of_a_change_makes_durable_is_answered_when_it_is_told() ->
 def test_a_change_whose_end_stands_only_with_who_lost_his_vote_by_it_is_over(
     vouched: Vouched, votes: bool, over: bool
 ) -> None:
-    """2 was demoted, so that 1 alone votes, and only 2 has the record that ends the change: it follows nobody with
-    less, and stands for nothing."""
+    """2 was demoted, so that 1 alone votes, and only 2 has the record that ends the change. 2 follows no replica with
+    less, and is no candidate."""
     members = tuple(Member(i, Dn(f"/CN={i}"), f"h{i}:1", i == 1) for i in (1, 2))
     one = replica(group=Membership(9, members, 3, former=(1, 2)))
     one.tick(OPEN)
@@ -751,7 +753,7 @@ def test_a_change_whose_end_stands_only_with_who_lost_his_vote_by_it_is_over(
 
 
 def test_who_would_be_left_has_to_answer() -> None:
-    """One that is linked and silent may be frozen."""
+    """A silent one with a link may be frozen."""
     one, now_ms = opened(), OPEN + PACE.lease_ms
     three, two = records.demote(GROUP, 1), records.demote(GROUP, 3)
     one.received(2, Echo(now_ms, 5, True, None), now_ms)

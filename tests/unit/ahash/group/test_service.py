@@ -1,5 +1,5 @@
-"""A group of three replicated A-Hashes in one process, on real engines: who answers what, and what a change of master
-does to those who wait."""
+"""A group of three replicated A-Hashes in one process, on real engines: their answers, and the effect of a change of
+master."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ async def value_at(group: Group, replica: int, *, strong: bool = False, after: P
 
 
 async def test_a_store_that_may_be_the_last_is_kept_by_whom_others_should_begin(tmp_path: Path) -> None:
-    """As after `restored` in the directory of the one that is left, before its configuration names it alone."""
+    """It is as after `restored` in the directory of the last one, before its configuration names it alone."""
     store = BdbStore(tmp_path / "2", SMALL, no_panic)
     meta.prepare(store, "test")
     store.close()
@@ -81,7 +81,7 @@ async def test_every_replica_takes_every_request(group: Group) -> None:
 async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
     group: Group, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
-    """It waited for 50 ms: between a commit and the word of it there is a sync, or some turn of the event loop."""
+    """Between a commit and its report is a sync, or a few turns of the event loop: the read waited for 50 ms."""
     monkeypatch.setattr(replicated, "RETRY_MS", 60_000)
     master = group.master()
     reader = master if there == "master" else group.followers()[0]
@@ -102,7 +102,7 @@ async def test_a_read_that_sees_a_commit_before_it_is_told_goes_on_when_it_is(
 
 @pytest.mark.expect_log("WARNING .*has vouched for nothing for .*it is opened again")
 async def test_a_follower_that_stands_still_is_opened_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever state its engine got into, and nobody else would notice: here it forgot that it is synchronised."""
+    """Its engine may have got into any state that no other part notices: here it forgot that it is synchronised."""
     monkeypatch.setattr(following, "LOOK_MS", 20)
     monkeypatch.setattr(following, "STILL_MS", 200)
     follower = group.followers()[0]
@@ -156,7 +156,7 @@ async def test_a_new_master_serves_what_the_old_one_acknowledged(group: Group) -
 
 
 async def write_until(group: Group, replica: int, key: str, value: str) -> TransactOutcome:
-    """Write as a client does: again with the same key while the answer is `retry`."""
+    """Write as a client does: repeat with the same key while the answer is `retry`."""
 
     async def attempt() -> TransactOutcome:
         return await write(group, replica, key, value)
@@ -182,7 +182,7 @@ async def test_an_isolated_master_answers_nothing_and_its_writes_are_unknown(gro
 
 
 async def test_what_a_term_refused_is_not_done_by_what_an_older_master_kept(group: Group) -> None:
-    """A master that wrote alone comes back when the one after it, which refused what it had not seen, is gone."""
+    """A master that wrote alone comes back when its successor, which refused an unseen change, is gone."""
     old = group.master()
     needs_first = (put("o", "s", "second", "2", is_value("s", "p", "1")),)
     group.switch.isolate(old)
@@ -251,7 +251,7 @@ async def test_a_master_that_stops_hands_over(group: Group) -> None:
 async def test_a_master_hands_over_when_the_others_hold_all_that_it_has(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who holds less would lose the election to it."""
+    """A replica with less would lose the election to it."""
     old = group.masterships[group.master()]
     status, lag = old.replica.status, [1]
 
@@ -272,14 +272,14 @@ async def test_a_master_hands_over_when_the_others_hold_all_that_it_has(
 
 
 async def test_who_has_stopped_takes_in_nothing_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node closes its store before its links: what came between ended in an ERROR, that it cannot go on."""
+    """A node closes its store before its links: a late message ended in an ERROR that it cannot go on."""
     follower, kept = group.followers()[0], list[tuple[int, bytes]]()
     mastership, engine = group.masterships[follower], group.engines[follower]
     take = mastership.message
 
     def message(peer: int, data: bytes) -> None:
         if isinstance(peer_messages.decode(data), Beat):
-            kept.append((peer, data))  # it would note down what the master tells to be acknowledged
+            kept.append((peer, data))  # it would record which commits the master reports as acknowledged
         else:
             take(peer, data)
 
@@ -314,7 +314,7 @@ async def test_a_master_whose_disk_is_nearly_full_hands_over(group: Group, monke
 async def test_where_all_disks_are_nearly_full_masters_stay(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another could do no more: that is tried now and then, and changes are refused for the reason."""
+    """Another master would be no better: that is tried now and then, and refusals of changes name the reason."""
     caplog.set_level(logging.INFO, "chelonia.ahash.group.mastership")
     monkeypatch.setattr(keeping, "FULL_REST_MS", 3_600_000)
     for engine in group.engines.values():
@@ -397,7 +397,8 @@ async def test_a_replica_is_added_and_another_removed_while_the_group_serves(gro
 async def test_the_record_in_a_log_is_gone_by_though_the_store_refuses_to_be_read(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A learner that had vouched for the record which made it a voter took itself for a learner: nobody stood."""
+    """A learner that had acknowledged the record of its promotion took itself for a learner, and there was no
+    candidate."""
     master, follower = group.master(), group.followers()[0]
     engine = group.engines[follower]
     get = engine.get
@@ -414,7 +415,7 @@ async def test_the_record_in_a_log_is_gone_by_though_the_store_refuses_to_be_rea
 
 
 async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) -> None:
-    """Whatever its engine tells of it, whether it follows anybody just then or not."""
+    """It does so whatever its engine reports, and whether it follows a master just then or not."""
     follower = group.followers()[0]
     group.switch.isolate(follower)
     mastership = group.masterships[follower]
@@ -433,7 +434,7 @@ async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) 
 
 
 async def test_a_record_that_a_master_never_wrote_is_forgotten_with_its_term(group: Group) -> None:
-    """It named voters without whom nobody would have been master again."""
+    """It named voters without which no replica would have become master again."""
     master = group.master()
     replica = group.masterships[master].replica
     in_log = replica.membership
@@ -444,8 +445,8 @@ async def test_a_record_that_a_master_never_wrote_is_forgotten_with_its_term(gro
 
 
 async def test_a_first_commit_that_comes_when_the_term_is_over_is_refused_and_no_more(group: Group) -> None:
-    """Its writer was held up by a disk, and the replica follows another master by now. It looked where the log ends,
-    found it elsewhere, and its process ended."""
+    """A disk delayed its writer, and the replica follows another master by now. Its process ended, because the log's
+    end was elsewhere."""
     follower = group.followers()[0]
     mastership = group.masterships[follower]
     before = group.engines[follower].applied()
@@ -470,7 +471,7 @@ async def test_the_master_itself_may_be_removed(group: Group) -> None:
 
 
 async def test_nobody_is_removed_without_whom_the_group_would_stand_still(group: Group) -> None:
-    """With one away the other follower is as needed as the master; whoever is away may go."""
+    """With one away the other follower is as needed as the master; only the absent one may go."""
     master, (away, needed) = group.master(), group.followers()
     await group.close(away)
     for replica in (needed, master):
@@ -518,7 +519,7 @@ async def test_a_change_of_the_group_that_makes_no_sense_is_refused(
 async def test_what_nobody_expected_in_a_forwarded_call_ends_the_master(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended the link to who had asked, and no more."""
+    """Before, it ended only the caller's link."""
     master, follower = group.master(), group.followers()[0]
 
     def fail() -> bool:
@@ -574,7 +575,7 @@ async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
 async def test_frames_leave_in_turns_and_others_have_theirs_between(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a replica catches up with comes at once, tens of thousands: a master that sent all would lose its lease."""
+    """A catching-up replica lacks tens of thousands of frames: a master that sent all at once would lose its lease."""
     mastership, follower = group.masterships[group.master()], group.followers()[0]
     data = [b"%d" % number for number in range(3 * bounds.REPLICA_FRAMES_PER_TURN_MAX)]
     left: list[bytes] = []

@@ -28,7 +28,7 @@ from tests.support.replica_grid import ReplicaGrid, link_trust, replica_dn
 
 @dataclass
 class Heard:
-    """A receiver that remembers, and refuses what begins with 0xff."""
+    """A receiver that remembers messages, and refuses those that begin with 0xff."""
 
     events: list[str] = field(default_factory=list)
     messages: list[tuple[int, bytes]] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Net:
         await self.nodes.pop(replica).links.close()
 
     async def dial(self, replica: int, settings: str | int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A hand-made connection to a replica, with the certificate of another one or of this DN."""
+        """Open a hand-made connection to a replica, with the certificate of another one or of this DN."""
         found = self.grid.replica(settings) if isinstance(settings, int) else self.grid.issue("other", settings)
         context = link_trust(found).client
         return await asyncio.open_connection("127.0.0.1", self.ports[replica], ssl=context, server_hostname="127.0.0.1")
@@ -113,7 +113,7 @@ def hello(
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
-    """What the other end sent before it closed."""
+    """The bytes that the other end sent before it closed."""
     return await asyncio.wait_for(reader.read(), 10 * patience())
 
 
@@ -176,7 +176,7 @@ async def test_who_restarts_is_linked_again(net: Net) -> None:
 async def test_what_is_sent_before_it_is_heard_that_a_link_broke_is_dropped_in_silence(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The event loop warned of each."""
+    """The event loop logged a warning for each."""
     await net.start(1)
     await net.start(2)
     await linked(net)
@@ -420,7 +420,7 @@ async def test_a_mistake_in_one_look_at_the_certificates_is_not_the_last_look(
 @pytest.mark.expect_log("job failed: dial replica 1")
 @pytest.mark.expect_log("is refused: it is no member any more", optional=True)
 async def test_a_mistake_in_one_try_to_dial_is_not_the_last_try(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver raises UnicodeError for an odd host, say."""
+    """A resolver raises UnicodeError for an odd host, for example."""
     connect, mistakes = ReplicationLinks._connect, [RuntimeError("nobody expected this")]
 
     async def mistaken(*args: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a store knows of itself: founding, checking, migrating."""
+"""A store's records about itself: founding, checking, migrating."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_fresh_store_without_a_cluster_is_refused() -> None:
 
 
 def of_format(number: int) -> MemoryStore:
-    """A store that a program of another format has left."""
+    """A store in another format."""
     store = MemoryStore()
     meta.prepare(store, "c")
     store.commit({layout.META_FORMAT: layout.encode_value(str(number)), b"kept": b"1"}, [])

@@ -1,4 +1,4 @@
-"""The scrub of a store: damaged pages and logs are found, what is being written is not, and nobody is held up."""
+"""The scrub of a store: it reports damaged pages and logs, but none that is being written, and delays nobody."""
 
 import asyncio
 import errno
@@ -137,7 +137,7 @@ def test_a_first_page_that_the_disk_cannot_read_is_damaged_as_any_other(
 
 
 def with_logs(directory: Path) -> BdbStore:
-    """An open store with three log files and more, one record longer than what is read of them at a time."""
+    """An open store with three log files and more, and one record longer than one read of the scrub."""
     store, draw = BdbStore(directory, SHORT_LOGS, no_panic), random.Random(1)
     for _ in range(12):
         store.commit({b"W%d" % draw.randrange(1 << 30): draw.randbytes(3_000) for _ in range(100)}, ())
@@ -146,7 +146,7 @@ def with_logs(directory: Path) -> BdbStore:
 
 
 def log_flaw(directory: Path, name: str) -> tuple[str, int]:
-    """What is wrong with a log file, and how many looks that took."""
+    """The flaw of a log file, and the number of looks for it."""
     logs, at, looks = LogFiles(directory), 0, 0
     while True:
         looks += 1
@@ -205,7 +205,7 @@ async def test_a_damaged_log_is_found_while_the_store_goes_on(tmp_path: Path, ca
 
 
 async def scrubbed(directory: Path, rounds: int = 1) -> PagesSeen:
-    """What a scrub at full speed has seen after so many rounds."""
+    """The result of so many rounds of a scrub at full speed."""
     files = (PageFile(directory), LogFiles(directory))
     scrub = PageScrub(*files, VirtualClock(), ScrubPace(1, 1 << 40), asyncio.to_thread)
     task = asyncio.create_task(scrub.run("the cure", 0.0))
@@ -268,7 +268,7 @@ async def test_a_damaged_page_that_nobody_reads_is_found_and_the_store_goes_on(
 
 @dataclass
 class PaperPages:
-    """Pages of paper: which have a flaw, for how many looks."""
+    """Fake pages: the flawed ones, and for how many looks."""
 
     clock: VirtualClock
     count: int = 64
@@ -291,7 +291,7 @@ class PaperPages:
 
 @dataclass
 class PaperLogs:
-    """Two log files of paper, of four steps each: the flaws of the second, for how many looks."""
+    """Two fake log files of four steps each: the flaws of the second, and for how many looks."""
 
     clock: VirtualClock
     flaws: int = 0
@@ -367,7 +367,7 @@ def test_a_page_that_was_being_written_is_looked_at_again_and_is_none() -> None:
 
 @pytest.mark.expect_log("is damaged")
 def test_a_disk_with_damage_all_over_is_gone_through_all_the_same() -> None:
-    """The flaws of a step are looked at again together: each by itself would take a round as long as the interval."""
+    """The scrub looks at the flaws of a step again together: each alone would make a round as long as the interval."""
     pages, scrub = over_days(1, rate=1 << 20, flaws=dict.fromkeys(range(64), 1 << 30))
     assert scrub.seen().damaged == 64  # type: ignore[union-attr]
     took = pages.looks[-1][0] - pages.looks[0][0]

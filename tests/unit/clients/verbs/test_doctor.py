@@ -1,4 +1,5 @@
-"""The doctor names every problem and its cure; whoami says what is used; the program itself behaves at its edges."""
+"""The doctor names every problem and its cure, whoami shows the identity in use, and the program behaves at its
+edges."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ def test_durations(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["0s", "00d", "-1d", "90", "1w", ""])
 def test_what_is_no_duration(text: str) -> None:
-    """A key that was asked for no time at all was good for ever."""
+    """A key for no time at all was good for ever."""
     with pytest.raises(UsageError, match="--for takes a time like"):
         parse_duration(text)
 

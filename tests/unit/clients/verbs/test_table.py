@@ -1,4 +1,4 @@
-"""Which verb a word means, and how the words after it are read."""
+"""The verb of a word, and the parsing of the words after it."""
 
 from __future__ import annotations
 

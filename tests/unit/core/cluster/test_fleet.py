@@ -113,7 +113,7 @@ def test_a_copy_on_an_absent_node_still_counts_for_its_place() -> None:
 
 
 def test_draws_follow_the_weights_across_the_tree() -> None:
-    """What is left after holders, barred and too full nodes is drawn in proportion to free space."""
+    """Nodes other than holders, barred and too full ones are drawn in proportion to free space."""
     source = random.Random(11)
     nodes = (
         node("held", "s1/r1", free=9 * GIB), node("a", "s2/r1", free=1 * GIB), node("b", "s2/r2", free=2 * GIB),

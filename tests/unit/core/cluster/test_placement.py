@@ -1,4 +1,4 @@
-"""Placement: what a place is, and how close two are."""
+"""Placement: the meaning of a place, and the distance of two."""
 
 import pytest
 

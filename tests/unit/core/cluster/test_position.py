@@ -1,4 +1,4 @@
-"""Positions: what is later, and what a process learns from answers."""
+"""Positions: their order, and a process's knowledge of them from answers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replica states: the one table, written out a second time; checksums; locations."""
+"""Replica states (the one table, written out a second time), checksums and locations."""
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ SUMS = st.builds(Checksums, HEX, HEX, HEX)
 
 
 def test_only_what_was_never_whole_stalls() -> None:
-    """A Shepherd that misses a `stalled` replica has lost nothing: it says so quietly."""
+    """A Shepherd without a `stalled` replica has lost nothing: it logs that quietly."""
     assert [key for key, after in TRANSITIONS.items() if after is ReplicaState.STALLED] == [
         (ReplicaState.CREATING, Cause.LATE)
     ]

@@ -1,4 +1,4 @@
-"""Which bytes of their blobs extents name, against sets of single bytes."""
+"""The bytes of their blobs that extents name, against sets of single bytes."""
 
 from __future__ import annotations
 

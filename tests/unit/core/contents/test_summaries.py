@@ -1,4 +1,4 @@
-"""Summaries tell what reading the file tells, and stand for rights only as they are."""
+"""Summaries equal the facts in the file, and count for rights only unchanged."""
 
 import pytest
 from msgspec import structs

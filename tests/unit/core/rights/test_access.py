@@ -1,4 +1,4 @@
-"""Who may call what, cell by cell: every operation, every role."""
+"""Access, cell by cell: every operation, every role."""
 
 import pytest
 
@@ -56,7 +56,7 @@ OPEN = {
         "getFile", "delFile", "unlink", "undelete", "listDeleted", "modify",
     },
 }  # fmt: skip
-"""What is for everyone; a heartbeat is how a new Shepherd asks to be let in."""
+"""Operations open to everyone; a heartbeat is a new Shepherd's request for approval."""
 
 CELLS = [(service, op, role) for service, row in EXPECTED.items() for op in row for role in Role]
 

@@ -1,4 +1,4 @@
-"""Claims of tokens: what they allow, and each way in which they do not hold."""
+"""Claims of tokens: the rights they give, and each way in which they are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy decisions: deny wins, nothing said means no, anything malformed denies."""
+"""Policy decisions: deny wins, no rule means no, anything malformed denies."""
 
 import pytest
 from hypothesis import given

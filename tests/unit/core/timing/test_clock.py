@@ -1,4 +1,4 @@
-"""Waiting with a deadline takes what it waits for, or ends it."""
+"""A wait with a deadline returns the result, or cancels the work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Limited = Callable[[Clock, int, Coroutine[Any, Any, Any]], Coroutine[Any, Any, A
 
 
 class _Clock:
-    """Time stands still, or has always run out."""
+    """A clock that stands still, or whose time has always run out."""
 
     def __init__(self, *, over: bool) -> None:
         self._over = over
@@ -105,7 +105,7 @@ async def test_who_stops_waiting_leaves_what_he_waited_for_alone() -> None:
 
 async def test_what_failed_is_given_back_without_a_collection() -> None:
     class Held:
-        """What the work had in hand."""
+        """An object that the work held."""
 
     kept: list[weakref.ref[Held]] = []
 

@@ -1,4 +1,4 @@
-"""When a process is said to stand still, and when its watcher has reason to doubt himself."""
+"""The detection of a frozen process, and a watcher's reasons to doubt itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chelonia.core.timing.freezes import BUSY_MS, GRACE_MS, LATE_MS, LOOK_MS, Fr
 
 LIMIT = 800
 MISSED = 200
-"""Two of its eight signs."""
+"""The time of two of its eight signs."""
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_the_limit_lies_within_the_lease(lease_ms: int, heartbeat_ms: int, limit
 
 
 def heard_at(now_ms: int) -> FreezeDetector:
-    """A process that goes on after its last sign, as who looks when two are missing sees."""
+    """A process that goes on after its last sign, seen by a watcher when two are missing."""
     watch = FreezeDetector()
     watch.heard(now_ms, LIMIT)
     assert watch.wait_ms(now_ms) == MISSED
@@ -29,7 +29,7 @@ def heard_at(now_ms: int) -> FreezeDetector:
 
 
 def stopped(watch: FreezeDetector, now_ms: int) -> bool:
-    """What is said of a process that uses no CPU, by who looks twice: for the first time `LOOK_MS` before."""
+    """The verdict on a process that uses no CPU, by a second look `LOOK_MS` after the first."""
     return watch.stopped(now_ms - LOOK_MS, 7) or watch.stopped(now_ms, 7)
 
 

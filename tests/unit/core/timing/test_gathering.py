@@ -1,4 +1,5 @@
-"""What comes while others are at work goes together; nobody waits for company, and a mistake ends its own batch."""
+"""Elements that come while others are at work share a batch; none waits for company, and a mistake ends its own
+batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: when each takes its next step, and what a mistake in one costs. Waiting for news with a deadline."""
+"""Jobs: the times of their steps, and the cost of a mistake in one. Waits for news with a deadline."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_who_stops_waiting_leaves_no_deadline_behind() -> None:
 
 
 class Script:
-    """A job's steps: what each returns or raises, the last one again and again; `at`: when each began."""
+    """A job's steps: their results or errors, the last one repeated; `at`: when each began."""
 
     def __init__(self, *steps: Next | Exception) -> None:
         self._steps = list(steps)

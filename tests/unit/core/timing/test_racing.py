@@ -1,4 +1,4 @@
-"""Who is begun beside whom, and what becomes of those that nobody waits for any more."""
+"""Attempts begun beside others, and the end of those that no caller waits for."""
 
 from __future__ import annotations
 

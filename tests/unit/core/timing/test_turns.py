@@ -53,7 +53,7 @@ def test_who_was_away_has_saved_nothing_up() -> None:
 
 
 def test_32_callers_get_equal_shares_however_many_calls_they_make_at_once() -> None:
-    """Jain's index of fairness, as Cumulus is measured by, of what each was served: 1 is equal."""
+    """Jain's index of fairness, as in the Cumulus paper, of the calls served for each: 1 is equal."""
     served = dict.fromkeys(range(32), 0)
 
     async def client(number: int, places: Places, until: float) -> None:
@@ -112,7 +112,7 @@ async def test_who_comes_by_a_link_does_not_keep_its_giver_waiting() -> None:
 
 
 async def test_calls_that_are_cancelled_together_give_all_places_back() -> None:
-    """Those at work leave while those that wait are cancelled, but do not know it yet."""
+    """Those at work leave while the waiting ones are cancelled but have not run yet."""
     places, limits, call = Places(4, 100), LimitCounts(), Call(Dn("/CN=Joe"))
 
     async def element() -> None:

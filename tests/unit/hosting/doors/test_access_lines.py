@@ -1,4 +1,4 @@
-"""The access log: a line for each request, with what only its door knows of it."""
+"""The access log: a line for each request, with the facts that only its door knows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from tests.unit.hosting.listening import PLAIN, talk
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Iterator[Path]:
-    """The file with the lines."""
     with logging_kept():
         configure(LogSettings(access_file=str(tmp_path / "access.log")), "n1", logging.Logger("another root"))  # noqa: LOG001
         yield tmp_path / "access.log"
@@ -131,7 +130,7 @@ def _told(path: Path, count: int) -> list[str]:
 
 
 def test_requests_have_lines_where_they_are_asked_for(lines: Path) -> None:
-    """Else each would be one more line among what a node says of itself."""
+    """Else each would be one more line in a node's own log."""
     logger, root = logging.getLogger(ACCESS_LOGGER), logging.Logger("another root")  # noqa: LOG001
     for handler in logger.handlers:
         handler.close()

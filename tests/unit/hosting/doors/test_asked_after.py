@@ -1,4 +1,4 @@
-"""A Bartender that is only busy is waited for: another one would store the same bytes again."""
+"""A client waits for a Bartender that is only busy: another one would store the same bytes again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHANGE = Remove(parse_ln("/f"))
 
 
 class Busy:
-    """A Bartender whose changes take until it `goes` on; what costs nothing it answers, unless it is frozen."""
+    """A Bartender whose changes take until it `goes` on; it answers cheap calls, unless it is frozen."""
 
     def __init__(self) -> None:
         self.goes, self.frozen = asyncio.Event(), False

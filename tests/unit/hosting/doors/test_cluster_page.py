@@ -1,4 +1,4 @@
-"""The page of the cluster: who sees it, and that it tells what is wrong."""
+"""The page of the cluster: the users who see it, and the problems it shows."""
 
 from __future__ import annotations
 

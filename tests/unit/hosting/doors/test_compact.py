@@ -54,7 +54,7 @@ STATUS = AHashStatus(Position("c", 1, 1), "master", True, 0, 0)
 
 
 class Port:
-    """A port whose `status` does as it is told, and counts."""
+    """A port whose `status` is the test's function, with a count of calls."""
 
     def __init__(self, status: Callable[[Call], Awaitable[AHashStatus]]) -> None:
         self._status = status
@@ -66,7 +66,7 @@ class Port:
 
 
 class SlowPort(Port):
-    """A port that answers nobody before its gate is open."""
+    """A port without answers before its gate is open."""
 
     def __init__(self) -> None:
         super().__init__(self._waiting)
@@ -97,7 +97,7 @@ KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), T
 async def door(
     grid: Grid, port: object, *, source: Source | None = None, at_once: AtOnce | None = None
 ) -> AsyncIterator[HttpServer]:
-    """A listener with `port` behind both encodings; `source`: who alone knows of callers; `at_once`: tried for
+    """A listener with `port` behind both encodings. `source`: the only registry of callers; `at_once`: tried for
     `status`."""
     registry = RoleRegistry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
@@ -117,7 +117,7 @@ async def stub(
     soap: bool = False,
     **patience: int,
 ) -> AsyncIterator[AHash]:
-    """A stub that asks in the compact encoding, or by SOAP; `host`: as a host."""
+    """A stub over the compact encoding, or over SOAP; `host`: as a host."""
     store = grid.client(grid.ca.issue_host(who, ["lib.example.org"], grid.now) if host else grid.user(who))
     packed = CompactClient(store.client_context(speaks=compact.PROTOCOL))
     async with client_of(store) as client:
@@ -131,7 +131,7 @@ async def stub(
 
 @asynccontextmanager
 async def raw(grid: Grid, server: HttpServer, who: str = LIBRARIAN) -> AsyncIterator[tuple[Any, Any]]:
-    """A connection that agreed on the encoding, and is not minded."""
+    """A raw connection that has agreed on the encoding."""
     context = grid.client(grid.user(who)).client_context(speaks=compact.PROTOCOL)
     reader, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
     assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == compact.PROTOCOL
@@ -186,7 +186,7 @@ async def test_many_calls_are_in_flight_at_once(grid: Grid) -> None:
 
 
 class Wire(asyncio.Transport):
-    """What a connection wrote."""
+    """The bytes that a connection wrote."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class Wire(asyncio.Transport):
         return self.closes
 
     def pause_reading(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no bytes come."""
 
     resume_reading = pause_reading
 
@@ -205,7 +205,7 @@ class Wire(asyncio.Transport):
         self.written.append(bytes(data))
 
     def abort(self) -> None:
-        """Nothing is behind it."""
+        """Do nothing: there is no socket."""
 
 
 async def test_who_is_answered_together_asks_again_in_one_write() -> None:
@@ -237,7 +237,7 @@ async def test_who_is_answered_together_asks_again_in_one_write() -> None:
 
 
 class Slow:
-    """A Librarian whose calls take until they are told to end."""
+    """A Librarian whose calls last until the test ends them."""
 
     def __init__(self) -> None:
         self.asked, self.ended, self.done = 0, list[str](), asyncio.Event()
@@ -288,7 +288,7 @@ async def test_a_user_is_denied(grid: Grid) -> None:
 
 
 class Names:
-    """A Bartender that knows every name, and counts who asks."""
+    """A Bartender that knows every name, and counts its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -302,7 +302,7 @@ class Names:
 
 
 class SlowNames(Names):
-    """One that answers nobody before its gate is open."""
+    """One without answers before its gate is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class SlowNames(Names):
 
 @asynccontextmanager
 async def for_users(grid: Grid, port: object, limits: HttpLimits | None = None) -> AsyncIterator[HttpServer]:
-    """A listener that users reach, with a Bartender in the compact encoding alone."""
+    """A listener for users, with a Bartender in the compact encoding alone."""
     packed = CompactDoor(offer(BARTENDER, port), CompactParts(RoleRegistry((), None, SystemClock()), Horizon()))
     async with secure(unused, grid.server(), ClientCertificate.OPTIONAL, limits, compact=packed) as server:
         yield server
@@ -492,7 +492,7 @@ async def test_who_gets_no_answer_in_time_says_so(grid: Grid) -> None:
 
 
 class Freezing(Port):
-    """A port whose `status` answers until it is frozen, and after that when it is let go on."""
+    """A port whose `status` answers until it is frozen, and after that when the test lets it go on."""
 
     def __init__(self) -> None:
         super().__init__(self._when_it_goes)
@@ -505,13 +505,13 @@ class Freezing(Port):
 
 
 def failures() -> list[CheloniaError]:
-    """All that nobody has given back."""
+    """All failures still in memory."""
     return [each for each in gc.get_objects() if isinstance(each, CheloniaError)]
 
 
 @asynccontextmanager
 async def uncollected() -> AsyncIterator[Callable[[], bool]]:
-    """What stands in circles stays. Yields whether any failure of the meantime does."""
+    """Yield a check whether failures made since then are still in memory: those in reference cycles are."""
     gc.collect()
     before = {id(each): each for each in failures()}
     gc.disable()
@@ -775,7 +775,7 @@ def test_the_same_on_the_loop_that_daemons_run_on(grid: Grid) -> None:
 
 
 def test_a_deadline_that_is_over_as_soon_as_it_is_set_fails_who_waits() -> None:
-    """The loop of daemons makes no timer of a time that is less than half a millisecond away."""
+    """The loop of daemons makes no timer for less than half a millisecond."""
 
     async def scenario() -> None:
         connection = Connection("somebody")

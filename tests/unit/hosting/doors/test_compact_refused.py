@@ -1,5 +1,7 @@
-"""Connections that end: who is nobody any more hears why, a host that may be a service asks again, and nothing is
-written to a connection that closes."""
+"""Connections that end: a client without an identity gets the reason, and a host that may be a service asks again.
+
+Nothing is written to a connection that closes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ from tests.unit.hosting.listening import client_of
 
 
 async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the connection that stands, where what had begun is answered, and on a new one."""
+    """The open connection completes the calls under way, then ends with that error; so does a new one."""
     monkeypatch.setattr(compact_server, "IDENTITY_MS", -1)
     grid, gate = Grid(tmp_path), asyncio.Event()
     store, librarian = grid.server(), grid.user(LIBRARIAN)
@@ -113,7 +115,7 @@ async def away() -> tuple[ServiceRecord, ...]:
 @pytest.mark.parametrize("soap", [False, True], ids=["compact", "SOAP"])
 @pytest.mark.parametrize("host", [True, False], ids=["host", "user"])
 async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(tmp_path: Path, host: bool, soap: bool) -> None:
-    """It may be a service, and asks again when the core has read the registry. A user never is one."""
+    """It may be a service, and repeats the call when the core has read the registry. A user never is one."""
     grid = Grid(tmp_path)
     async with (
         door(grid, Port(answered), source=away) as server,
@@ -125,7 +127,7 @@ async def test_no_host_is_denied_while_it_is_not_known_who_is_approved(tmp_path:
 
 
 async def test_who_leaves_waits_for_no_goodbye(tmp_path: Path) -> None:
-    """A peer's is a round trip away, and one that is frozen says none."""
+    """A peer's goodbye is a round trip away, and a frozen one sends none."""
     grid, met = Grid(tmp_path), asyncio.Queue[asyncio.StreamWriter]()
 
     async def frozen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +155,7 @@ async def test_who_leaves_waits_for_no_goodbye(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_written_to_a_connection_that_closes() -> None:
-    """TLS closes in several turns of the loop, and complains of each write beyond the fifth."""
+    """TLS closes in several turns of the loop, and logs each write beyond the fifth."""
     port, wire, ours = SlowPort(), Wire(), Wire()
     packed = CompactDoor(offer(AHASH.table, port), CompactParts(RoleRegistry((KNOWN,), None, SystemClock()), Horizon()))
     busy = list[bool]()
@@ -177,7 +179,7 @@ async def test_nothing_is_written_to_a_connection_that_closes() -> None:
 
 
 async def test_nothing_is_said_of_who_goes_when_he_hears_that_it_takes_long() -> None:
-    """Nobody awaits the rest of his call then, and that a frozen peer is killed was an ERROR in the log."""
+    """Nobody awaits the rest of the call then; the kill of a frozen peer was an ERROR in the log."""
     complaints = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     connection = Connection("somebody")

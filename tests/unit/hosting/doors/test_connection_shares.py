@@ -1,4 +1,4 @@
-"""Which connection goes when a listener is full, and who is never shut out."""
+"""The connection that goes when a listener is full, and the clients that are never shut out."""
 
 from __future__ import annotations
 

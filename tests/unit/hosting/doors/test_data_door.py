@@ -1,4 +1,4 @@
-"""TURLs over HTTP: uploads with resume, downloads with ranges, and what happens to the replica behind them."""
+"""TURLs over HTTP: uploads with resume, downloads with ranges, and their effects on the replica."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_if_range_decides_between_part_and_whole(condition: str, status: i
 
 @pytest.mark.parametrize("span", ["", "bytes=0-4", "bytes=99999-"])
 async def test_a_known_entity_is_not_sent_again(span: str) -> None:
-    """Nor a part of it (RFC 9110, section 13.2.2)."""
+    """This holds for a part of it, too (RFC 9110, section 13.2.2)."""
     async with served() as world:
         answer = await world.get(If_None_Match=f'W/"x", "{BLOB}"', **({"Range": span} if span else {}))
         assert (answer.status, answer.body) == (304, b"")
@@ -337,7 +337,7 @@ async def test_the_log_never_shows_a_ticket(caplog: pytest.LogCaptureFixture) ->
 
 
 class Busy(Replica):
-    """A Shepherd that has no place for one more repair copy."""
+    """A Shepherd without a place for one more repair copy."""
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
         raise CheloniaError(Kind.BUSY, "PUT", "https://s/Shepherd", "it has 4 repair copies under way")
@@ -345,7 +345,7 @@ class Busy(Replica):
 
 @pytest.mark.parametrize("pause_s", [0, 0.02], ids=["fast", "paced"])
 async def test_who_pushes_a_large_copy_is_told_that_the_other_is_busy(pause_s: float) -> None:
-    """Not that the connection broke, by which it would have failed."""
+    """An error of a broken connection would have counted as a failed copy."""
 
     async def body() -> AsyncIterator[bytes]:
         for _ in range(400):

@@ -26,7 +26,7 @@ PACE = RegistryPace(refresh_ms=1000, miss_ms=500, keep_ms=10_000)
 
 
 class Cluster:
-    """The cluster's registry as a source; counts how often it is asked."""
+    """The cluster's registry as a source; counts its reads."""
 
     def __init__(self, *records: ServiceRecord) -> None:
         self.records = records

@@ -1,6 +1,6 @@
-"""Clients of a process whose event loop stands still are cut off by its guard, and by nothing else.
+"""The guard of a process with a frozen event loop, and nothing else, cuts its clients off.
 
-To stand still, a test waits for its client's thread in the event loop itself.
+To freeze, a test waits for its client's thread in the event loop itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.unit.hosting.listening import PLAIN, STOP_MS, talk
 
 LIMIT_MS = 400
 PATIENT_MS = 1000
-"""Where nothing is to be cut, however slow the machine is."""
+"""For tests in which nothing may be cut, however slow the machine is."""
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 PUT = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n"
 SLOW = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -44,7 +44,7 @@ GONE = "nothing cuts clients' connections"
 
 @dataclass
 class Guards:
-    """A node's guarded connections, how many were cut of late, and a listener that has them guarded."""
+    """A node's guarded connections, the number cut of late, and a listener behind the guard."""
 
     guarded: Guarded
     cut: list[int]
@@ -54,7 +54,7 @@ class Guards:
     slow: int = 0
 
     def held(self) -> int:
-        """Sockets that the guard has open beside its standard input."""
+        """Open sockets of the guard beside its standard input."""
         own = Path(f"/proc/{self.guarded.pid}/fd")
         return sum(int(name) > 2 and os.readlink(own / name).startswith("socket:") for name in os.listdir(own))
 
@@ -125,7 +125,7 @@ def send_without_end(client: socket.socket) -> None:
 
 
 def stand_still(client: socket.socket, work: Callable[[socket.socket], None]) -> list[Exception | None]:
-    """Do the client's work in a thread, and let nothing else of this process turn until it has ended."""
+    """Do the client's work in a thread, and block the rest of this process until it has ended."""
     ended: list[Exception | None] = []
 
     def run() -> None:

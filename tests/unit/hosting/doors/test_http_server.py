@@ -1,4 +1,4 @@
-"""What clients of every sort experience at a listener: honest, broken, slow and hostile ones."""
+"""A listener for clients of every sort: honest, broken, slow and hostile ones."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ GET = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 @pytest.fixture
 def limits_met(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often which limit of a plain listener was met."""
+    """How often each limit of a plain listener was met."""
     met = dict[str, int]()
     monkeypatch.setattr(PLAIN.notes, "reached", met)
     return met
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
-    """Say what was asked, by whom, and how long the body was."""
+    """Answer with the method, the path, the caller, and the length of the body."""
     size = sum([len(chunk) async for chunk in request.body])
     return text_answer(200, f"{request.method} {request.path} {request.peer.dn} {size}")
 
@@ -208,7 +208,7 @@ async def refuse(request: HttpRequest) -> HttpResponse:
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes the event loop takes in a step, of whatever comes from now on."""
+    """The bytes that the event loop reads in each later step."""
     steps: list[int] = []
 
     class Counting(Buffered):
@@ -224,7 +224,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_no_door_has_asked_for_is_read_in_small_steps(
     door: Callable[[HttpRequest], Awaitable[HttpResponse]], grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One refuses at once, the other after 1000 bytes: both with 8 MB on their way."""
+    """One door refuses at once, the other after 1000 bytes: both with 8 MB under way."""
     steps = steps_of(monkeypatch)
     assert sent_over_tls(grid, door, pieces(80)) in (403, 413)
     assert 0 < max(steps) <= bounds.UNASKED_BYTES
@@ -239,7 +239,7 @@ def test_a_body_that_a_door_takes_is_read_in_large_steps(grid: Grid, monkeypatch
 def test_of_a_closed_connection_nothing_waits_for_the_garbage_collector(
     grid: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TLS has nearly a megabyte of each, and a full collection may be an hour away."""
+    """TLS holds nearly a megabyte for each, and a full collection may be an hour away."""
     born: list[weakref.ref[Buffered]] = []
 
     class Born(Buffered):
@@ -260,7 +260,7 @@ def test_of_a_closed_connection_nothing_waits_for_the_garbage_collector(
 def sent_over_tls(
     grid: Grid, door: Callable[[HttpRequest], Awaitable[HttpResponse]], body: AsyncIterator[bytes]
 ) -> int:
-    """The status of a body of 8 MB that is sent to a door by who has no certificate, on the loop of production."""
+    """The status of a body of 8 MB that a client without a certificate sends to a door, on the loop of production."""
 
     async def scenario() -> int:
         async with (
@@ -274,7 +274,7 @@ def sent_over_tls(
 
 
 async def test_a_refused_body_is_read_in_pieces_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the next turn an hour away, what is not read of 16 MB stays with its sender, who has the answer."""
+    """With the next turn an hour away, most of 16 MB stays with its sender, who has the answer."""
     monkeypatch.setattr(bounds, "REFUSED_PAUSE_MS", 3_600_000)
     steps = steps_of(monkeypatch)
     async with plain(refuse, HttpLimits(linger_ms=3_600_000)) as server:
@@ -288,7 +288,7 @@ async def test_a_refused_body_is_read_in_pieces_at_its_turn(monkeypatch: pytest.
 
 
 def test_a_refused_body_without_an_end_is_cut_off(grid: Grid) -> None:
-    """A TLS transport that is only closed goes on reading for as long as its client likes to send."""
+    """A TLS transport that is only closed goes on reading for as long as its client sends."""
 
     def send_for_ever(port: int) -> bytes:
         context = ssl.create_default_context(capath=grid.trust_dir)
@@ -336,7 +336,7 @@ async def test_a_body_that_trickles_is_408(limits_met: dict[str, int]) -> None:
 
 
 async def test_a_body_whose_door_was_busy_has_not_trickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes came, and the door's disk took its time for them: the sender was blamed for that."""
+    """A few bytes came, and the door's disk took long for them: the sender was blamed for that."""
     clock, taken = GroupClock(), asyncio.Event()
     monkeypatch.setattr(listening, "PLAIN", replace(PLAIN, clock=clock))
 
@@ -403,14 +403,14 @@ async def test_a_body_cut_in_the_middle_reaches_the_door_as_incomplete() -> None
 
 @pytest.mark.parametrize(("tls", "size"), [(False, 100_000), (True, 10), (True, 100_000), (True, 570_000)])
 def test_a_body_that_has_come_whole_is_taken_though_its_client_has_gone(grid: Grid, tls: bool, size: int) -> None:
-    """As FFmpeg goes, which looks at no answer. The door has other things to do first, on the loop of production."""
+    """FFmpeg goes so, without reading the answer. The door has other work first, on the loop of production."""
 
     async def scenario() -> int:
         gone, taken = asyncio.Event(), asyncio.get_running_loop().create_future()
 
         async def door(request: HttpRequest) -> HttpResponse:
             request.when_closed("test", gone.set)
-            with contextlib.suppress(TimeoutError):  # who is not read from, as his body is large, goes unnoticed
+            with contextlib.suppress(TimeoutError):  # the server reads nothing more of a large body, and sees no end
                 async with asyncio.timeout(1):
                     await gone.wait()
             try:
@@ -642,7 +642,7 @@ async def test_stopping_does_not_wait_beyond_its_deadline() -> None:
 def test_a_handshake_that_ends_after_the_stop_brings_no_request(
     grid: Grid, factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """The stores that answer requests are closed by then."""
+    """The stores behind the answers are closed by then."""
     asked: list[str] = []
 
     async def door(request: HttpRequest) -> HttpResponse:

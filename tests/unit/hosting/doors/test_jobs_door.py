@@ -1,4 +1,4 @@
-"""`GET /jobs`: who may read it, and what it says."""
+"""`GET /jobs`: its readers, and its contents."""
 
 from __future__ import annotations
 

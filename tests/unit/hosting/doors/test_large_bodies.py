@@ -1,4 +1,4 @@
-"""Who may have a large message on its way, and whose is ended for another's; how often limits are told."""
+"""Large messages under way: their owners, the one that ends for another's, and the log lines about limits."""
 
 from __future__ import annotations
 

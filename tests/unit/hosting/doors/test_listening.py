@@ -1,4 +1,4 @@
-"""How connections come to a listener: one handshake in each turn of the event loop, and none is given up lightly."""
+"""Connections to a listener: one handshake in each turn of the event loop, and none is given up lightly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_handshakes_that_come_at_once_begin_in_turns(tmp_path: Path, monke
 
 
 def _hello() -> bytes:
-    """What a client says first."""
+    """A client's first message."""
     out = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""A new operation is a row, a method of the port and a handler: guard, stub and wire come of themselves."""
+"""A new operation is a row, a method of the port and a handler: guard, stub and wire follow from these."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ KNOWN = tuple(
 
 
 class Weather(Protocol):
-    """The port of a service that there is not."""
+    """The port of an imaginary service."""
 
-    async def forecast(self, call: Call, days: tuple[int, ...], place: str = "here") -> Mapping[str, int]:
-        """The temperature of each day."""
-        ...
+    async def forecast(self, call: Call, days: tuple[int, ...], place: str = "here") -> Mapping[str, int]: ...
 
     async def climate(self, call: Call) -> int:
         """The temperature of all days, which takes long."""
@@ -148,7 +146,7 @@ def test_a_row_without_a_handler_is_refused_when_the_service_is_made() -> None:
 
 
 def test_what_a_retry_must_apply_once_has_a_key() -> None:
-    """Undeleting twice brings a file back under two names, or tells a user that it failed."""
+    """A second undelete would bring a file back under two names, or report a failure to a user."""
     changes = {
         (row.service, row.method) for port in TABLES.values() for row in port.by_method.values()
         if row.retry in (Retry.KEYED, Retry.KEY_ARGUMENT)

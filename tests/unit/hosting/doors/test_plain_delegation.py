@@ -1,4 +1,4 @@
-"""Delegation at the plain door: how a user gives it a proxy, and what a copy does with it."""
+"""Delegation at the plain door: how a user gives it a proxy, and its use in a copy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ V1, V2 = (f"http://www.gridsite.org/namespaces/delegation-{n}" for n in (1, 2))
 
 
 class Asker:
-    """A client of the delegation service, and the copies that it asks for."""
+    """A client of the delegation service, and its copies."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid, self.other = grid, Other()
         self.bench = Bench(ThirdParty(cast(Strangers, self.other), Delegations(grid.clock.now_ms)))
 
     def call(self, operation: str, dn: Dn = JOE, space: str = V2, **values: str) -> dict[str, str]:
-        """What one operation answers, by the names of its leaves."""
+        """Call an operation; returns its answer, by the names of its leaves."""
         inner = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
         body = (
             f'<e:Envelope xmlns:e="{ENVELOPE}"><e:Body>'
@@ -42,7 +42,7 @@ class Asker:
         return leaves(self.bench.ask("POST", "/?delegation", body.encode(), dn, Content_Type="text/xml"))
 
     def sign(self, request: str, signer: Issued, lifetime_s: int = HOUR_S) -> str:
-        """A proxy for a certificate request, as the client signs it."""
+        """Sign a certificate request as the client does; returns the proxy."""
         asked: Any = x509.load_pem_x509_csr(request.encode())
         assert asked.is_signature_valid
         return chain_pem(make_proxy(signer, self.grid.now, lifetime_s=lifetime_s, key=asked).chain).decode()

@@ -1,4 +1,4 @@
-"""The plain door on a cluster in memory: what HTTP and WebDAV clients see."""
+"""The plain door on a cluster in memory, for HTTP and WebDAV clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DAV = "{DAV:}"
 
 
 class MemoryBytes:
-    """Bytes straight to Shepherds. `unreached`, `broken`: so many sendings fail before one succeeds, before and after
+    """Bytes straight to Shepherds. `unreached`, `broken`: so many sends fail before one succeeds, before and after
     their first byte."""
 
     def __init__(self, files: MemoryCluster) -> None:
@@ -99,7 +99,7 @@ class Seen:
 
 
 class Bench:
-    """A door with nothing behind it, and one way to ask it."""
+    """A door with an empty cluster, and one way to send requests."""
 
     def __init__(self, third: ThirdParty | None = None) -> None:
         self.files = MemoryCluster(JOE)
@@ -165,7 +165,7 @@ def test_what_is_no_url_is_the_clients_mistake(bench: Bench, url: str) -> None:
 
 
 def test_a_path_that_is_no_text_is_not_another_name(bench: Bench) -> None:
-    """The server decodes what is UTF-8 alone, so that `%ff` and `%25ff` came as the same path."""
+    """The server decodes only UTF-8, so that `%ff` and `%25ff` came as the same path."""
     for target, status in (("/%25ff", 201), ("/%ff", 400), ("/%25ff?a=%ff", 204), ("/%ff/x", 400)):
         request = replace(bench._request("PUT", "/%ff", b"x", JOE, {}), target=target)
         assert asyncio.run(bench.door.serve(request)).status == status
@@ -219,7 +219,7 @@ def test_a_part_is_put_over_a_file_or_appended_to_it(bench: Bench) -> None:
 
 
 def test_a_part_whose_place_is_not_said_is_laid_nowhere(bench: Bench) -> None:
-    """Sent in chunks, `bytes */n` is as long as its body is said to be: it was laid over the beginning."""
+    """In chunked encoding, `bytes */n` gives only the length of the body: the part was laid over the beginning."""
     bench.ask("PUT", "/f", b"0123456789")
     request = bench._request("PUT", "/f", b"XY", JOE, {"Content-Range": "bytes */10"})
     assert asyncio.run(bench.door.serve(replace(request, length=-1))).status == 400
@@ -378,7 +378,8 @@ def test_large_files_go_straight_to_who_follows(bench: Bench, monkeypatch: pytes
 def test_a_file_that_changes_while_its_reader_is_sent_on_is_an_answer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    """Between the two looks a writer laid a part over it, so no one TURL has its bytes any more; or it was removed."""
+    """Between the two looks a writer laid a part over it, so no single TURL has its bytes any more; or it was
+    removed."""
     bench.ask("PUT", "/big", b"x" * 300_000)
     look, tries = bench.files.look, 0
 
@@ -435,7 +436,7 @@ def test_a_large_upload_goes_straight_to_a_shepherd_of_who_follows_and_waits(
 def test_who_wants_no_other_file_overwritten_is_sent_on_for_a_name_that_is_free_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody makes it after it was looked for: the Shepherd that commits the bytes would not know of the wish."""
+    """Someone may make it after the look: the Shepherd that commits the bytes would not know of the condition."""
     place = bench.files.place
 
     async def placed(call: Call, asks: tuple[Placing, ...]) -> tuple[Placed | Failure, ...]:
@@ -716,7 +717,7 @@ def test_methods_that_there_are_not(bench: Bench) -> None:
 
 @pytest.mark.parametrize("depth", ["0", "1"])
 async def test_a_small_collection_is_answered_with_its_length(bench: Bench, depth: str) -> None:
-    """rclone asks after each PUT, and loses its connection over an answer in chunks."""
+    """rclone sends one after each PUT, and loses its connection over an answer in chunks."""
     answer = await properties.propfind(bench.parts, bench.exchange("PROPFIND", "/", Depth=depth))
     assert isinstance(answer.body, bytes)
     assert answer.length == len(answer.body) > 0

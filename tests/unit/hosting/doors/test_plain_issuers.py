@@ -1,4 +1,4 @@
-"""Tokens of issuers at the plain door: signed for real, their keys from a real HTTPS server or a file."""
+"""Tokens of issuers at the plain door, with real signatures, and keys from a real HTTPS server or a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks at the plain door: what WebDAV clients that lock see, and those beside them."""
+"""Locks at the plain door, for WebDAV clients that lock, and for others beside them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_name_that_leads_nowhere_is_locked_as_an_empty_file(bench: Bench) -> N
 
 
 def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
-    """It would stay, empty, and in the way of who signs in upon the answer."""
+    """An empty file would stay, in the way of a client that signs in after the answer."""
     bench.files.allow("/", ALL="+read +addEntry")
     refused = bench.ask("LOCK", "/new", INFO % b"exclusive", dn=ANONYMOUS)
     assert (refused.status, "Basic" in refused.headers["WWW-Authenticate"]) == (401, True)
@@ -136,7 +136,7 @@ def test_conditions_of_if(bench: Bench) -> None:
 
 
 def test_an_if_of_names_far_below_anything_costs_few_questions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request of 10 KB had asked 5,040 times: all the way up from each of its names."""
+    """One request of 10 KB had caused 5,040 looks: all the way up from each of its names."""
     bench.ask("MKCOL", "/d")
     bench.ask("MKCOL", "/d/e")
     held, look, asked = lock(bench, "/d"), bench.files.look, list[Look]()

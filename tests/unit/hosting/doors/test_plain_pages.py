@@ -29,7 +29,7 @@ from tests.unit.hosting.doors.test_plain_tokens import asked, by
 
 ODD = "<b>'\"&.txt"
 OURS = {"Origin": "https://se:1", "Sec_Fetch_Site": "same-origin"}
-"""What a browser tells with a form of this site."""
+"""A browser's header fields with a form of this site."""
 OTHERS = ({"Origin": "https://evil"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}, {"X": "tells nothing"})
 
 
@@ -115,7 +115,7 @@ def test_links_and_nobody_see_no_trash(bench: Bench) -> None:
 
 
 def added(bench: Bench, name: str, data: bytes, path: str = "/d/", dn: Dn = JOE, **headers: str) -> Seen:
-    """A file in the form of a collection's page, as a browser sends it."""
+    """Send a file in the form of a collection's page, as a browser does."""
     head = f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\nContent-Type: text/x\r\n\r\n'
     body = head.encode() + data + b"\r\n--b--\r\n"
     headers = headers or OURS
@@ -260,7 +260,7 @@ def test_a_large_collection_comes_in_pages(bench: Bench, monkeypatch: pytest.Mon
 def test_a_program_finds_links_to_all_entries_and_nothing_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, accept: dict[str, str]
 ) -> None:
-    """`wget -r` would fetch what else is linked: the views of texts, the trash, the next page and the one above."""
+    """`wget -r` would fetch every other link too: the views of texts, the trash, the next page and the one above."""
     monkeypatch.setattr(pages, "ROWS_MAX", 2)
     for name in ("a%20b.txt", "c%23", "e"):
         bench.ask("PUT", f"/d/{unquote(name)}", b"x")

@@ -1,4 +1,4 @@
-"""Bodies on their way: what is kept of them is had again, whatever becomes of who takes it."""
+"""Bodies under way: their kept part can be read again, whatever happens to the receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chelonia.hosting.doors.plain.sending import PassingBody
 
 
 async def of(queue: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
-    """A client that sends what is put into the queue; b"": no more; "gone": it has failed."""
+    """A client that sends the chunks of the queue. b"": no more; "gone": it has failed."""
     while chunk := await queue.get():
         if chunk == b"gone":
             raise CheloniaError(Kind.INCOMPLETE, "PUT", cause="the client has gone")

@@ -1,4 +1,4 @@
-"""Third-party copies at the plain door, with another server that is played."""
+"""Third-party copies at the plain door, with a fake for the other server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Played:
 
 
 class Other:
-    """The other server: what it was asked, and what it has."""
+    """The other server: its requests, and its file."""
 
     def __init__(self) -> None:
         self.asked: list[Sending] = []
@@ -55,7 +55,7 @@ class Other:
         self.more: dict[str, str] = {}
         """Further header fields of its answers; `Content-Length`: not that of the body, "" for none."""
         self.takes = True
-        """Whether it reads what is sent before it answers."""
+        """Whether it reads the body before it answers."""
         self.waits: asyncio.Event | None = None
         self.redirects = False
         self.shown: list[bytes] = []
@@ -96,7 +96,7 @@ def bench(other: Other) -> Bench:
 
 
 async def opened(bench: Bench) -> None:
-    """A collection to which all may add."""
+    """A collection that all may add to."""
     await bench.look("MKCOL", "/open")
     rules = {"ALL": "+read +addEntry"}
     await apply(bench.parts, Call(dn=JOE), Set(LogicalName(ROOT, ("open",)), policy=rules))
@@ -200,7 +200,7 @@ def test_what_is_refused_at_once(bench: Bench, other: Other) -> None:
 
 
 def test_nobody_and_who_may_not_copy_has_the_node_speak_to_no_other_server(bench: Bench, other: Other) -> None:
-    """What was refused in the end had been asked for: anybody could have the node ask anything of anybody."""
+    """The request went out before the refusal: anyone could make the node send anything anywhere."""
     asyncio.run(opened(bench))
     bench.ask("PUT", "/open/f", b"1")
     assert bench.ask("COPY", "/f", Source=OTHER, dn=EVE).status == 403

@@ -1,4 +1,4 @@
-"""Tokens at the plain door: share links and macaroon requests, what they let through and how they are refused."""
+"""Tokens at the plain door: share links and macaroon requests, their rights and their refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_token_reads_what_it_names_and_no_more(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("name", "saved"), [("a.html", True), ("a.svg", True), ("a.txt", False), ("a.png", False)])
 def test_a_link_is_not_told_by_what_another_has_put_where_it_leads(bench: Bench, name: str, saved: bool) -> None:
-    """A page may say `<meta name=referrer content=unsafe-url>`: then a click tells its URL whole."""
+    """A page may contain `<meta name=referrer content=unsafe-url>`: then a click sends its whole URL."""
     token = made(Scope(READING, ("lab",)), issued_ms=bench.clock.now_ms())
     assert bench.ask("PUT", f"/lab/{name}", b"<a>").status == 201
     assert "Content-Disposition" not in bench.ask("GET", f"/lab/{name}?authz={token}", dn=ANONYMOUS).headers

@@ -1,4 +1,4 @@
-"""What a listener tells of its node beside its doors, and to whom."""
+"""A listener's pages about its node beside its doors, and their readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ask(routes: Routes, path: str, dn: Dn) -> HttpResponse:
 
 
 def ready() -> Readiness:
-    """Of a node that has started."""
+    """The readiness of a node that has started."""
     readiness = Readiness()
     readiness.held = ""
     return readiness

@@ -1,4 +1,4 @@
-"""What the S3 door answers to what no honest client sends: an error that says why, and nothing has changed."""
+"""The S3 door's answers to requests that no honest client sends: an error with the reason, and no change."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ ODD = st.text(st.sampled_from("/?&=%#;+ .:a\\\x00\x7fé※"), max_size=30)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "BREW"]), ODD, ODD, ODD)
 def test_whatever_is_asked_is_answered(door: Door, method: str, path: str, query: str, value: str) -> None:
-    """Never with an error of ours, and never about another bucket than the one that is named."""
+    """It never answers with an internal error, nor about another bucket than the named one."""
     fields = {"Range": value, "If_Match": value, "x_amz_copy_source": value, "x_amz_acl": value[:10]}
     target = f"/nowhere/{path}?{query}".encode("utf-8", "replace").decode("latin-1").replace("\x00", "%00")
     answer = door.ask(method, target, b"body", JOE, **{k: v.encode().decode("latin-1") for k, v in fields.items()})
@@ -228,7 +228,7 @@ UNKNOWN = [
 def test_what_is_asked_of_a_part_that_is_not_offered_is_not_done_to_the_whole(
     door: Door, method: str, target: str
 ) -> None:
-    """Taking away an object's annotation took away the object, renaming one left it empty."""
+    """A deletion of an object's annotation deleted the object; a rename of one left it empty."""
     door.put("k", b"bytes")
     door.ask("PUT", "/empty")
     assert told(door.ask(method, target, b"" if method == "POST" else b"note")) == (501, "NotImplemented")
@@ -258,7 +258,7 @@ def test_a_checksum_that_is_not_measured_is_refused(door: Door, name: str) -> No
 
 
 def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
-    """It was let pass: the copy had that of its source, or none."""
+    """The request was ignored: the copy had its source's checksum, or none."""
     sums = {name: base64.b64encode(digest(b"bytes").digest()).decode() for name, digest in
             (("sha1", hashlib.sha1), ("sha256", hashlib.sha256))}  # fmt: skip
     assert door.ask("PUT", "/lab/k", b"bytes", x_amz_checksum_sha1=sums["sha1"]).status == 200
@@ -284,7 +284,7 @@ def test_a_copy_has_the_checksum_that_is_asked_for(door: Door) -> None:
 
 
 def test_a_hole_of_any_size_is_read_in_part_and_copied_by_reference(door: Door) -> None:
-    """It is made by a word at another door. Who asked for another checksum of a copy of it had it read without end."""
+    """One command makes it at another door. A copy of it with another checksum read it without end."""
     size = 2**63 - 1
     door.files.change(Splice(LogicalName(ROOT, ("lab", "hole")), Content(size=size)), Call(JOE))
     assert door.ask("PUT", "/lab/copy", x_amz_copy_source="lab/hole").status == 200
@@ -301,7 +301,8 @@ def test_a_hole_of_any_size_is_read_in_part_and_copied_by_reference(door: Door) 
 
 
 def test_a_bucket_goes_though_writes_that_were_refused_have_left_collections_for_their_keys(door: Door) -> None:
-    """Nobody saw them, and nobody could remove the bucket: who removes all versions of a key at once came to this."""
+    """They are invisible, and kept the bucket from going: a client that deletes all versions of a key at once met
+    this."""
     call, lab = Call(dn=JOE), LogicalName(ROOT, ("lab",))
     for name in ("d/e/f", "d/g"):
         place = LogicalName(ROOT, ("lab", *name.split("/"), "k"))
@@ -352,7 +353,7 @@ def test_a_form_goes_on_to_a_url_or_says_that_it_is_stored(door: Door) -> None:
 
 
 def test_who_sends_a_form_is_told_the_whole_url_of_its_object(door: Door) -> None:
-    """Pages of other hosts keep it; it was a path, as if the object were theirs."""
+    """Pages of other hosts keep it; a path would lead to those hosts."""
     fields = {"key": "a b", "success_action_status": "201"}
     answer = posted(door, fields)
     assert (answer.status, answer.headers["Location"]) == (201, "https://se:1/lab/a%20b")

@@ -1,4 +1,4 @@
-"""Two front ends of the S3 door and boto3, whose endpoint is a name with both addresses: one has too much to do."""
+"""Two front ends of the S3 door and boto3, whose endpoint is a name with both addresses: one is overloaded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_boto3_goes_on_at_another_front_end(monkeypatch: pytest.MonkeyPatc
     lookups = 0
 
     def both(host: str, port: int, *_: object, **__: object) -> list[Any]:
-        """What a name server answers that takes addresses in turn."""
+        """The addresses from a name server that rotates them."""
         nonlocal lookups
         lookups += 1
         addresses = (BUSY, FREE) if lookups % 2 else (FREE, BUSY)

@@ -1,4 +1,4 @@
-"""The S3 door on a cluster in memory: pages of other origins, by a bucket's CORS rules."""
+"""The S3 door on a cluster in memory, for pages of other origins, by a bucket's CORS rules."""
 
 from __future__ import annotations
 

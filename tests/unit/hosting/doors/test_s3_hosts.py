@@ -1,4 +1,4 @@
-"""Buckets that are named by the host of a request, as boto3 asks for them."""
+"""Buckets named by the host of a request, as boto3 does it."""
 
 from __future__ import annotations
 

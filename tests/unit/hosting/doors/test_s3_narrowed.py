@@ -1,4 +1,4 @@
-"""The S3 door and boto3 with keys that are narrowed to some rights of their owner."""
+"""The S3 door and boto3 with keys narrowed to some rights of their owner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Keys:
 
 @contextlib.asynccontextmanager
 async def clients() -> AsyncIterator[Callable[[str], Any]]:
-    """Clients by what their key is narrowed to, of a door with the buckets `lab` and `own`."""
+    """Clients by the rights of their key, of a door with the buckets `lab` and `own`."""
     files = MemoryCluster(JOE)
     for name in ("lab", "own"):
         await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (name,)), TYPE_COLLECTION),))
@@ -76,7 +76,7 @@ def denied(call: Callable[..., Any], **asked: Any) -> bool:
 
 
 def fetched(url: str, body: bytes | None = None) -> int:
-    """The status of a GET, or of a PUT of a body, by a URL that is signed."""
+    """The status of a GET, or of a PUT of a body, by a signed URL."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, body, method="PUT" if body else "GET")) as answer:
             assert answer.read() == DATA
@@ -86,7 +86,7 @@ def fetched(url: str, body: bytes | None = None) -> int:
 
 
 def posted(form: dict[str, Any], body: bytes) -> int:
-    """The status of a form that is signed, as a browser sends it."""
+    """The status of a signed form, as a browser sends it."""
     fields = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
               for name, value in form["fields"].items()]  # fmt: skip
     file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + body + b"\r\n--x--\r\n"
@@ -99,7 +99,7 @@ def posted(form: dict[str, Any], body: bytes) -> int:
 
 
 def reads_all(s3: Any, where: dict[str, str]) -> None:
-    """Whether all that reads an object is answered."""
+    """Whether every read of an object succeeds."""
     got = s3.get_object(**where)
     assert (got["Body"].read(), got["Metadata"]) == (DATA, {"a": "1"})
     assert s3.get_object(**where, Range="bytes=1-2")["Body"].read() == DATA[1:3]
@@ -183,7 +183,7 @@ async def test_a_key_of_one_bucket_does_there_all_but_change_rights() -> None:
 
 async def test_a_key_of_a_part_of_a_bucket_lists_that_part() -> None:
     def listed(s3: Any, **asked: Any) -> list[str]:
-        """Keys, and what is summed up, over all pages."""
+        """Keys and common prefixes, over all pages."""
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket="lab", PaginationConfig={"PageSize": 2}, **asked)
         kinds = [page.get(kind, ()) for page in pages for kind in ("Contents", "CommonPrefixes")]
         return [each.get("Key") or each["Prefix"] for found in kinds for each in found]
@@ -256,7 +256,7 @@ async def test_a_key_of_a_part_of_a_bucket_lists_uploads_and_versions_of_that_pa
     monkeypatch.setattr(MemoryCluster, "uploads", uploads_told)
 
     def uploads(s3: Any, **asked: Any) -> list[str]:
-        """Keys, and what is summed up, over all pages."""
+        """Keys and common prefixes, over all pages."""
         pages = s3.get_paginator("list_multipart_uploads").paginate(
             Bucket="lab", PaginationConfig={"PageSize": 1}, **asked
         )
@@ -303,7 +303,10 @@ async def test_a_key_that_adds_replaces_nothing() -> None:
         assert run.get_object(Bucket="lab", Key="run/k")["Body"].read() == b"anew"
         assert denied(run.put_object, Bucket="lab", Key="running", Body=b"")
         owner.put_bucket_versioning(Bucket="lab", VersioningConfiguration={"Status": "Enabled"})
-        for s3 in (run, owner):  # who may not read the bucket is told no version; another key of the same user is
+        for s3 in (
+            run,
+            owner,
+        ):  # without the right to read the bucket no version is shown; to the owner's other key one is
             got = s3.get_object(Bucket="lab", Key="run/k")
             assert (got["Body"].read(), got.get("VersionId")) == (b"anew", None if s3 is run else "null")
 

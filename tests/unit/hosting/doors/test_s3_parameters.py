@@ -1,4 +1,4 @@
-"""What each parameter of a request to the S3 door changes in its answer."""
+"""The effect of each parameter of a request to the S3 door on its answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHA256 = base64.b64encode(hashlib.sha256(DATA).digest()).decode()
 
 @pytest.fixture
 def filled(door: Door) -> Door:
-    """With an object that has a bit of everything."""
+    """The door with an object that has every kind of property."""
     more = {"x_amz_meta_a": "1", "x_amz_tagging": "t=1", "Cache_Control": "no-cache", "x_amz_checksum_sha256": SHA256}
     assert door.ask("PUT", "/lab/k", DATA, JOE, **more).status == 200
     change = Set(LogicalName(ROOT, ("lab", "k")), Setting(modified_ns=1_600_000_000_000_000_000))

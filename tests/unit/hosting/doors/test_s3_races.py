@@ -1,4 +1,4 @@
-"""The S3 door on a cluster in memory: requests about one key that cross. Most were found by `tests/sim`."""
+"""The S3 door on a cluster in memory: requests about one key that cross. `tests/sim` found most of them."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def suspended(kept: Door) -> Door:
 
 @pytest.fixture
 def meanwhile(door: Door, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Has requests answered before, or (`after`) when, the first change of a kind is applied; `over`: of moves, what
-    they do about what is there. Returns: the answers."""
+    """Have requests answered before, or (`after`) when, the first change of a kind is applied. Returns: the answers.
+    `over`: of moves, their handling of an existing target."""
 
     def crossing(
         kind: type, *requests: tuple[str, ...], after: bool = False, over: Over | None = None, **fields: str
@@ -81,7 +81,7 @@ def meanwhile(door: Door, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 
 
 def parted(door: Door, key: str = "k", data: bytes = b"part") -> tuple[str, str]:
-    """An upload in parts: where it is completed, and with what."""
+    """An upload in parts: the target and the body of its completion."""
     upload = door.opened(key)
     return f"/lab/{key}?uploadId={upload}", door.part(key, upload, data)
 
@@ -113,7 +113,7 @@ def conflicting(door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change
 def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
 ) -> None:
-    """It was told that there is no such key, or no such upload."""
+    """The answer was that there is no such key, or no such upload."""
     target, whole = parted(door)
     apply, refused = door.files.apply, list[Change]()
 
@@ -129,7 +129,7 @@ def test_what_overwrites_something_that_is_removed_meanwhile_is_done(
 
 
 def test_a_part_is_called_as_it_is_stored(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Librarian of before `Part.etag` calls it by its SHA-256, and completes by nothing else."""
+    """A Librarian of before `Part.etag` names it by its SHA-256, and completes with nothing else."""
     apply = door.files.apply
 
     async def older(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
@@ -141,7 +141,7 @@ def test_a_part_is_called_as_it_is_stored(door: Door, monkeypatch: pytest.Monkey
 
 
 def test_a_list_is_of_the_version_that_it_came_with(kept: Door, meanwhile: Meanwhile) -> None:
-    """It went to whatever had the key by then, and made public what nobody had called so."""
+    """It went to the version that had the key by then, and published a file that nobody had made public."""
     told = meanwhile(Write, ("PUT", "/lab/k", "private"))
     public = kept.ask("PUT", "/lab/k", b"public", x_amz_acl="public-read")
     assert kept.ask("GET", f"/lab/k?versionId={told[0].version}").body == b"private"
@@ -153,7 +153,7 @@ TAGS = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Taggi
 
 
 def test_tags_do_not_make_one_version_another(kept: Door, meanwhile: Meanwhile) -> None:
-    """What had come to the key meanwhile, as often changed as what was seen there, got its id: there were two of it."""
+    """A newer version with an equal number of changes got the id of the one seen: two versions had it."""
     for _ in range(2):
         before = kept.put("k", b"before")
     told = meanwhile(Set, ("PUT", "/lab/k", "new"))
@@ -174,7 +174,7 @@ def test_facts_that_are_written_anew_are_of_the_bytes_that_were_seen(door: Door,
 def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_key(
     kept: Door, meanwhile: Meanwhile
 ) -> None:
-    """What was there before both stood above the one that was overwritten first, and came back before it."""
+    """The version from before both stood above the one overwritten first, and came back before it."""
     before = kept.put("k", b"before")
     told = meanwhile(Move, ("PUT", "/lab/k", "first"))
     last = kept.put("k", b"last")
@@ -185,8 +185,8 @@ def test_versions_of_puts_that_cross_stand_in_the_order_in_which_they_had_the_ke
 
 
 def test_what_a_listing_tells_while_puts_cross_stays_and_pages_end_behind_it(kept: Door, meanwhile: Meanwhile) -> None:
-    """What waits for its key got a newer order, and with it another version than listings had told. Its version is
-    older than that of what had the key before it."""
+    """A version waiting for its key got a newer order, and with it another id than in listings. It is older than that
+    of the key's version before it."""
     before = kept.put("k", b"before")
     told = meanwhile(Move, ("GET", "/lab?versions"), ("PUT", "/lab/k", "first"))
     last = kept.put("k", b"last")
@@ -213,7 +213,7 @@ def test_a_marker_that_was_taken_back_and_made_anew_keeps_its_id(kept: Door, mea
 
 
 def test_a_message_that_is_late_gives_no_other_version_the_key(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it was to move had exchanged its place with what had the key, which came back instead."""
+    """Its version had swapped places with the key's, which came back instead."""
     kept.put("k", b"one")
     kept.ask("DELETE", "/lab/k")
     apply, late = kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
@@ -237,7 +237,7 @@ def test_a_message_that_is_late_gives_no_other_version_the_key(kept: Door, monke
 def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
 ) -> None:
-    """The next try had a request key of its own, so the first could apply after it, over what came since."""
+    """The next try had a request key of its own, so the first could apply after it, over newer data."""
     target, whole = parted(door)
     door.put("z", b"part")
     tried = conflicting(door, monkeypatch, change)
@@ -251,7 +251,7 @@ def test_a_try_that_is_refused_and_comes_late_is_the_one_that_was_done(
 def test_a_directory_that_several_make_at_once_is_there_for_all(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
 ) -> None:
-    """Arrow makes those above each of its files, several at a time: it was told of a conflict, and hung for good."""
+    """Arrow makes those above each of its files, several at a time: it got a conflict, and hung for good."""
     if change is Set:
         assert door.ask("PUT", "/lab/d/", x_amz_meta_by="another").status == 200
     tried = conflicting(door, monkeypatch, change)
@@ -261,7 +261,7 @@ def test_a_directory_that_several_make_at_once_is_there_for_all(
 
 
 def test_a_directory_that_is_removed_while_it_is_made_again_is_made(door: Door, meanwhile: Meanwhile) -> None:
-    """It was told that there is no such key."""
+    """The answer was that there is no such key."""
     door.ask("PUT", "/lab/d/")
     meanwhile(Set, ("DELETE", "/lab/d/"))
     assert door.ask("PUT", "/lab/d/", x_amz_meta_by="me").status == 200
@@ -271,8 +271,9 @@ def test_a_directory_that_is_removed_while_it_is_made_again_is_made(door: Door, 
 def test_what_is_copied_while_its_key_is_overwritten_is_copied_once(
     kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was not found under its key, and copied from where it was by then, to another place: what was late of the
-    first try made a second version once the key had the same bytes again. Found by `versions` seed 9730242."""
+    """The copy did not find its source under the key, and copied it from its new place, to another place. A late part
+    of the first try then made a second version, once the key had the same bytes again. Found by `versions` seed
+    9730242."""
     version, apply, late = kept.put("k", b"one"), kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
     meanwhile(Clone, ("PUT", "/lab/k", "two"))
     cross = kept.files.apply
@@ -295,7 +296,7 @@ def test_what_is_copied_while_its_key_is_overwritten_is_copied_once(
 def test_what_is_late_overwrites_no_version_that_has_its_place(
     kept: Door, monkeypatch: pytest.MonkeyPatch, change: type[Change]
 ) -> None:
-    """A version waits where what had the key is kept afterwards."""
+    """The former version of the key is kept where a version waits."""
     older = kept.put("k", b"older")
     kept.put("z", b"newer")
     apply, late = kept.files.apply, list[tuple[Call, tuple[Change, ...]]]()
@@ -313,7 +314,7 @@ def test_what_is_late_overwrites_no_version_that_has_its_place(
 
 
 def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, meanwhile: Meanwhile) -> None:
-    """It was told that there is no such key, which it had."""
+    """The answer was that there is no such key, though the put's version had it."""
     first = kept.put("k", b"one")
     meanwhile(Move, ("DELETE", f"/lab/k?versionId={first}"))
     second = kept.ask("PUT", "/lab/k", b"two")
@@ -322,7 +323,7 @@ def test_a_put_whose_version_an_erasure_has_given_the_key_is_done(kept: Door, me
 
 
 def test_markers_that_go_at_the_same_time_leave_the_key_to_the_newest_version(kept: Door, meanwhile: Meanwhile) -> None:
-    """Neither gave it on: the newer one because the older was there still, the older because it had not been first."""
+    """Neither gave it on: the newer because the older was still there, the older because it had not been first."""
     version = kept.put("k", b"one")
     older, newer = (kept.ask("DELETE", "/lab/k").version for _ in range(2))
     meanwhile(Remove, ("DELETE", f"/lab/k?versionId={newer}"))
@@ -391,7 +392,6 @@ def test_what_went_behind_a_null_marker_that_is_erased_meanwhile_has_its_key_aga
 
 
 def test_null_versions_that_broke_off_go_with_the_newest(suspended: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older one came back."""
     assert suspended.ask("PUT", "/lab?versioning", ON).status == 200
     newest = suspended.put("k", b"newest")
     assert suspended.ask("PUT", "/lab?versioning", OFF).status == 200
@@ -414,7 +414,7 @@ def test_null_versions_that_broke_off_go_with_the_newest(suspended: Door, monkey
 
 
 def test_a_null_version_is_copied_while_it_is_overwritten(suspended: Door, meanwhile: Meanwhile) -> None:
-    """It was told that its condition does not hold, and had none."""
+    """The answer was that its condition does not hold, though it had none."""
     assert suspended.ask("PUT", "/lab?versioning", ON).status == 200
     told = meanwhile(Clone, ("PUT", "/lab/k", "new"))
     assert suspended.ask("PUT", "/lab/to", x_amz_copy_source="lab/k?versionId=null").status == 200
@@ -426,7 +426,7 @@ def test_a_null_version_is_copied_while_it_is_overwritten(suspended: Door, meanw
 def test_what_comes_back_to_a_key_that_was_removed_anew_and_is_overwritten_stands_where_it_stood(
     kept: Door, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
-    """It stood above what had come and gone since. `listed`: it is overwritten after a look at what is newer."""
+    """It stood above versions that had come and gone since. `listed`: it is overwritten after a look at newer ones."""
     one, marker = kept.put("k", b"one"), kept.ask("DELETE", "/lab/k").version
     apply, told = kept.files.apply, list[Heard]()
 
@@ -471,7 +471,7 @@ def test_who_completes_again_is_told_the_version_though_it_was_overwritten(kept:
 
 
 def test_who_completes_again_is_told_the_version_though_a_copy_of_it_is_the_null_one(kept: Door) -> None:
-    """He was told none: that of the copy, which has its bytes and its etag."""
+    """The answer had none, as that of the copy, which has its bytes and its etag."""
     target, whole = parted(kept)
     version = kept.ask("POST", target, whole).version
     assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
@@ -484,7 +484,7 @@ def test_who_completes_again_is_told_the_version_though_a_copy_of_it_is_the_null
 def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_it_is_done(
     suspended: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second looked before what it was to find had come, and the key had a null version before and after."""
+    """The second looked before the version it should find had come, and the key had a null version before and after."""
     target, whole = parted(suspended)
     look, looks = suspended.files.look, list[Heard]()
 
@@ -514,8 +514,8 @@ def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_i
 def test_of_two_that_give_a_null_version_its_key_the_second_takes_it_from_nobody(
     suspended: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
-    """He took the null version that the first had put in its place for what he was to bring, and brought it back: what
-    was completed was gone."""
+    """The second took the null version that the first had replaced for its own, and brought it back: the completed
+    object was gone."""
     target, whole = parted(suspended)
     if waits:
         with monkeypatch.context() as broken:
@@ -541,8 +541,8 @@ def test_of_two_that_give_a_null_version_its_key_the_second_takes_it_from_nobody
 def test_of_two_that_complete_while_the_upload_gets_a_newer_order_both_are_told_its_version(
     kept: Door, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """The second was told a version that there is not, or that there is no such upload. `looks`: that he takes at it
-    before."""
+    """The second got a version that does not exist, or an answer that there is no such upload. `looks`: its looks at
+    the upload before."""
     one = kept.put("k", b"one")
     target, whole = parted(kept)
     with monkeypatch.context() as broken:
@@ -604,8 +604,8 @@ async def not_so(*_: object) -> bool:
 def test_who_completes_while_his_condition_ceases_to_hold_is_told_of_the_conflict(
     kept: Door, meanwhile: Meanwhile
 ) -> None:
-    """As Amazon has it, he begins another upload. He was told that his condition did not hold, and went on with one
-    that was gone."""
+    """On that answer a client begins another upload, as with Amazon. The other answer, that its condition did not hold,
+    made it go on with one that was gone."""
     target, whole = parted(kept)
     meanwhile(Move, ("PUT", "/lab/k", "other"))
     answer = kept.ask("POST", target, whole, If_None_Match="*")
@@ -617,7 +617,7 @@ def test_who_completes_while_his_condition_ceases_to_hold_is_told_of_the_conflic
 def test_who_completes_what_another_gives_up_for_his_condition_is_not_told_that_it_is_done(
     kept: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He was told a version, and it was gone."""
+    """The answer had a version, and it was gone."""
     kept.put("k", b"one")
     etag, (target, whole) = kept.ask("HEAD", "/lab/k").headers["ETag"], parted(kept)
     apply, reached, told = kept.files.apply, list[str](), list[Heard]()
@@ -667,7 +667,7 @@ def test_what_got_a_newer_order_and_is_refused_then_leaves_no_version(kept: Door
 def test_who_is_refused_a_key_that_his_version_got_meanwhile_is_told_of_the_conflict(
     kept: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He was told that there is no such key, and what he had put had it: who removed what was newer gave it on."""
+    """The answer was that there is no such key, though his version had it: the removal of a newer one gave it on."""
     one, apply, markers = kept.put("k", b"one"), kept.files.apply, list[str]()
 
     async def removing(target: str) -> str:
@@ -694,7 +694,7 @@ def test_who_is_refused_a_key_that_his_version_got_meanwhile_is_told_of_the_conf
 def test_who_erases_the_null_version_erases_the_one_that_has_come_to_the_key(
     suspended: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing had the key when it looked; when it listed, another one was waiting to take that one's place."""
+    """No version had the key when it looked; when it listed, another one was waiting to take that one's place."""
     apply, listed = suspended.files.apply, suspended.files.list
     writers: list[asyncio.Task[Heard]] = []
     begun, waits, erased = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -729,7 +729,7 @@ def test_who_erases_the_null_version_erases_the_one_that_has_come_to_the_key(
 
 
 def test_what_is_brought_back_while_its_key_is_removed_is_never_seen(kept: Door, meanwhile: Meanwhile) -> None:
-    """It was there until it went back, after the removal had been answered (`versions`, seed 9856195)."""
+    """It was there until it went back, after the answer to the removal (`versions`, seed 9856195)."""
     version = kept.put("k", b"first")
     marker = kept.ask("DELETE", "/lab/k").version
     removed, seen = meanwhile(Move, ("DELETE", "/lab/k")), meanwhile(Move, ("GET", "/lab/k"), after=True)
@@ -744,7 +744,8 @@ def test_what_is_brought_back_while_its_key_is_removed_is_never_seen(kept: Door,
 def test_tags_are_given_to_the_version_that_was_seen_with_what_else_it_has(
     kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a key that is narrowed, so that it is found by its name: another version of it may be as often changed."""
+    """The narrowed key makes the door find it by its name, where another version of it may have an equal number of
+    changes."""
 
     async def narrow(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
         known = await verified(parts, request, signable)
@@ -762,7 +763,7 @@ def test_tags_are_given_to_the_version_that_was_seen_with_what_else_it_has(
 
 
 def test_a_copy_has_the_checksum_of_its_own_bytes(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its source is overwritten before it is read for the checksum; as an older version its bytes are there still."""
+    """Its source is overwritten before it is read for the checksum; as an older version its bytes are still there."""
     kept.put("from", b"old")
     look, looks = kept.files.look, list[Look]()
 

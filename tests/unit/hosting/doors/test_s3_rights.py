@@ -1,4 +1,4 @@
-"""The S3 door on a cluster in memory: what those see and may change who may not read all of a bucket."""
+"""The S3 door on a cluster in memory, for users who may not read all of a bucket."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_list_comes_with_the_bytes(door: Door, monkeypatch: pytest.MonkeyPatch, *, versioned: bool) -> None:
-    """It came after them: in between whoever might read the object before, or by its bucket's policy, read the new."""
+    """It came after them: in between, readers of the former object, or by its bucket's policy, could read the new."""
     assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
     for key in ("z", "k", "copy", "here"):
         assert door.ask("PUT", f"/lab/{key}", b"public", x_amz_acl="public-read").status == 200
@@ -97,7 +97,7 @@ def test_a_list_comes_with_the_bytes(door: Door, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_an_object_of_parts_has_the_list_that_its_upload_was_opened_with(door: Door, *, versioned: bool) -> None:
-    """It was let pass: what was asked to be private had the rules of what it replaced, or of its bucket."""
+    """The list was ignored: an object requested as private had the rules of the one it replaced, or of its bucket."""
     assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
     assert door.ask("PUT", "/lab/k", b"public", x_amz_acl="public-read").status == 200
     opened = door.ask("POST", "/lab/k?uploads", x_amz_acl="private")
@@ -167,7 +167,7 @@ def test_who_may_replace_what_he_may_not_read_overwrites_nothing(kept: Door) -> 
 
 
 def replaced_by_eve(kept: Door, key: str) -> str:
-    """What joe has stored under a key is replaced by what he may not read. Returns: its version."""
+    """Eve replaces joe's object by one that he may not read. Returns: its version."""
     for name, rights in (("lab",), "+addEntry"), (("lab", "※versions"), "+addEntry"), (("lab", key), "+delete"):
         asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, name), policy={EVE: rights}),)))
     put = kept.ask("PUT", f"/lab/{key}", b"hers", who=EVE)
@@ -205,7 +205,7 @@ def test_a_marker_goes_though_another_one_that_the_caller_may_not_see_is_newer(k
 def test_a_list_that_another_changes_before_all_of_a_bucket_has_it_is_set_anew(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second try is another change than the first, which was done: under its key nothing would be."""
+    """The second try is another change than the first, which was done: under its key nothing would happen."""
     apply, keys = door.files.apply, list[str]()
 
     async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:

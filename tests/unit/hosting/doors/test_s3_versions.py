@@ -1,4 +1,4 @@
-"""The S3 door on a cluster in memory: what a bucket that keeps versions answers, and what it keeps."""
+"""The S3 door on a cluster in memory: answers and versions of a bucket that keeps versions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NoKeys:
 
 
 class Door:
-    """An S3 door with the bucket `lab`; whoever asks is taken for who he says he is."""
+    """An S3 door with the bucket `lab`; it accepts any caller's stated identity."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def trusting(parts: S3Parts, request: HttpRequest, signable: Signable) -> Verified:
@@ -104,7 +104,7 @@ class Door:
         return Heard(answer.status, CIMultiDict(answer.headers), data)
 
     def kept_names(self) -> list[str]:
-        """What is in the collection of versions of the bucket."""
+        """The names in the bucket's collection of versions."""
         page = asyncio.run(self.files.list(Call(dn=JOE), Listing(LogicalName(ROOT, ("lab", "※versions")))))
         return [each.name for each in page.entries]
 
@@ -114,24 +114,23 @@ class Door:
         return answer.version
 
     def write_user(self, key: str, facts: str) -> None:
-        """What another door can write of an object, in the place of what this one keeps."""
+        """Write an object's facts as another door can, in the place of this one's."""
         change = Set(LogicalName(ROOT, ("lab", key)), user={"s3": facts})
         (done,) = asyncio.run(self.files.apply(Call(dn=JOE), (change,)))
         assert isinstance(done, Done), done
 
     def opened(self, key: str) -> str:
-        """Open an upload in parts."""
         (upload,) = self.ask("POST", f"/lab/{key}?uploads").texts("UploadId")
         return upload
 
     def part(self, key: str, upload: str, data: bytes) -> str:
-        """Upload the only part. Returns: what completes the upload."""
+        """Upload the only part. Returns: the body that completes the upload."""
         etag = self.ask("PUT", f"/lab/{key}?partNumber=1&uploadId={upload}", data).headers["ETag"]
         told = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
         return f"<CompleteMultipartUpload>{told}</CompleteMultipartUpload>"
 
     def history(self, query: str = "") -> list[tuple[str, str, str]]:
-        """Key, version and what it is, in the order of the listing."""
+        """Key, version and mark of each, in the order of the listing."""
         told = self.ask("GET", f"/lab?versions&{query}").body.decode()
         found = re.findall(r"<(Version|DeleteMarker)>(.*?)</\1>", told)
         out = []
@@ -158,7 +157,7 @@ def kept(door: Door) -> Door:
 
 
 def test_what_one_front_end_has_acknowledged_the_next_one_tells(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S3's clients have no word for how new an answer has to be; Amazon's answers are of all that was acknowledged."""
+    """S3's clients cannot state how new an answer has to be; Amazon's include everything acknowledged."""
     strong = noted(kept.files, monkeypatch)
     kept.put("k", b"1")
     for method, target in [
@@ -251,7 +250,7 @@ def test_a_removal_can_be_undone_by_removing_its_marker(kept: Door) -> None:
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_what_comes_back_to_a_key_that_ends_in_a_slash_has_that_key(kept: Door, *, beside: bool) -> None:
-    """It had the key without the slash, or could not come back where there was one."""
+    """It got the key without the slash, or could not come back where there was one."""
     first = kept.put("dir/", b"one")
     if beside:
         kept.put("dir/x", b"another")
@@ -276,7 +275,7 @@ def test_versions_come_in_the_order_of_their_writes_whatever_clocks_say(
     kept: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, versions = SystemClock().now_ms(), list[str]()
-    for ahead_ms in (0, 3_600_000, 0, 0, -3_600_000):  # of the front end that is asked
+    for ahead_ms in (0, 3_600_000, 0, 0, -3_600_000):  # of the front end that gets the request
         told = Ms(now + ahead_ms)
         monkeypatch.setattr(SystemClock, "now_ms", lambda clock, told=told: told)
         versions.append(kept.put("k", b"x"))
@@ -284,7 +283,7 @@ def test_versions_come_in_the_order_of_their_writes_whatever_clocks_say(
 
 
 def test_what_follows_a_marker_is_newer_whatever_clocks_say(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal by a front end whose clock is ahead: what was put after it counted as older than its marker."""
+    """With a removal by a front end whose clock is ahead, a later put counted as older than its marker."""
     first = kept.put("k", b"one")
     now_ms = SystemClock().now_ms()
     with monkeypatch.context() as ahead:
@@ -297,7 +296,7 @@ def test_what_follows_a_marker_is_newer_whatever_clocks_say(kept: Door, monkeypa
 
 
 def test_a_time_set_far_ahead_orders_no_version(door: Door) -> None:
-    """Behind the last instant that an order can tell, what was put later came anywhere."""
+    """Beyond the last instant that an order can express, later puts came anywhere."""
     door.put("k", b"null")
     ahead = Setting(modified_ns=(1 << 63) - 1)
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab", "k")), ahead),)))
@@ -392,7 +391,7 @@ def test_of_two_null_versions_that_are_written_at_once_both_are_told_so(
 
 
 def test_a_removal_of_unknown_outcome_leaves_its_marker(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the newest version of the list was one that its key did not answer with."""
+    """Without it the newest version of the list differed from the key's own answer."""
     first, apply = kept.put("k", b"one"), kept.files.apply
 
     async def unheard(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
@@ -650,7 +649,7 @@ def test_an_empty_copy_of_a_mark_is_a_mark(door: Door) -> None:
 
 
 def test_many_are_removed_while_the_master_of_the_a_hash_goes_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked for without a request key then has an unknown outcome."""
+    """Requests without a request key then have an unknown outcome."""
     door.put("k", b"one")
     door.put("l", b"two")
     inner = door.files.apply
@@ -724,7 +723,7 @@ def test_a_version_that_moves_while_it_is_asked_for_is_found(
 def test_a_version_that_has_its_key_only_while_the_others_are_listed_is_found(
     kept: Door, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """There is none, he was told, or that it is erased: its key was without it before and afterwards."""
+    """The answer was that there is none, or that it is erased: its key was without it before and afterwards."""
     kept.put("k", b"0")
     upload = kept.opened("k")
     parts = kept.part("k", upload, b"part")
@@ -776,7 +775,7 @@ def test_what_is_overwritten_while_it_is_read_is_read_to_its_end(kept: Door, mon
 
 @pytest.mark.parametrize("refusal", [Kind.DENIED, Kind.LOCKED])
 def test_a_change_that_is_refused_leaves_nothing(kept: Door, monkeypatch: pytest.MonkeyPatch, refusal: Kind) -> None:
-    """Each left an entry of whoever may add and not remove, and its owner could not remove the bucket any more."""
+    """Each left an entry of a user who may add and not remove, and its owner could no longer remove the bucket."""
     kept.put("k", b"his")
     kept.put("k", b"his again")
     for name in ("lab",), ("lab", "※versions"), ("lab", "k"):

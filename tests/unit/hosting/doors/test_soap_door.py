@@ -1,4 +1,4 @@
-"""SOAP over real mutual TLS: the A-Hash called through its stub, and what bad requests get."""
+"""SOAP over real mutual TLS: the A-Hash called through its stub, and answers to bad requests."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_health_needs_no_role(grid: Grid, tmp_path: Path) -> None:
 
 
 class Port:
-    """A port whose `get` does as it is told."""
+    """A port whose `get` is the test's function."""
 
     def __init__(self, get: Callable[[Call], Awaitable[Any]]) -> None:
         self._get = get
@@ -296,7 +296,7 @@ WELL = (StoredObject(OBJECT, 1, {}),)
 
 
 async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_that_is_gone() -> None:
-    """Its answer may say that a change was made; the same request key asks another whether it was."""
+    """Its lost answer may be that a change was made; the same request key asks another whether it was."""
 
     async def half() -> AsyncIterator[bytes]:
         yield b"<Envelope>"
@@ -311,7 +311,7 @@ async def test_an_instance_that_is_killed_in_the_middle_of_its_answer_is_one_tha
     well = SoapDoor(AHASH, Well(), "https://x/AHash", parts())
     async with plain(killed) as one, plain(called_by_a_librarian(well)) as other, client_of(None) as client:
         urls = [f"http://127.0.0.1:{server.port}/" for server in (one, other)]
-        for _ in range(8):  # which is asked first is drawn
+        for _ in range(8):  # the first one to try is drawn
             assert await remote_ahash(link(client), urls, RetryLimits(retry_ms=0)).get(Call(), ()) == WELL
 
 
@@ -475,7 +475,7 @@ async def test_a_message_that_takes_too_long_is_cut_off(monkeypatch: pytest.Monk
 
 
 class Told:
-    """A port that notes how fresh its callers want to read, and answers from where it is told to stand."""
+    """A port that notes its callers' read strength, and answers from the test's position."""
 
     def __init__(self, horizon: Horizon) -> None:
         self.horizon = horizon
@@ -574,7 +574,7 @@ async def test_a_strangers_messages_take_turns_and_others_pass(monkeypatch: pyte
 
 
 class Slow:
-    """A Bartender whose calls take until they are told to end."""
+    """A Bartender whose calls last until the test ends them."""
 
     def __init__(self) -> None:
         self.begun, self.done, self.ended = asyncio.Event(), asyncio.Event(), list[str]()

@@ -1,4 +1,4 @@
-"""One at a time, a moment apart, and owners in turns: whoever has much waiting holds nobody else up."""
+"""One at a time, a moment apart, and owners in turns: many calls of one owner hold no other up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the test CA puts on disk, judged by OpenSSL (through pyOpenSSL) and by the layout grid software expects."""
+"""The test CA's files, judged by OpenSSL (through pyOpenSSL) and by the layout grid software expects."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_ca_is_never_overwritten(grid: Grid) -> None:
 
 
 def test_a_ca_takes_no_crl_of_the_one_before_it_for_its_own(grid: Grid) -> None:
-    """As when its files were moved away by hand, and not all of them: everything would be refused."""
+    """Its files may have been moved away by hand, and not all of them: everything would be refused."""
     shutil.rmtree(grid.trust_dir)
     for name in ("cacert.pem", "cakey.pem"):
         (grid.ca.directory / "ca" / name).unlink()

@@ -1,4 +1,4 @@
-"""Where credentials and CAs are found, in which order, and what people are told when there are none."""
+"""Places of credentials and CAs, their order, and the error where there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the transport as callers see them: a kind, the target, a cure, and never a query."""
+"""Failures of the transport for callers: a kind, the target, a cure, and never a query."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_upload_that_breaks_off_is_explained_without_its_ticket(number: int |
 
 
 def test_a_users_program_keeps_its_cas_while_aiohttp_is_loaded_and_a_failed_call_does_not_load_it() -> None:
-    """Other threads of it may make contexts, or begin processes, meanwhile."""
+    """Its other threads may make contexts, or start processes, meanwhile."""
     program = """
 import asyncio, os, sys
 from chelonia.hosting.net.http_client import HttpClient, Sending, explain
@@ -124,7 +124,7 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
 
 @pytest.mark.parametrize("says", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_who_takes_none_of_a_body_is_not_waited_for(says: bytes) -> None:
-    """Neither who does not even say that he wants it. A copy to another server held its place for ever."""
+    """The same holds before a `100 Continue`. A copy to another server held its place for ever."""
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -162,7 +162,7 @@ async def test_the_source_of_a_body_may_pause() -> None:
 
 
 async def test_what_is_asked_while_or_after_the_client_is_closed_fails_as_a_broken_connection_does() -> None:
-    """As by what a node does in the background when it ends: it is no error, and leaves no connection open."""
+    """A background call of a node that ends is no error, and leaves no connection open."""
     async with plain(ok) as server:
         sending = Sending("GET", f"http://127.0.0.1:{server.port}/")
         async with client_of(None) as client:
@@ -175,7 +175,7 @@ async def test_what_is_asked_while_or_after_the_client_is_closed_fails_as_a_brok
 
 
 async def test_who_looks_himself_whether_the_other_side_lives_waits_for_its_answer() -> None:
-    """It takes slowly: the bytes are all handed over here, and far from all there."""
+    """The server reads slowly: all bytes are handed over here, and far from all are there."""
     taken = asyncio.Event()
 
     async def door(request: HttpRequest) -> HttpResponse:
@@ -200,7 +200,7 @@ async def sent() -> AsyncIterator[bytes]:
 
 
 async def test_a_question_waits_for_no_body_before_it() -> None:
-    """Who asks whether a Shepherd lives would take a lack of connections here for silence there."""
+    """A probe of a Shepherd would take a lack of connections here for silence there."""
     begun, taken = asyncio.Event(), asyncio.Event()
 
     async def door(request: HttpRequest) -> HttpResponse:
@@ -257,7 +257,7 @@ async def test_what_the_source_of_a_body_raises_arrives_as_it_left() -> None:
 
 
 def test_who_leaves_an_answer_is_sent_no_more_of_it(tmp_path: Path) -> None:
-    """uvloop reads a TLS transport that is closed for another 30 s, at full speed, if its other end does not look."""
+    """uvloop reads a closed TLS transport for another 30 s, at full speed, if its other end does not react."""
     grid, listening = Grid(tmp_path), socket.create_server(("127.0.0.1", 0))
 
     def sends() -> None:
@@ -312,12 +312,12 @@ def test_the_target_has_no_path_and_no_query() -> None:
 
 
 def idle_of(client: HttpClient) -> list[Any]:
-    """aiohttp's handlers of the connections that are kept for later."""
+    """aiohttp's handlers of the idle connections."""
     return [handler for kept in client._pool(asks=False).connector._conns.values() for handler, _since in kept]
 
 
 async def test_answers_are_read_through_one_buffer() -> None:
-    """A release of the library that goes round `Buffered` would cost a second of CPU per GiB and break nothing else."""
+    """A release of the library that bypasses `Buffered` would cost a second of CPU per GiB and break nothing else."""
     async with plain(ok) as server, client_of(None) as client:
         await client.request(Sending("GET", f"http://127.0.0.1:{server.port}/"))
         idle = idle_of(client)
@@ -347,7 +347,7 @@ def test_the_round_trip_stands_where_the_kernel_has_it() -> None:
 
 
 def test_whoever_was_silent_while_a_connection_was_made_is_not_as_far_as_that() -> None:
-    """Nobody else would be asked beside one that had stood still for 20 s but after 80 s more."""
+    """A Shepherd that froze for 20 s would have a second one beside it only after 80 s more."""
     known = RoundTrips()
     known.keep("https://there:1", 20_000)
     assert known.to("https://there:1") == bounds.ROUND_TRIP_MS_MAX
@@ -389,7 +389,7 @@ def is_open(transport: asyncio.BaseTransport) -> bool:
 
 
 async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behind() -> None:
-    """aiohttp's clock for the next bytes begins anew when reading goes on, though the answer has come whole."""
+    """aiohttp's timer for the next bytes restarts when reading goes on, though the answer has come whole."""
     body = b"x" * 600_000
 
     async def whole(request: HttpRequest) -> HttpResponse:
@@ -409,7 +409,7 @@ async def test_an_answer_that_was_read_slowly_leaves_no_patience_of_its_own_behi
 async def test_a_program_s_stderr_is_spared_what_concerns_our_connections_alone(
     caplog: pytest.LogCaptureFixture, expect_log: Callable[..., None]
 ) -> None:
-    """What else its loop could not hand to anybody is told as ever, and all of it to a handler of its own."""
+    """The loop's other errors are logged as ever, and a handler of the program's own gets all of them."""
     loop = asyncio.get_running_loop()
     broken = {"message": "Fatal error on SSL protocol", "exception": ConnectionResetError()}
     async with plain(ok) as server:
@@ -432,7 +432,7 @@ async def test_a_program_s_stderr_is_spared_what_concerns_our_connections_alone(
 
 
 def test_a_connection_that_is_reset_at_once_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvloop forgot the socket that it had been given; closed when nobody knew it any more, it was another's."""
+    """uvloop forgot the socket that it had got; its late close then hit another connection's."""
     start = aiohappyeyeballs.start_connection
 
     async def reset(**options: Any) -> socket.socket:

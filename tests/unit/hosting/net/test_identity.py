@@ -1,4 +1,4 @@
-"""DNs as text, and what the identity cache promises beyond the handshakes in test_tls."""
+"""DNs as text, and the identity cache's promises beyond the handshakes in test_tls."""
 
 from __future__ import annotations
 

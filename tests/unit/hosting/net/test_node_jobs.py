@@ -16,7 +16,7 @@ JOBS = NodeJobs("n", "process", ())
 
 
 class Hosts(HttpClient):
-    """Of these hosts one has lost its power: nobody is told whether a connection comes."""
+    """Hosts of which one has lost its power: a connection to it neither succeeds nor fails."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None)

@@ -1,4 +1,4 @@
-"""The quick way to load aiohttp: it leaves nothing behind that others in the process would meet."""
+"""The quick way to load aiohttp: it leaves nothing behind for other code in the process."""
 
 from __future__ import annotations
 

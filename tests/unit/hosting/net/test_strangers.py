@@ -1,4 +1,4 @@
-"""Requests to servers that users name: which addresses are refused, and what is said behind a redirect."""
+"""Requests to servers that users name: refused addresses, and errors behind a redirect."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_addresses_that_are_not_public_are_refused(grid: Grid, host: str) 
 
 @pytest.mark.parametrize("host", ["2130706433", "127.1", "0177.0.0.1", "127.0.0.1.", "0x7f.1", "\uff11.1"])
 async def test_other_spellings_of_an_address_are_none(grid: Grid, host: str) -> None:
-    """Not every aiohttp refuses by itself what it takes for an address, and asks no resolver about."""
+    """Not every aiohttp refuses by itself a host that it parses as an address without a resolver."""
     assert (await refusal(strangers(grid), f"https://{host}:1/x")).kind is Kind.INVALID_TARGET
 
 
@@ -149,7 +149,7 @@ Said = Callable[[str, asyncio.StreamReader], Awaitable[bytes]]
 
 @asynccontextmanager
 async def foreign(grid: Grid, says: Said) -> AsyncIterator[str]:
-    """A server of others, the URL of a file there. `says`: what it answers to the head of a request."""
+    """A foreign server, and the URL of a file there. `says`: its answer to the head of a request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a peer experiences: real handshakes, in memory and through asyncio, uvloop and aiohttp."""
+"""A peer's experience: real handshakes, in memory and through asyncio, uvloop and aiohttp."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shake_as(grid: Grid, issued: Issued | None, demand: ClientCertificate = REQU
 
 
 def unchecked_client(settings: TlsSettings, trust: TlsStore) -> ssl.SSLContext:
-    """A client that is not ours: no checks but OpenSSL's, and it keeps sessions."""
+    """A foreign client: no checks but OpenSSL's, and it keeps sessions."""
     return tls.make_client_context(settings, trust.trust)
 
 
@@ -101,7 +101,7 @@ def test_a_proxy_longer_than_its_issuer_allows_is_refused(grid: Grid, monkeypatc
 
 @pytest.mark.parametrize("size", [117, 118, 250, 251, 60_000])
 def test_a_limited_proxy_may_have_a_long_policy(grid: Grid, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """RFC 3820 bounds it nowhere; the lengths around each step of DER."""
+    """RFC 3820 sets no limit; the lengths around each step of DER."""
 
     def with_policy(language: bytes) -> bytes:
         return _element(0x30, _element(0x30, _element(0x06, language) + _element(0x04, bytes(size))))
@@ -112,7 +112,7 @@ def test_a_limited_proxy_may_have_a_long_policy(grid: Grid, monkeypatch: pytest.
 
 
 def _element(tag: int, content: bytes) -> bytes:
-    """In DER, of any length."""
+    """A DER element of any length."""
     size = len(content)
     told = size.to_bytes(-(-size.bit_length() // 8), "big")
     return bytes((tag, size) if size < 0x80 else (tag, 0x80 | len(told), *told)) + content
@@ -157,7 +157,7 @@ def test_who_showed_no_certificate_is_not_told_that_it_is_refused() -> None:
 
 
 def test_an_alert_that_comes_while_closing_is_not_laid_to_another_connection(grid: Grid, tmp_path: Path) -> None:
-    """OpenSSL keeps what went wrong per thread: left there, the next connection to be read would break of it."""
+    """OpenSSL keeps errors per thread: left there, the next connection to be read would break by it."""
     _, innocent = grid.meet(grid.user())
     stranger = Grid(tmp_path / "foreign", "/O=Grid/CN=Foreign CA").user()
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -381,7 +381,8 @@ def test_a_signing_policy_we_do_not_understand_is_an_error(line: str) -> None:
 
 
 def resume(grid: Grid, store: TlsStore, between: Callable[[], None] = lambda: None) -> ssl.SSLObject:
-    """Shake hands as Jane, ask who it is, run `between`, resume the session; return the listener's second side."""
+    """Shake hands as Jane, look the identity up, run `between`, resume the session; return the listener's second
+    side."""
     client = unchecked_client(grid.settings(grid.proxy(grid.user())), store)
     listener = store.server_context(REQUIRED)
     first, side = handshake(listener, client)
@@ -534,7 +535,7 @@ def test_a_key_that_others_may_read_is_refused_with_the_cure(grid: Grid, mode: i
 
 @pytest.mark.parametrize("mode", [0o444, 0o400])
 def test_files_of_certificate_and_key_that_were_swapped_are_told_as_such(grid: Grid, mode: int) -> None:
-    """A certificate may be read by all, which is not what is wrong with it in the place of a key."""
+    """A certificate may be world-readable; that is not its fault in the place of a key."""
     cert, key = grid.host_files
     cert.chmod(mode)
     error = refusal(lambda: TlsStore(TlsSettings(cert=key, key=cert, ca_dir=grid.trust_dir), grid.clock.now_ms))
@@ -668,7 +669,7 @@ def test_an_anonymous_context_shows_no_certificate_and_checks_the_server(grid: G
 
 
 def test_blocking_sockets_trust_nobody(grid: Grid) -> None:
-    """They would pass the inspection of the peer by."""
+    """They would skip the inspection of the peer."""
     listener = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listener.load_cert_chain(*grid.host_files)
     near, far = socket.socketpair()

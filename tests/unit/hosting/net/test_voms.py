@@ -1,4 +1,5 @@
-"""VOMS attributes: those of a good attribute certificate count for as long as it does; others are told and ignored."""
+"""VOMS attributes: those of a good attribute certificate count for as long as it does; bad ones are logged and
+ignored."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def test_an_identity_has_them_while_they_last(scene: Scene, caplog: pytest.LogCa
 
 @pytest.mark.capability("command:voms-proxy-fake")
 def test_the_real_thing_is_read(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """voms-proxy-fake signs with SHA-1, which is not taken; all else of what it makes holds."""
+    """voms-proxy-fake signs with SHA-1, which is refused; all else in its output is accepted."""
     grid = scene.grid
     signer = grid.ca.issue_host(SIGNER, ["voms.example"], grid.now, key=make_key(KeyKind.RSA))
     scene.user.write(tmp_path / "u.pem", tmp_path / "u.key")

@@ -1,4 +1,4 @@
-"""Hosts of the other sites have addresses, as where a cluster is set up for real."""
+"""Hosts of the other sites have addresses, as in a real setup."""
 
 import socket
 from collections.abc import Callable

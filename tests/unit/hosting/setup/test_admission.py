@@ -1,4 +1,4 @@
-"""Who may join: tokens, what is judged, and what the door tells whom."""
+"""Admission of new hosts: tokens, judgements, and the door's answers by caller."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class OpenDoor:
             knock.close()
 
     async def send(self, sent: bytes) -> AdmissionStatus:
-        """Say anything at all."""
+        """Send any bytes."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
@@ -291,7 +291,7 @@ async def test_a_refusal_is_told_and_may_be_mended_a_denial_is_the_end() -> None
 
 
 async def test_who_hangs_up_with_the_offer_in_hand_may_come_again() -> None:
-    """What he was given may not have been written down."""
+    """He may have lost it before he wrote it down."""
     async with OpenDoor(admit) as door:
         assert (await door.send(admission.line_of(request()))).state == "waiting"
         assert await door.ask(request()) == OFFER

@@ -1,4 +1,4 @@
-"""`cheloniad init` and `join`: what they write, for whom, and what they refuse before they have written anything."""
+"""`cheloniad init` and `join`: the files they write, with owners, and refusals before anything is written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_port() -> int:
-    """Below the ports that the system gives away, and elsewhere in each process of those that test at the same time."""
+    """A port below those of the system, other for each process of tests that run at the same time."""
     for number in range(os.getpid(), os.getpid() + 640):
         first = 21_000 + number % 640 * 17
         with socket.socket() as probe:
@@ -151,8 +151,8 @@ def test_a_home_that_is_not_there_yet_is_made(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_interrupted_init_goes_on(tmp_path: Path) -> None:
-    """What was made stays, the store too; the configuration of the core is the last. Killed anywhere:
-    test_cli_init_killed.py."""
+    """The files made so far stay, the store too; the configuration of the core comes last. test_cli_init_killed.py
+    kills it anywhere."""
     at = places(tmp_path)
     assert init(tmp_path) == 0
     kept = {path: path.read_bytes() for path in (at.cert, at.key, at.secret, at.grid / "ca" / "cakey.pem", at.core)}
@@ -180,7 +180,7 @@ def test_a_store_in_use_is_not_taken_for_one_of_an_interrupted_init(
 
 
 def test_keys_that_wait_for_their_certificates_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Made for a CA that has not answered yet, or by an `init` that was killed: nobody can make them again."""
+    """They may be for a CA that has not answered yet, or of an `init` that was killed: nobody can make them again."""
     at, user = places(tmp_path), tmp_path / "home" / ".globus" / "userkey.pem"
     keys = {path: key_pem(make_key(KeyKind.RSA)) for path in (at.key, user, at.grid / "ca" / "cakey.pem")}
     for path, pem in keys.items():
@@ -239,7 +239,7 @@ def test_the_client_is_told_where_the_cas_are(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_client_that_lead_elsewhere_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of another cluster, or of an `init` that was killed and is given again with another port."""
+    """They may be of another cluster, or of an `init` that was killed and is repeated with another port."""
     path = tmp_path / "home" / ".config" / "chelonia" / "client.toml"
     write_file(path, b'bartender = ["https://elsewhere:1/Bartender"]\n', 0o644)
     assert init(tmp_path) == 0
@@ -376,7 +376,7 @@ def test_a_ca_of_another_organization_is_not_taken(tmp_path: Path, capsys: pytes
 
 
 def test_a_certificate_of_another_name_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`init` was killed, and is given again with the name that was meant."""
+    """`init` was killed, and is repeated with the intended name."""
     at = places(tmp_path)
     ca = CertificateAuthority.create(at.grid, "/O=Grid/O=Chelonia/CN=Chelonia CA", real_now_ms(), kind=KeyKind.P256)
     ca.issue_host("/O=Grid/O=Chelonia/CN=host/lokalhost", ["lokalhost"], real_now_ms()).write(at.cert, at.key)

@@ -1,6 +1,6 @@
-"""`cheloniad init` killed by SIGKILL at every step, and given again: all is as if it had not been killed.
+"""`cheloniad init` killed by SIGKILL at every step, and repeated: all is as if it had not been killed.
 
-A step is what others could see of it: a file or directory appears under its name, or gets its owner or mode.
+A step is a visible change: a file or directory appears under its name, or gets its owner or mode.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def home_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shape(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Mode, owner and group of all that is there; files of the engine apart, and what a killed process left over."""
+    """Mode, owner and group of every path, without files of the engine and leftovers of a killed process."""
     found = {}
     for path in sorted(root.rglob("*")):
         name, seen = str(path.relative_to(root)), path.lstat()
@@ -93,7 +93,7 @@ def shape(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def check_whole(at: HostPaths, home: Path) -> None:
-    """All that the daemons and the administrator need is there, and fits together."""
+    """Check that all files for the daemons and the administrator are there, and fit together."""
     for config in (at.core, at.shepherd):
         assert main(["check-config", "--config", str(config)]) == 0
     trust, now = load_trust(TlsSettings(ca_dir=at.ca_dir)), SystemClock().now_ms()
@@ -113,7 +113,7 @@ def check_whole(at: HostPaths, home: Path) -> None:
 
 
 def steps_left(root: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, int]]:
-    """A directory for each step, in which `init` was killed there; ends when it lived to its end."""
+    """A directory for each step, in which `init` was killed there; ends when it ran to its end."""
     for step in range(STEPS_MAX):
         here = root / f"{step:03}"
         home_of(here, monkeypatch)

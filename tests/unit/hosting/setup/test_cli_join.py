@@ -43,7 +43,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Group:
-    """What `admit` asks of an A-Hash."""
+    """The part of an A-Hash that `admit` uses."""
 
     members: list[ReplicaView]
     broken: bool = False
@@ -63,7 +63,7 @@ class Group:
 
 @dataclass
 class Registry:
-    """What `admit` asks of a Librarian."""
+    """The part of a Librarian that `admit` uses."""
 
     approved: list[ServiceRecord] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class Admission:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """What the administrator answers, in order."""
+    """Give the administrator's answers, in order."""
     answers = iter(lines)
 
     async def line() -> str:
@@ -195,7 +195,7 @@ def status_of(*members: ReplicaView) -> AHashStatus:
 def test_who_admits_names_the_newcomers_replica_and_says_who_else_has_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its disk lost, a replica is filled by those alone whom its configuration names."""
+    """A replica that lost its disk is filled only by those that its configuration names."""
     assert init(tmp_path / "one") == 0
     path = places(tmp_path / "one").core
     path.write_text(path.read_text().replace("\n[[listen]]", "\n# mine\n[[listen]]", 1))
@@ -231,7 +231,7 @@ def test_replicas_that_a_person_has_written_otherwise_stay_as_they_are(tmp_path:
 def test_a_host_is_said_to_need_the_other_cas_that_are_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While a second CA takes the place of the first: `join` gives one, and other hosts show certificates of both."""
+    """While a second CA replaces the first: `join` gives one, and other hosts show certificates of both."""
     assert init(tmp_path / "one") == 0
     one = places(tmp_path / "one")
     second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
@@ -362,7 +362,7 @@ def test_a_host_without_an_address_is_not_waited_for(
 
 
 def test_a_ca_that_is_trusted_no_longer_admits_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second CA has taken the place of the first: what the first would certify, no host would take."""
+    """A second CA has replaced the first: no host would accept a certificate of the first."""
     assert init(tmp_path / "one") == 0
     one = places(tmp_path / "one")
     second = CertificateAuthority.create(tmp_path / "grid2", "/O=Grid/O=Chelonia/CN=CA 2", real_now_ms())
@@ -417,7 +417,7 @@ async def test_a_cluster_with_a_ca_signs_itself(
 def test_a_token_is_asked_for_when_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the command line other users of the host could see it."""
+    """Other users of the host could see it on the command line."""
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{AdmissionToken(b'p' * 16, b's' * SECRET_BYTES)}\n"))
     door = f"127.0.0.1:{first_port() + ADMISSION}"
     assert main(["join", door, "--as", NEW, "--account", ACCOUNT, *where(tmp_path / "two")]) == 1

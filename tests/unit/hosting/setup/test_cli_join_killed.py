@@ -1,4 +1,4 @@
-"""`cheloniad join` killed by SIGKILL at every step, and given again: all is as if it had not been killed.
+"""`cheloniad join` killed by SIGKILL at every step, and repeated: all is as if it had not been killed.
 
 Steps are those of `test_cli_init_killed`. `admit` is this process, its A-Hash and Librarian are stand-ins.
 """
@@ -53,7 +53,7 @@ async def joined(admission: Admission, here: Path, step: int, *more: str) -> int
 
 
 def check_whole(at: HostPaths) -> None:
-    """All that the daemons need is there, and fits together."""
+    """Check that all files for the daemons are there, and fit together."""
     for config in (at.core, at.shepherd):
         assert main(["check-config", "--config", str(config)]) == 0
     chain = x509.load_pem_x509_certificates(at.cert.read_bytes())
@@ -68,7 +68,7 @@ def check_whole(at: HostPaths) -> None:
 async def killed_at_each_step(
     root: Path, monkeypatch: pytest.MonkeyPatch, *more: str, certified: Callable[[HostPaths], None] = lambda at: None
 ) -> int:
-    """Kill `join` at each step, and give it again while the same `admit` waits; returns how many steps it has."""
+    """Kill `join` at each step, and repeat it while the same `admit` waits; returns how many steps it has."""
     whole = places(root / "whole")
     certified(whole)
     say(monkeypatch, "y")
@@ -114,7 +114,7 @@ async def test_so_it_is_with_the_sites_certificate(tmp_path: Path, monkeypatch: 
 async def test_so_it_is_with_a_certificate_that_the_clusters_ca_gave_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`cheloniad ca` takes any; `admit` would have called it `host/two.example.org`."""
+    """`cheloniad ca` accepts any; `admit` would have used `host/two.example.org`."""
     assert init(tmp_path / "one") == 0
     ca = CertificateAuthority.load(places(tmp_path / "one").grid)
 

@@ -1,4 +1,4 @@
-"""Drills: when one may begin, what it may be done to, how it goes on and ends, and what is stored of it."""
+"""Drills: when one may begin, its targets, its course and end, and its record."""
 
 import asyncio
 
@@ -275,7 +275,7 @@ async def test_a_silent_shepherd_is_healed_away_and_comes_back() -> None:
 
 
 async def of_two_blobs(p: Paper, name: str) -> list[BlobId]:
-    """A file with a piece laid behind its first bytes, each with three copies."""
+    """A file with a piece laid behind its first bytes; each of its two blobs has three copies."""
     guid, first = await p.upload(name, copies=3)
     begin, piece = await pieced(p.b, name, guid, wanted=3)
     laid = SpliceFile(begin, (piece,), (Extent(7, 7, piece.begun.blob),), -1)

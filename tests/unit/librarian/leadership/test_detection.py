@@ -1,4 +1,5 @@
-"""Who is away, and how soon that is known: words, evidence, and several Librarians that hear differently."""
+"""Away Shepherds, and the time to detect them: heartbeats, evidence, and several Librarians that receive different
+ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -149,7 +150,7 @@ def test_who_said_goodbye_is_waited_for_as_in_maintenance() -> None:
 
 @dataclass
 class Pair:
-    """Two Librarians on one A-Hash, and who can reach whom."""
+    """Two Librarians on one A-Hash, and their connections."""
 
     librarians: dict[ServiceId, LibrarianService] = field(default_factory=dict)
     empty: set[ServiceId] = field(default_factory=set)

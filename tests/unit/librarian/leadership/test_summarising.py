@@ -1,4 +1,4 @@
-"""The repair leader writes the summaries that are missing, once."""
+"""The repair leader writes missing summaries, once."""
 
 import asyncio
 

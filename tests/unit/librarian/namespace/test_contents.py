@@ -109,7 +109,7 @@ class Model:
         return NewBlob(facts, ())
 
     def _held(self, request: SpliceFile) -> FileContent:
-        """As the shell reads it: only the extents that meet the change."""
+        """The content as the shell reads it: only the extents that meet the change."""
         file = self.stored(GUID)
         size, content = int(file.value("states", "size")), content_of(file)
         span = decide.span_of(request, size)
@@ -149,7 +149,7 @@ pieces = st.lists(st.tuples(st.integers(0, MOST), st.binary(min_size=1, max_size
 
 
 def apart(some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Those of some pieces that do not overlap the ones before, in order."""
+    """The pieces that do not overlap earlier ones, in order."""
     out: list[tuple[int, bytes]] = []
     for at, body in sorted(some):
         if not out or at >= out[-1][0] + len(out[-1][1]):
@@ -251,7 +251,7 @@ async def test_all_blobs_of_a_file_want_what_it_wants() -> None:
 
 
 async def test_at_no_moment_a_file_wants_other_copies_than_its_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash in between left it so until fsck mended it. Found by `copies` seed 8."""
+    """A crash in between left it different until fsck mended it. Found by `copies` seed 8."""
     async with bench() as b:
         file, attempt = await spliced(b, "f", Guid(""), 0, 7, 20), Records.attempt
 
@@ -288,7 +288,7 @@ async def test_a_race_of_splices_leaves_one_order() -> None:
 
 
 class _Between:
-    """An A-Hash before whose answer to what a content names of some blobs, once, something happens."""
+    """An A-Hash: once, before its answer about a content's use of some blobs, something happens."""
 
     def __init__(self, inner: AHash) -> None:
         self.inner = inner

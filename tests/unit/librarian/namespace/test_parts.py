@@ -1,4 +1,4 @@
-"""Uploads in parts at the Librarian: sealing that breaks off anywhere, what is left of it, and expiry."""
+"""Uploads in parts at the Librarian: sealing that breaks off anywhere, its leftovers, and expiry."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ async def seal(b: Bench, upload: UploadId, order: Order, **facts: Any) -> Guid:
 
 
 def ends(seen: NamespaceSnapshot, file: Guid) -> list[int]:
-    """Where the extents of a file end."""
+    """The ends of a file's extents."""
     content = content_object(content_of(seen.get(ObjectId(file))))
     return [int(key, 16) + 1 for key in sorted(seen.section(content, "extents"))]
 
 
 class Failing:
-    """An A-Hash that lets some transacts through and then none: the Librarian's process ends."""
+    """An A-Hash that applies some transacts and then none: the Librarian's process ends."""
 
     def __init__(self) -> None:
         self.left = 10**9
@@ -135,7 +135,7 @@ async def test_uploads_go_with_the_collection_that_lists_them() -> None:
 
 
 class Crossing(Failing):
-    """An A-Hash in front of which the first looks for extents to clear once the second has laid its own, and the second
+    """An A-Hash for two callers: the first looks for extents to clear once the second has laid its own. The second
     seals once those are cleared."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ async def test_what_is_overwritten_before_the_sweep_has_met_it_breaks_nothing() 
 
 
 class Losing(Failing):
-    """An A-Hash whose master is lost under each transact from now on: what has a key is asked of the next master."""
+    """An A-Hash whose master is lost under each transact from now on: the next master answers those with a key."""
 
     async def transact(self, call: Call, key: str, *args: Any) -> Any:
         if self.left <= 0 and not key:
@@ -271,7 +271,7 @@ async def test_a_part_that_comes_while_its_upload_is_sealed_is_in_it_or_refused(
 
 
 class Replacing(Failing):
-    """An A-Hash in front of which something happens, once, before it is said for which order extents are laid."""
+    """An A-Hash: once, before it records the order of the extents to lay, something happens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ async def test_a_part_that_is_replaced_before_its_order_is_begun_is_not_sealed()
 
 
 class BegunAnew(Failing):
-    """An A-Hash in front of which something happens, once, when the first extents are laid."""
+    """An A-Hash: once, when the first extents are laid, something happens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,7 +312,8 @@ class BegunAnew(Failing):
 
 
 async def test_an_order_that_another_has_begun_anew_is_not_sealed_before_its_extents_are_laid() -> None:
-    """He had laid them; a part came, so another who seals the same took them away, and had not laid his."""
+    """The first had laid them; a part came, so a second caller with the same order cleared them, and had not laid its
+    own."""
     anew = BegunAnew()
     async with bench(wrap=anew.over) as b:
         upload, order = await filled(b, 1, 2)
@@ -341,7 +342,7 @@ async def test_sealing_twice_is_sealing_once() -> None:
 
 
 async def test_what_is_opened_over_a_file_that_goes_is_sealed_as_another() -> None:
-    """With its GUID, it would have its versions anew: who read the one before would not notice."""
+    """With the GUID, it would get the file's versions anew, and readers of the former file would not notice."""
     async with bench() as b:
         old, _ = await b.file("f")
         upload = await opened(b, replaces=old)
@@ -356,7 +357,7 @@ async def test_what_is_opened_over_a_file_that_goes_is_sealed_as_another() -> No
 async def test_an_upload_of_a_version_that_did_not_note_whose_guid_it_may_have_is_sealed_all_the_same(
     over: bool,
 ) -> None:
-    """It may have been opened over a file that is gone, so a new file of it has another GUID than its parts say."""
+    """It may have been opened over a file that is gone, so a new file of it has another GUID than its parts state."""
 
     async with paper() as p:
         old = (await p.b.file("f"))[0] if over else Guid("")

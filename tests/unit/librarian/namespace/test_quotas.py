@@ -1,4 +1,4 @@
-"""Quotas at the Librarian: what counts for which, exact under many writers, and counted while all goes on."""
+"""Quotas at the Librarian: the files of each, exact under many writers, and counted during changes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def of_tree(tree: Guid, size: int = -1, files: int = -1) -> Quota:
 
 
 async def used(b: Bench, owner: Dn = JOE, within: str = "") -> tuple[int, int]:
-    """Bytes and files of the only quota that is told."""
+    """Bytes and files of the only quota in the answer."""
     [use] = await b.service.quotas(BARTENDER, owner, Guid(within))
     return use.bytes, use.files
 
 
 async def set_and_counted(b: Bench, quota: Quota) -> QuotaUse:
-    """Set a quota, and wait until what is there is counted."""
+    """Set a quota, and wait until the present files are counted."""
     await b.service.set_quota(ADMIN, quota)
     return await counted(b, quota)
 
@@ -168,7 +168,7 @@ async def test_a_quota_that_another_librarian_raised_refuses_nobody(b: Bench) ->
     quotas = b.service._parts.names.quotas
     remembered = quotas._table
     await b.service.set_quota(ADMIN, of_joe(100))
-    quotas._table = remembered  # as a Librarian knows it that nobody told
+    quotas._table = remembered  # the table of a Librarian without the notification
     await b.service.begin_put(BARTENDER, b.begin("a", size=11))
     quotas._table = remembered
     assert "101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("b", size=101)))
@@ -337,7 +337,7 @@ async def test_without_quotas_a_change_costs_one_condition_and_is_never_stale(b:
 
 
 async def all_counted(b: Bench) -> dict[str, tuple[int, int, bool]]:
-    """What is used of each quota, and whether it is by the default, once all is counted."""
+    """The usage of each quota, and whether it is by the default, once all is counted."""
     while True:
         uses = await b.service.quotas(BARTENDER, Dn(""), Guid(""))
         if all(use.counted for use in uses):
@@ -460,7 +460,7 @@ def test_an_account_reads_as_it_is_written() -> None:
 
 
 def test_a_snapshot_has_the_bounds_that_somebody_has_set() -> None:
-    """Those that the default implies come with the files that are counted."""
+    """The default's own accounts come back with the counted files."""
     own = {f"user {JOE}": "c d 5 -1"}
     assert bounds_alone(own | {f"user {OTHER}": "e - - -"}) == {f"user {JOE}": "- - 5 -1"}
 

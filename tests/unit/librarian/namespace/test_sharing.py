@@ -1,4 +1,4 @@
-"""Copies by reference: whose a blob is, and that it goes with the last of these and no sooner."""
+"""Copies by reference: a blob belongs to several files, and goes with the last of these and no sooner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tests.support.paper import paper
 
 
 async def copied(b: Bench, source: Guid, name: str, over: str = "", key: str = "", **facts: object) -> Guid:
-    """Copy a file by reference."""
     request = CopyFile(source, b.begin(name, replaces=Guid(over), **facts))
     return await b.service.copy_file(keyed(key) if key else BARTENDER, request)
 
@@ -226,7 +225,7 @@ async def test_many_extents_are_copied_page_by_page(monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_copy_of_a_source_that_changes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its version is what the Bartender rests on: he decides anew."""
+    """The Bartender's decision rests on the version: it decides anew."""
     monkeypatch.setattr(bounds, "COPY_PAGE", 1)
     async with bench() as b:
         source = await spliced(b, "f", Guid(""), 0, 7, 14)

@@ -1,4 +1,4 @@
-"""Names that go in one transact: which can, that each goes whole, and what a second try is told."""
+"""Names removed in one transact: the allowed ones, each of them whole, and the answer to a second try."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ KEPT = replace(LibrarianSettings.dev(ADMIN.dn), trash_keep_ms=HOUR)
 
 
 async def trashed(made: Bench, under: str = "") -> list[tuple[str, str]]:
-    """(name, GUID) of what is in the trash."""
+    """(name, GUID) of each entry in the trash."""
     page = await made.service.trash(BARTENDER, under, "", 0)
     assert not page.after
     return [(entry.name, entry.guid) for entry in page.entries]
@@ -149,7 +149,7 @@ async def test_a_name_taken_meanwhile_is_told_and_another_will_do() -> None:
 
 
 async def test_of_two_who_unmake_a_collection_one_hears_that_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the trash then: the other must not take it from there."""
+    """It is in the trash then: the second caller must not take it from there."""
     async with bench(settings=KEPT) as made:
         data = await made.collection("data")
         others, scan = [Unmake(data)], Records.scan

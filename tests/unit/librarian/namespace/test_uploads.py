@@ -99,7 +99,7 @@ async def test_a_commit_asked_again_answers_the_same_with_and_without_a_key() ->
 
 
 async def test_a_commit_whose_answer_was_lost_is_answered_even_when_the_file_is_gone_since() -> None:
-    """Or its sender would believe it failed, send the bytes again and overwrite what others did meanwhile."""
+    """Else its sender would believe it failed, send the bytes again and overwrite others' changes."""
     async with bench() as b:
         begun = await b.service.begin_put(BARTENDER, b.begin("f", named=True))
         await commit(b, begun.guid, begun.blob, key="k")
@@ -345,7 +345,7 @@ async def test_a_new_count_reaches_a_file_made_by_upload() -> None:
 
 
 class Asked:
-    """Shepherds of which only `stat` can be asked, and what was; the next `lost` calls have no answer."""
+    """Shepherds that answer only `stat`, with a record of it; the next `lost` calls have no answer."""
 
     def __init__(self) -> None:
         self.references: list[str] = []
@@ -365,7 +365,7 @@ class Asked:
 
 
 async def settled() -> None:
-    """Tasks that are ready have gone as far as they can."""
+    """Let every ready task run as far as it can."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -388,8 +388,8 @@ async def test_a_copy_whose_receipt_is_of_an_earlier_start_is_asked_for_once_it_
 
 
 async def test_copies_whose_receipts_are_old_are_asked_for_together_once_they_are_written() -> None:
-    """Their Shepherd may have set them aside as nobody's before the commit: a Bartender whose clock had gone back by a
-    day took the receipts all the same, and nobody missed the copies for a day."""
+    """Their Shepherd may have set them aside as unowned before the commit. A Bartender whose clock had gone back by a
+    day accepted the receipts all the same, and nobody missed the copies for a day."""
     directory = Asked()
     async with bench(directory=directory) as b:
         begin = replace(b.begin("a"), piece=True, size=7)
@@ -455,7 +455,7 @@ async def test_a_shepherd_that_never_answers_is_not_asked_for_ever() -> None:
 async def test_of_a_shepherd_that_is_not_heard_here_all_copies_are_asked_for_few_of_them_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others hear it, or nothing would be put on it: a connection is cut in one direction."""
+    """Other Librarians get its heartbeats, or it would receive no copies: a connection is cut in one direction."""
     monkeypatch.setattr(bounds, "BULK_ELEMENTS_MAX", 10)
     directory = Asked()
     async with bench(directory=directory) as b:

@@ -1,4 +1,4 @@
-"""Who is there, and who leads: state machines with time passed in."""
+"""Presence and leadership: state machines with time passed in."""
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_a_new_leader_waits_a_whole_lease_first() -> None:
 
 
 def watched(*, until: int) -> HealthTable:
-    """A leader's table that runs until then, and has just heard of A."""
+    """A leader's table whose lease lasts until then, with a heartbeat of A just now."""
     made = table()
     for now in range(0, until + 1, LEASE // 4):
         made.listening.watch(Ms(now))

@@ -1,4 +1,4 @@
-"""Who may speak for a Shepherd: its store, its restart, and nobody else while it lives."""
+"""The right to speak for a Shepherd: its store, its restart, and no other process while it lives."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,8 +37,8 @@ def beat(boot: int = 5, store: str = "old", boots: tuple[int, ...] = (), *, repl
         (beat(), "old", beat(), ""),
         (beat(store="new"), "old", None, REFUSED_STORE),
         (beat(store="new", replaces=True), "old", None, ""),
-        (beat(6, boots=(5, 4)), "old", beat(), ""),  # a restart remembers who it was
-        (beat(7, boots=(6, 5)), "old", beat(), ""),  # one that was never heard in between
+        (beat(6, boots=(5, 4)), "old", beat(), ""),  # a restart remembers its earlier boots
+        (beat(7, boots=(6, 5)), "old", beat(), ""),  # one without any heartbeat in between
         (beat(6, boots=(4,)), "old", beat(), REFUSED_TWIN),  # a copy of the disk from before the living one began
         (beat(6), "old", beat(), REFUSED_TWIN),  # its state was removed: when the lease is over, it is taken
         (beat(6), "old", None, ""),
@@ -95,8 +95,8 @@ def test_another_store_is_shown_until_the_shepherd_begins_anew(cured: Heartbeat)
 
 
 def test_who_has_claimed_the_place_of_one_store_claims_that_of_the_next_anew() -> None:
-    """Beats of a start that was over, which had waited, said for a lease that they take the place of what is recorded:
-    another Librarian had recorded a later start in between."""
+    """Delayed heartbeats of an ended start claimed for a lease to replace the recorded one. In between another
+    Librarian had recorded a later start."""
     voices, late = Voices(LEASE_MS), beat(40, "two", replaces=True)
     voices.record(A, Recorded("one", 50))
     assert [voices.judge(late, Ms(now)).record for now in (0, LEASE_MS)] == [False, True]
@@ -129,8 +129,8 @@ async def test_what_has_waited_for_the_metadata_is_no_word_of_then(monkeypatch: 
 async def test_what_has_waited_takes_no_place_from_a_start_that_spoke_since(
     monkeypatch: pytest.MonkeyPatch, expect_log: Callable[..., None]
 ) -> None:
-    """The clock of the later start had been set back, and it had just been recorded: the earlier one's message, which
-    had waited for the metadata, took its place, and the Shepherd was refused with the disk that it has."""
+    """The later start's clock had been set back, and it had just been recorded. A message of the earlier one had waited
+    for the metadata. It took the later one's place, and the Shepherd's real disk was refused."""
     expect_log("has store three in the place of one")
     async with bench() as b:
         lease_ms, one = b.settings.lease_ms, b.ahash.get
@@ -151,7 +151,7 @@ async def test_what_has_waited_takes_no_place_from_a_start_that_spoke_since(
 
         async def recorded_late(call: Call, said: Heartbeat, before: Recorded) -> None:
             await recorded(call, said, before)
-            if not slow.is_set():  # until then nobody has heard that it is on record
+            if not slow.is_set():  # until then nobody knows that it is on record
                 slow.set()
                 await asyncio.wait((over,))
 
@@ -201,7 +201,7 @@ async def test_the_first_store_heard_is_recorded_and_another_needs_an_administra
 
 
 async def test_a_shepherd_that_has_seen_newer_metadata_is_told_to_obey_none_of_these() -> None:
-    """A word in `restored` that names too small a generation."""
+    """A file `restored` may name too small a generation."""
     async with bench() as b:
         await b.beat(b.shepherds[0], compared=5)
         await b.beat(b.shepherds[1], compared=1)
@@ -250,7 +250,7 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
 async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored_now(
     expect_log: Callable[..., None],
 ) -> None:
-    """Metadata put back from before it was given know the former store: the Librarian that remembers it does not."""
+    """Metadata put back from before it know the former store; the Librarian that remembers it knows the new one."""
     async with bench() as b:
         shepherd = b.shepherds[0]
 
@@ -271,7 +271,7 @@ async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored
 async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_one(
     expect_log: Callable[..., None],
 ) -> None:
-    """Boots follow the clock: where all was lost, state file too, a lower one is no message from the past."""
+    """Boots follow the clock: where all was lost, state file too, a lower one is no old message."""
     async with bench() as b:
         shepherd = b.shepherds[0]
         call = shepherd_call(shepherd)
@@ -299,7 +299,7 @@ async def test_a_new_store_is_heard_though_its_clock_is_behind_that_of_the_old_o
 async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the_one_after_it(
     boots: tuple[int, int], expect_log: Callable[..., None]
 ) -> None:
-    """A Librarian that was frozen meanwhile handles it, and has heard nobody for a lease; clocks may be wrong."""
+    """A Librarian that was frozen meanwhile handles it, after a lease without heartbeats; clocks may be wrong."""
     async with bench() as b:
         shepherd = b.shepherds[0]
         call = shepherd_call(shepherd)
@@ -332,7 +332,7 @@ async def test_a_late_message_of_a_store_that_was_replaced_does_not_displace_the
 
 
 async def heard_after(b: Bench, store: str, boot: int, after_ms: int, *, replaces: bool = False) -> str:
-    """The first Shepherd sends a heartbeat; returns why it is refused, "" when it is not."""
+    """Send a heartbeat of the first Shepherd; returns the reason of a refusal, "" without one."""
     b.clock.now += after_ms
     shepherd = b.shepherds[0]
     spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=store, replaces=replaces)
@@ -342,7 +342,7 @@ async def heard_after(b: Bench, store: str, boot: int, after_ms: int, *, replace
 async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
     expect_log: Callable[..., None],
 ) -> None:
-    """Two disks one after the other: nobody but a frozen Librarian was told of the first."""
+    """Two disks one after the other: only a frozen Librarian got the first one's heartbeat."""
     async with bench() as b:
         said = partial(heard_after, b)
         lease_ms = b.settings.lease_ms
@@ -359,8 +359,8 @@ async def test_a_late_message_of_a_store_that_was_never_recorded_displaces_none(
 
 @pytest.mark.parametrize("recorded_boot", [100, 90])
 async def test_a_boot_is_that_of_one_store_alone(recorded_boot: int, expect_log: Callable[..., None]) -> None:
-    """Of two disks with the same boot number one was never heard: its late message displaces nobody, whoever lives,
-    and to insist does not help it. The next start has another number."""
+    """Of two disks with the same boot number one was never recorded. Its late message replaces neither, even if it
+    insists. The next start has another number."""
     async with bench() as b:
         said = partial(heard_after, b)
         lease_ms = b.settings.lease_ms
@@ -400,7 +400,7 @@ async def test_of_two_stores_that_replace_one_at_once_only_one_is_recorded(expec
 
 
 async def test_an_earlier_start_that_names_no_store_is_known_and_changes_nothing() -> None:
-    """Software from before stores had names is heard as it was then: a message of an older boot is from the past."""
+    """Software without store ids is treated as before: a message of an older boot is an old one."""
     async with bench() as b:
         shepherd = b.shepherds[0]
         call = shepherd_call(shepherd)

@@ -86,7 +86,7 @@ async def test_alive_of_a_known_blob_adds_a_location_and_unknown_bytes_are_only_
 
 
 async def test_a_repeat_is_told_again_what_is_unknown() -> None:
-    """Or a doubled message would make the Shepherd believe that bytes nobody named are committed."""
+    """Else a doubled message would make the Shepherd count unnamed bytes as committed."""
     async with bench() as b:
         _, blob = await b.file("f")
         three = b.shepherds[2]
@@ -100,7 +100,7 @@ async def test_a_repeat_is_told_again_what_is_unknown() -> None:
 
 
 async def test_a_repeat_does_not_hide_that_a_blob_was_committed_since_without_this_copy() -> None:
-    """Or the Shepherd would believe that its copy is listed, until inventories are compared."""
+    """Else the Shepherd would count its copy as listed, until inventories are compared."""
     async with bench() as b:
         three = b.shepherds[2]
         begin = b.begin("f", wanted=2)
@@ -140,8 +140,8 @@ async def test_what_cannot_be_is_refused_and_holds_up_nothing_that_can(expect_lo
 
 
 async def test_a_second_copy_on_one_shepherd_is_not_listed_and_no_lie() -> None:
-    """A Shepherd that stood still stored what its Bartender had given up, beside a repair's copy: a warning each time
-    it told of it, and by the handbook a Shepherd that lies."""
+    """A frozen Shepherd stored an upload that its Bartender had given up, beside a repair's copy. Each report of it
+    logged a warning, which by the handbook means a Shepherd that lies."""
     async with bench() as b:
         _, blob = await b.file("f", copies=1)
         one, three = b.shepherds[0], b.shepherds[2]
@@ -157,8 +157,8 @@ async def test_a_second_copy_on_one_shepherd_is_not_listed_and_no_lie() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_copy_that_came_in_the_place_of_a_lost_one_is_listed_at_once(first: int) -> None:
-    """Metadata of a backup knew a copy that had been erased. The one report that told so also told of another, whose
-    time was over: it was called unknown once more, and went as well (versions, seed 9857685)."""
+    """Restored metadata listed an erased copy. The one report of its loss also had another copy, whose time was over.
+    The answer called that one unknown again, and it went as well (versions, seed 9857685)."""
     async with bench() as b:
         _, blob = await b.file("f", copies=1)
         one = b.shepherds[0]
@@ -213,7 +213,7 @@ async def test_an_empty_store_erases_nothing() -> None:
 
 
 async def test_shepherd_is_not_shepherd2() -> None:
-    """changed: the original finds its own locations by prefix and so takes another Shepherd's replica for its own."""
+    """changed: the original finds its own locations by prefix, and so takes another Shepherd's replica for its own."""
     async with bench() as b:
         one, two = ServiceId("https://h/Shepherd"), ServiceId("https://h/Shepherd2")
         for shepherd in (one, two):
@@ -274,7 +274,7 @@ async def test_a_new_boot_starts_at_one_and_silences_the_old() -> None:
 
 
 async def test_the_first_report_of_a_boot_hears_what_told_something_last() -> None:
-    """No first report does: a start that died before it heard the answer leaves no trace in it."""
+    """First reports have no contents: a start that died before its answer leaves no trace in it."""
     async with bench() as b:
         one = b.shepherds[0]
 
@@ -302,7 +302,7 @@ async def test_the_first_report_of_a_boot_hears_what_told_something_last() -> No
 async def test_an_erasure_that_is_confirmed_while_a_first_report_is_applied_is_told_by_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else an image of the disk from before the erasure, put back meanwhile, would be believed by it."""
+    """Else that report would trust an image of the disk from before the erasure, put back meanwhile."""
     async with bench() as b:
         _, blob = await b.file("f")
         one, now = b.shepherds[0], b.clock.now_ms()
@@ -348,7 +348,7 @@ async def test_a_late_rebuild_that_begins_while_a_first_report_is_applied_is_tol
 async def test_who_has_told_nothing_since_a_rebuild_is_asked_to_compare_all_when_it_comes_back(
     boot: int, asked: bool
 ) -> None:
-    """A rebuild names also what lies aside, and differences say nothing of that."""
+    """A rebuild also names replicas in quarantine, and differences do not include those."""
     async with bench() as b:
         one, other = b.shepherds[:2]
         for number in (1, 2):
@@ -362,8 +362,8 @@ async def test_who_has_told_nothing_since_a_rebuild_is_asked_to_compare_all_when
 
 
 async def test_a_report_of_the_old_form_is_a_sign_of_life_golden() -> None:
-    """changed: unnumbered reports could be lost or overtake, so nothing in them is applied; the answer -1 asks for a
-    reconciliation and names the files believed to be there, as the original did."""
+    """changed: unnumbered reports could be lost or overtake, so none of their contents is applied. The answer -1
+    requests a reconciliation and names the files believed to be there, as the original did."""
     async with bench() as b:
         file, blob = await b.file("f")
         one = b.shepherds[0]
@@ -389,7 +389,7 @@ async def test_inventories_page() -> None:
 
 
 async def test_amid_a_rebuild_nobody_compares_or_reports() -> None:
-    """What is listed then may give way to newer bytes that are found later."""
+    """A listed copy may then give way to newer bytes found later."""
     async with bench(shepherds=1) as b:
         await b.file("f", copies=1)
         one = b.shepherds[0]
@@ -521,7 +521,7 @@ async def test_readers_see_offline_for_shepherds_away_and_nothing_is_rewritten()
 
 
 async def test_no_heartbeat_waits_for_the_ahash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it has no master nobody is called away for that: a Shepherd sends no other before this one is answered."""
+    """Without a master nobody is called away for that: a Shepherd sends no other before the answer."""
     async with bench() as b:
         one = b.shepherds[0]
 

@@ -1,4 +1,5 @@
-"""Break one invariant behind everybody's back, find it, mend it, and find nothing; and what no command may mend."""
+"""Break one invariant behind the services' back, find it, mend it, and find nothing; and faults that no command may
+mend."""
 
 from __future__ import annotations
 
@@ -71,7 +72,6 @@ class Stage:
         return shepherd_object(self.bench.shepherds[0])
 
     async def location(self) -> str:
-        """The blob's first location."""
         return min((await self.stored(self.blob_object)).sections["locations"])
 
 
@@ -87,7 +87,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 async def findings(bench: Bench, below: str = "") -> list[Finding]:
-    """Everything fsck has to say, piece by piece."""
+    """All findings of fsck, page by page."""
     found: list[Finding] = []
     cursor = ""
     while True:
@@ -99,7 +99,7 @@ async def findings(bench: Bench, below: str = "") -> list[Finding]:
 
 
 async def faults(bench: Bench, below: str = "") -> list[Finding]:
-    """What is not merely work in hand."""
+    """The findings that are no mere work in hand."""
     return [finding for finding in await findings(bench, below) if finding.severity is not Severity.WORK]
 
 
@@ -547,7 +547,7 @@ def test_every_rule_is_broken_by_a_test() -> None:
 
 
 async def test_nobody_takes_all_names_of_lost_and_found_away(stage: Stage) -> None:
-    """Whoever may write in the root could take a hundred; then each repair that needed it broke off."""
+    """A user with the right to write in the root could take a hundred; then each repair that needed it broke off."""
     for name in ("lost+found", *(f"lost+found.{number}" for number in range(1, 100))):
         await stage.bench.collection(name)
     await _orphan(stage)
@@ -572,7 +572,7 @@ async def test_lost_and_found_belongs_to_the_owner_of_the_root(stage: Stage) -> 
 async def test_lost_and_found_is_whole_from_its_beginning(
     stage: Stage, damage: Callable[[Stage], Awaitable[None]]
 ) -> None:
-    """It knew no name of its own when it was made for a file that was made with it: a lost entry like any other."""
+    """It had no name record of its own when it was made for a file: it was a lost entry like any other."""
     await damage(stage)
     await mended(stage.bench, await faults(stage.bench))
     assert (await stage.stored(LOST_FOUND)).sections["parents"] == {f"{ROOT}/lost+found": "parent"}

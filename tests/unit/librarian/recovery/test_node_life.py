@@ -1,4 +1,4 @@
-"""Draining and forgetting Shepherds: what leaves, what stays, what is burnt."""
+"""Draining and forgetting Shepherds: replicas that leave or stay, identities that are burnt."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,7 @@ NOWHERE = ServiceId("https://nowhere/Shepherd")
 
 
 async def forget(p: Paper, shepherd: ServiceId, *, check: bool = False, accept: bool = False) -> list[ForgetPage]:
-    """All pages, as a client asks for them."""
+    """All pages, as a client requests them."""
     pages = [await p.b.service.forget(ADMIN, shepherd, "", check, accept)]
     while pages[-1].after:
         pages.append(await p.b.service.forget(ADMIN, shepherd, pages[-1].after, check, accept))
@@ -58,7 +58,7 @@ def losses(pages: list[ForgetPage]) -> list[Loss]:
 
 
 async def away(p: Paper, *shepherds: ServiceId) -> None:
-    """Take these down until everybody knows."""
+    """Take these down until every Librarian knows."""
     for shepherd in shepherds:
         p.shepherds[shepherd].up = False
 
@@ -146,7 +146,7 @@ async def with_an_only_copy(p: Paper) -> ServiceId:
 
 
 async def erased_on_return(p: Paper, shepherd: ServiceId) -> list[ReferenceId]:
-    """What a Shepherd that comes back has erased when its orders are carried out."""
+    """The replicas erased by a Shepherd that comes back, when its orders are carried out."""
     p.shepherds[shepherd].up = True
     await p.until(lambda: drained_of(p, shepherd))
     return p.shepherds[shepherd].erased
@@ -154,7 +154,7 @@ async def erased_on_return(p: Paper, shepherd: ServiceId) -> list[ReferenceId]:
 
 @virtual
 async def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_erase() -> None:
-    """It may come back: what was deleted meanwhile must not stay on its disk."""
+    """It may come back: files deleted meanwhile must not stay on its disk."""
 
     async with paper(shepherds=2) as p:
         one = await with_an_only_copy(p)
@@ -170,7 +170,7 @@ async def test_a_shepherd_that_is_not_forgotten_after_all_keeps_its_orders_to_er
 
 @virtual
 async def test_what_is_to_be_erased_on_a_shepherd_that_is_not_forgotten_is_not_listed_again() -> None:
-    """It reports it when it comes back before it has erased it: others may be given up for a copy that goes."""
+    """It reports such a copy when it comes back before the erasure: others may be given up for it."""
 
     async with paper(shepherds=3) as p:
         one = await with_an_only_copy(p)
@@ -237,7 +237,7 @@ async def test_a_copy_out_of_reach_is_no_reason_to_give_up_another() -> None:
 
 @virtual
 async def test_a_copy_on_a_shepherd_that_is_not_compared_is_no_reason_to_give_up_another() -> None:
-    """It has just come back, perhaps with an empty disk: when it has compared, it counts."""
+    """It has just come back, perhaps with an empty disk: it counts once it has compared."""
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)
     async with paper(2, settings) as p:
@@ -268,7 +268,7 @@ async def test_a_damaged_copy_elsewhere_is_none() -> None:
 
 @virtual
 async def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply() -> None:
-    """Two Librarians: one approves on what it read, the other has burnt the identity meanwhile."""
+    """Two Librarians: one approves by its earlier read, the other has burnt the identity meanwhile."""
 
     async with paper(shepherds=2) as p:
         one = p.b.shepherds[0]
@@ -281,7 +281,8 @@ async def test_an_approval_decided_before_the_identity_was_burnt_does_not_apply(
 
 @virtual
 async def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_back() -> None:
-    """The registry is read now and then; who comes back meanwhile would be given bytes that nobody would heal."""
+    """The registry is read now and then; a Shepherd that comes back meanwhile would get bytes that nobody would
+    heal."""
 
     async with paper(shepherds=2) as p:
         one = p.b.shepherds[0]
@@ -294,7 +295,7 @@ async def test_one_that_another_librarian_has_burnt_is_not_taken_when_it_comes_b
 
 
 def late(p: Paper, shepherd: ServiceId, blob: BlobId) -> list[Element]:
-    """What a Librarian that has not read the registry since writes of a Shepherd: a claim, an order, a transition."""
+    """A Librarian's changes about a Shepherd, without a fresh read of the registry: a claim, an order, a transition."""
     at, old = Location(shepherd, ReferenceId("late")), Location(shepherd, ReferenceId("old"))
     obj = blob_object(blob)
     return [
@@ -308,7 +309,7 @@ def late(p: Paper, shepherd: ServiceId, blob: BlobId) -> list[Element]:
 
 
 async def forgotten(p: Paper) -> tuple[ServiceId, BlobId]:
-    """A Shepherd that is no more, and a blob that was on it."""
+    """A forgotten Shepherd, and a blob that was on it."""
     _, blob = await p.upload("f", copies=2)
     one = p.b.shepherds[0]
     await away(p, one)
@@ -333,7 +334,7 @@ async def test_what_is_written_of_a_forgotten_shepherd_by_who_has_not_heard_of_i
 
 @virtual
 async def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_approved() -> None:
-    """What the leader remembers of the registry may be newer than the metadata."""
+    """The leader's memory of the registry may be newer than the metadata."""
 
     async with paper(shepherds=3) as p:
         life = p.b.service._parts.life
@@ -391,7 +392,7 @@ async def test_what_only_a_forgotten_shepherd_has_is_told_and_goes_by_an_adminis
 
 
 class Counted:
-    """An A-Hash in front of another, which counts how often what is listed on a Shepherd is gone through."""
+    """An A-Hash in front of another, which counts the passes over a Shepherd's listed replicas."""
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
@@ -439,7 +440,7 @@ async def test_what_must_be_left_of_a_forgotten_shepherd_is_looked_at_ever_later
 
 @virtual
 async def test_a_claim_of_a_forgotten_shepherd_is_no_copy_and_waits_for_nobody() -> None:
-    """Others that have the file are away for now; here nobody ever made one."""
+    """Others with the file are away for now; no copy ever existed here."""
 
     async with paper(3, replace(LibrarianSettings.dev(ADMIN.dn), repair_delay_ms=3_600_000)) as p:
         one, blob = await forgotten(p)
@@ -568,7 +569,7 @@ async def test_another_identity_waiting_under_the_same_id_is_not_burnt() -> None
 
 
 async def drains(p: Paper) -> str:
-    """How the first Shepherd's drain stands."""
+    """The state of the first Shepherd's drain."""
     return {node.shepherd: node.drain for node in await p.b.service.nodes(ADMIN)}[p.b.shepherds[0]]
 
 
@@ -635,7 +636,7 @@ async def test_who_no_longer_leads_leaves_a_drain_at_once_though_the_next_copy_w
 
 @virtual
 async def test_what_still_arrives_at_a_draining_shepherd_leaves_too() -> None:
-    """A ticket given before the drain: its bytes come when all else has left."""
+    """A ticket from before the drain: its bytes come when everything else has left."""
 
     async with paper(shepherds=3) as p:
         await p.upload("early", copies=2)

@@ -1,4 +1,4 @@
-"""What a record beside a replica is worth to a rebuild."""
+"""A rebuild's verdict on a record beside a replica."""
 
 import pytest
 
@@ -29,7 +29,8 @@ KEY = "5a" * 32
 def test_what_may_have_been_on_its_way_when_the_snapshot_was_taken_is_not_called_deleted(
     hours_before: float, becomes: RecordVerdict
 ) -> None:
-    """Bytes are dated by their ticket: an upload of hours, acknowledged after the snapshot, looks that much older."""
+    """Bytes have the date of their ticket: an upload of hours, acknowledged after the snapshot, looks that much
+    older."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), 100 * HOUR
     sealed = seal(KEY, blob, guid, name="/big", owner=JOE, wanted=2)
     created = Ms(int(begun - hours_before * HOUR))
@@ -50,7 +51,7 @@ def test_what_may_have_been_on_its_way_when_the_snapshot_was_taken_is_not_called
 def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_of_their_file(
     hours_before: float, committed: bool, becomes: RecordVerdict
 ) -> None:
-    """Their commit came after the snapshot, and the Shepherd has not heard of it."""
+    """Their commit came after the snapshot, and the Shepherd does not know it."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), 100 * HOUR
     sealed = seal(KEY, blob, guid, name="/f", owner=JOE, wanted=2)
     facts = ReplicaFacts(blob, guid, "/f", JOE, 1, Checksums(), 2, Ms(int(begun - hours_before * HOUR)), sealed)
@@ -77,8 +78,8 @@ def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_o
 def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committed(
     minutes_before: int, within_ms: int, how: dict[str, object], becomes: RecordVerdict, aside: bool
 ) -> None:
-    """What its Shepherd does not know to be committed is left out only where the time of its commit was over when the
-    snapshot was begun, which lacks it: an acknowledged file is never left out."""
+    """A record not known as committed is left out only if its time for a commit was over before the snapshot, which
+    lacks it. So an acknowledged file is never left out."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), Ms(100 * HOUR)
     sealed = seal(KEY, blob, guid, name="/f", owner=JOE, wanted=2)
     created = Ms(begun - minutes_before * HOUR // 60)
@@ -93,7 +94,7 @@ def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committe
 
 
 def test_what_no_snapshot_can_be_called_is_told_from_one_by_its_seal() -> None:
-    """A size of more digits than a number is read of ended each rebuild, whoever had made it up."""
+    """A made-up size with more digits than Python parses ended every rebuild."""
     name = f"snapshot manifest 0000000000001 {'9' * 5000} {'0' * 64}"
     blob, guid = BlobId("00000000-0000-4000-9000-b00000000001"), Guid(SNAPSHOTS_OBJECT)
     assert not rebuild.genuine(ReplicaFacts(blob, guid, name, JOE, 1, Checksums(), 2, Ms(1), "a seal"), KEY)
@@ -105,7 +106,7 @@ def test_what_no_snapshot_can_be_called_is_told_from_one_by_its_seal() -> None:
     ids=["read before", "of no known age", "read later", "written since"],
 )
 def test_an_entry_takes_its_name_from_one_that_was_read_before_it_alone(holder: str, created: str, taken: bool) -> None:
-    """Which one was read later tells nothing of what a record has named, before the rebuild was begun again."""
+    """A later read says nothing about the entries of a record before the rebuild was begun again."""
     named = put(ObjectId("p"), "entries", "n/", "b", unset("entries", "n"), unset("entries", "n/"))
     parent = StoredObject(ObjectId("p"), 1, {"entries": {"n": holder}})
     there = StoredObject(ObjectId(holder), 1, {"timestamps": {"created": created}} if created else {})

@@ -1,4 +1,4 @@
-"""Every A-Hash destroyed: what comes back from the Shepherds alone, what stays away, and what is told."""
+"""Every A-Hash destroyed: the entries that come back from the Shepherds alone, those that stay away, and the report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BEFORE = replace(SETTINGS, record_key=KEY, trash_keep_ms=3_600_000)
 NO_SNAPSHOTS = replace(BEFORE, snapshot_interval_ms=0)
 
 MADE_UP = ("entries", "summaries", "tally")
-"""Sections of collections that a rebuild makes up from their children, or leaves to the next change."""
+"""Sections of collections that a rebuild derives from their children, or leaves to the next change."""
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ def short_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def next_snapshot(k: Keepers) -> None:
-    """Until whatever there is now stands in a snapshot."""
+    """Wait until the present state is in a snapshot."""
     await times(k, 1)
     await asyncio.sleep(13)
 
@@ -176,7 +176,7 @@ async def test_what_was_written_overwritten_and_made_since_the_snapshot_comes_ba
 
 @virtual
 async def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of_their_upload() -> None:
-    """What `putFile` writes over a file bears the id of its upload, which is nobody's by then."""
+    """`putFile` over a file writes the id of its upload, which no entry has by then."""
 
     k = keepers()
     async with k.running(BEFORE):
@@ -201,7 +201,7 @@ async def test_bytes_that_newer_ones_replaced_do_not_come_back_under_the_name_of
 async def test_what_was_deleted_before_the_snapshot_stays_deleted(
     monkeypatch: pytest.MonkeyPatch, came_ms: int
 ) -> None:
-    """But bytes that came for very long may have got their name after it."""
+    """But bytes that came over a very long time may have got their name after it."""
     short_uploads(monkeypatch)
 
     k = keepers()
@@ -318,7 +318,7 @@ async def test_forged_unsigned_and_damaged_records_and_taken_names_get_no_name_o
 
 @virtual
 async def test_what_is_not_known_to_be_committed_displaces_nothing() -> None:
-    """A Shepherd learns of a commit a moment after the user: its word that it is not committed proves nothing."""
+    """A Shepherd learns of a commit a moment after the user: its record without one proves nothing."""
 
     k = keepers()
     async with k.running(NO_SNAPSHOTS):
@@ -353,7 +353,7 @@ async def test_without_a_snapshot_records_alone_bring_files_back() -> None:
     async with k.running(NO_SNAPSHOTS):
         await k.bench.collection("d")
         guid, blob = await k.upload("/d/f", copies=3)
-    for kept in held(k, blob):  # bytes first: nobody asked for another checksum than SHA-256
+    for kept in held(k, blob):  # bytes first: without a request for another checksum than SHA-256
         kept.facts = replace(kept.facts, checksums=Checksums(kept.facts.checksums.sha256))
     async with rebuilt(k) as (k, status):
         assert (await k.paths())["/d/f"] == guid
@@ -451,7 +451,7 @@ async def test_a_shepherd_that_is_away_is_told_and_its_replicas_come_with_the_ne
 
 
 def failing(keeper: Keeper, times: int, error: Exception) -> None:
-    """Have a Shepherd's next answers to what records it has be failures."""
+    """Have a Shepherd's next answers with records fail."""
     answer, left = keeper.records, [error] * times
 
     async def records(call: Call, after: str, limit: int) -> RecordPage:
@@ -466,7 +466,7 @@ AWAY = CheloniaError(Kind.NETWORK, "records", "s", "connection refused")
 
 
 async def written() -> Keepers:
-    """With a file with a copy on one Shepherd alone, its first; of the minutes since the last snapshot."""
+    """A cluster with a file with a copy on one Shepherd alone, its first, written after the last snapshot."""
     k = keepers()
     async with k.running(BEFORE):
         await k.upload("/f", copies=2)
@@ -659,7 +659,7 @@ async def test_while_a_rebuild_is_under_way_nobody_repairs_and_collections_keep_
         assert await k.bench.service.mend(ADMIN, ()) == ()
 
 
-@pytest.mark.expect_log("a rebuild is not through")  # as far as one that starts meanwhile can tell
+@pytest.mark.expect_log("a rebuild is not through")  # for a Librarian that starts meanwhile
 @virtual
 async def test_while_a_rebuild_is_under_way_no_librarian_lets_users_at_half_a_namespace(
     monkeypatch: pytest.MonkeyPatch,
@@ -752,7 +752,7 @@ async def test_while_a_rebuild_has_broken_off_nothing_is_repaired_and_no_snapsho
 
 
 async def marked(k: Keepers, state: str) -> None:
-    """The state of a rebuild, as a Librarian that is gone has left it."""
+    """Write the state of a rebuild, as of a Librarian that is gone."""
     left = PlannedTransact(put_all(REBUILD_OBJECT, {"rebuild": {"state": state, "run": "r"}}))
     await k.bench.service._parts.records.attempt(LIBRARIAN, left)
 

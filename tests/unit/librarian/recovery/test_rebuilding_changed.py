@@ -34,7 +34,7 @@ FOR_GOOD = replace(BEFORE, trash_keep_ms=0)
 
 @pytest.fixture
 def snapshot_with(monkeypatch: pytest.MonkeyPatch) -> Snapshot:
-    """Waits for a snapshot in which something happens when an object has been read, and nothing that is behind it."""
+    """Take a snapshot in which something happens after an object was read, with no page behind it read yet."""
     monkeypatch.setattr(snapshots, "PAGE", 1)
     read = Records.get
 
@@ -79,8 +79,8 @@ async def overwrite_twice(k: Keepers, file: Guid) -> None:
 async def test_a_file_that_was_overwritten_meanwhile_has_its_newer_bytes(
     change: Change, before: bool, first: str, snapshot_with: Snapshot
 ) -> None:
-    """Wherever its id stands, also where the bytes that it had then are still on disks, and where no Shepherd that has
-    the newer ones had heard yet that they were committed."""
+    """This holds wherever its id stands, also where the former bytes are still on disks. It also holds where no
+    Shepherd with the newer ones knew yet that they were committed."""
     k = keepers()
     async with k.running(BEFORE):
         k.ids.first = first
@@ -106,7 +106,7 @@ async def test_a_file_that_was_overwritten_meanwhile_has_its_newer_bytes(
 
 @virtual
 async def test_a_file_that_was_made_behind_what_was_read_has_its_name(snapshot_with: Snapshot) -> None:
-    """The snapshot does not know it; nor, then, its bytes, that their record may name it."""
+    """The snapshot lacks it, and so does not know its bytes: their record may name it."""
     k, made = keepers(), list[str]()
     async with k.running(BEFORE):
         passed, k.ids._count = k.ids._count, 1_000_000
@@ -127,7 +127,7 @@ async def test_a_file_that_was_made_behind_what_was_read_has_its_name(snapshot_w
 async def test_a_file_that_was_overwritten_where_the_snapshot_has_been_has_its_newer_bytes(
     snapshot_with: Snapshot,
 ) -> None:
-    """Those that it had are gone by then, and the ids of the others have been passed."""
+    """The former ones are gone by then, and the ids of the newer were already passed."""
     k = keepers()
     async with k.running(BEFORE):
         first, k.ids._count = k.ids._count, 1_000_000
@@ -146,7 +146,7 @@ async def test_a_file_that_was_overwritten_where_the_snapshot_has_been_has_its_n
         await k.until(erased)
         now = await k.bench.stored(file)
         for each in held(k, now.sections["blobs"]["00000000"]):
-            each.committed = False  # no Shepherd has heard of it
+            each.committed = False  # no Shepherd knows it
     async with rebuilt(k) as (k, _):
         assert await k.paths() == {"/f": file}
         assert (await k.bench.stored(file)).sections["blobs"] == now.sections["blobs"]
@@ -165,8 +165,8 @@ async def remove(k: Keepers, file: Guid) -> None:
 async def test_of_two_entries_that_have_had_a_name_it_is_the_later_ones(
     over: str, kind: str, snapshot_with: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot has both under it: one as it was before, the other, behind it, as it was after. What was written
-    and moved over a file, as editors do, was in /lost+found, and the file had its older bytes."""
+    """The snapshot has both under it: one as before, the other, behind it, as after. A file written and moved over
+    another, as editors do, was in /lost+found, and the other had its older bytes."""
     monkeypatch.setattr(pages, "PAGE_OBJECTS_MAX", 1)
     k = keepers()
     async with k.running(BEFORE):
@@ -210,7 +210,7 @@ async def none_left(k: Keepers, file: Guid) -> bool:
 
 @virtual
 async def test_a_copy_that_was_made_meanwhile_has_the_bytes_as_well(snapshot_with: Snapshot) -> None:
-    """The snapshot has them twice: before, and when there were two whose they are."""
+    """The snapshot has them twice: before, and when they had two owners."""
     k = keepers()
     async with k.running(BEFORE):
         file, shared = await k.upload("/f")
@@ -234,7 +234,7 @@ async def test_a_copy_that_was_made_meanwhile_has_the_bytes_as_well(snapshot_wit
 async def test_parts_that_were_sealed_behind_what_was_read_are_not_lost(
     snapshot_with: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However old they are: the snapshot does not know their file, but that it had them."""
+    """Their age makes no difference: the snapshot does not know their file, but that it had them."""
     short_uploads(monkeypatch)
     k = keepers()
     async with k.running(BEFORE):
@@ -258,7 +258,7 @@ async def test_parts_that_were_sealed_behind_what_was_read_are_not_lost(
 
 @virtual
 async def test_a_file_that_changed_all_the_time_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot could not read its extents. It has not been removed, so a person is told."""
+    """A snapshot could not read its extents. It has not been removed, so an administrator gets a report."""
     monkeypatch.setattr(snapshots, "TRIES", 0)
     k = keepers()
     async with k.running(BEFORE):
@@ -295,7 +295,7 @@ async def test_a_snapshot_of_older_software_is_read_as_well(monkeypatch: pytest.
 async def test_what_was_written_since_the_snapshot_stays_when_a_rebuild_is_begun_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bytes of before say still that they are the file's."""
+    """The earlier bytes still claim to be the file's."""
     k, broken_off = keepers(), list[str]()
     put_together = Rebuilding._put_together
 

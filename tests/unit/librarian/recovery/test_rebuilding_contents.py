@@ -31,7 +31,6 @@ from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot,
 
 
 async def content(k: Keepers, file: Guid) -> StoredObject:
-    """The content of a file."""
     return await k.bench.stored(content_object(content_of(await k.bench.stored(file))))
 
 
@@ -116,12 +115,12 @@ async def test_a_file_sealed_of_parts_comes_back_and_parts_that_nobody_sealed_ar
 
 
 def _content(upload: UploadId) -> ContentId:
-    """The content in which parts of an upload are put together."""
+    """The content that collects the parts of an upload."""
     return content_id(found_parts.gathering(PartPlace(upload, 1), JOE))
 
 
 async def _bytes(k: Keepers, file: Guid) -> bytes:
-    """What a reader gets of a file of several blobs."""
+    """A reader's bytes of a file of several blobs."""
     page = await k.bench.service.extents(BARTENDER, file, 0, 100)
     kept = {each.facts.blob: each.data for keeper in k.shepherds.values() for each in keeper.disk.values()}
     assert [each.at for each in page.extents] == [
@@ -131,7 +130,7 @@ async def _bytes(k: Keepers, file: Guid) -> bytes:
 
 
 async def _run(k: Keepers) -> RebuildStatus:
-    """A rebuild, however it ends."""
+    """Run a rebuild, however it ends."""
     await k.bench.service.rebuild(ADMIN, True)
 
     async def over() -> bool:
@@ -142,7 +141,7 @@ async def _run(k: Keepers) -> RebuildStatus:
 
 
 async def _found(k: Keepers, upload: UploadId, parts: str) -> tuple[Guid, StoredObject]:
-    """The one file in `/lost+found`, of these parts of an upload; nothing is wrong with it."""
+    """The one file in `/lost+found`, of these parts of an upload, without faults."""
     paths, path = await k.paths(), f"/lost+found/{_content(upload)}.parts-{parts}"
     assert set(paths) == {"/lost+found", path}
     assert broken(await snapshot(k.bench)) == ()
@@ -227,7 +226,7 @@ async def test_of_two_records_of_one_part_the_newer_is_taken_and_the_other_is_a_
 
 
 def _break_off(monkeypatch: pytest.MonkeyPatch, decision: str) -> None:
-    """Have a rebuild break off at the second page that is decided so, once."""
+    """Have a rebuild break off once, at the second page with this decision."""
     real, pages = getattr(found_parts, decision), list[str]()
 
     def once(*args: object) -> list[Element]:

@@ -1,4 +1,4 @@
-"""A Shepherd that comes back after a rebuild that was made without it: what it alone knows comes in, and no more."""
+"""A Shepherd that comes back after a rebuild that was made without it: its own knowledge comes in, and no more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FOR_GOOD = replace(NO_SNAPSHOTS, trash_keep_ms=0)
 
 @asynccontextmanager
 async def without(k: Keepers, *away: Keeper, settings: LibrarianSettings = FOR_GOOD) -> AsyncIterator[RebuildStatus]:
-    """A rebuild that is made without some Shepherds, which are back after it; Bartenders go on."""
+    """A rebuild without some Shepherds, which are back after it; Bartenders go on."""
     for keeper in away:
         keeper.up = False
     async with k.running(settings, generation=2):
@@ -57,7 +57,7 @@ async def without(k: Keepers, *away: Keeper, settings: LibrarianSettings = FOR_G
 
 
 async def late(k: Keepers, keeper: Keeper) -> RebuildStatus:
-    """What only this one knows is brought in."""
+    """Bring in the records that only this one has."""
     keeper.up = True
     await asyncio.sleep(2)
     await k.bench.service.rebuild(ADMIN, True, keeper.id)
@@ -66,7 +66,7 @@ async def late(k: Keepers, keeper: Keeper) -> RebuildStatus:
 
 
 async def forgotten(k: Keepers, keeper: Keeper) -> None:
-    """This one is declared lost for good."""
+    """Declare this one lost for good."""
     keeper.up, page = False, None
     await asyncio.sleep(10)
     while page is None or page.after:
@@ -79,12 +79,12 @@ async def deleted(k: Keepers, path: str) -> None:
 
 
 async def remembered(k: Keepers) -> int:
-    """How many deletions are remembered."""
+    """The number of remembered deletions."""
     return len((await k.bench.ahash.scan(LIBRARIAN, OVERWRITTEN_OBJECT, "formerly", "", 1000)).items)
 
 
 async def reported(k: Keepers) -> dict[str, str]:
-    """With which boot each had reported when all it knew was taken in."""
+    """The boot of each Shepherd's last report when its records had been taken in."""
     return dict((await k.bench.stored(REBUILD_OBJECT)).sections[rebuild_record.REPORTED])
 
 
@@ -117,7 +117,7 @@ async def test_what_one_shepherd_alone_knew_is_found_when_it_is_back_and_told() 
 @pytest.mark.parametrize("knocked", [False, True])
 @virtual
 async def test_one_that_only_the_snapshot_names_is_missed_as_well(knocked: bool) -> None:
-    """As where each host's configuration names its own services alone."""
+    """Each host's configuration may name its own services alone."""
     k = await written()
     one = first(k)
     one.up = False
@@ -150,7 +150,8 @@ async def test_one_that_was_declared_lost_or_is_not_approved_tells_nothing_and_t
 
 @virtual
 async def test_what_was_deleted_since_the_rebuild_stays_deleted() -> None:
-    """Also what the rebuild never listed on the Shepherd that was away, so that no order to erase it waits there."""
+    """This holds also for files that the rebuild never listed on the absent Shepherd, without an order to erase
+    there."""
 
     k = await written()
     async with k.running(NO_SNAPSHOTS):
@@ -175,7 +176,7 @@ async def nothing_remembered(k: Keepers) -> bool:
 
 @virtual
 async def test_what_a_fast_clock_has_dated_after_the_rebuild_is_found_unless_it_was_deleted_since() -> None:
-    """A Bartender's clock dates what is uploaded; of what a transact has named it is known one by one what is gone."""
+    """A Bartender's clock dates uploads; for blobs named by a transact each deletion is known."""
 
     k = await written()
     one = first(k)
@@ -215,7 +216,8 @@ async def away(k: Keepers, keeper: Keeper) -> bool:
 
 
 async def overwritten(k: Keepers) -> tuple[Keeper, str, BlobId, BlobId]:
-    """A file whose newer bytes only one Shepherd has: which, its GUID, its bytes in the snapshot, and those."""
+    """A file whose newer bytes only one Shepherd has: that Shepherd, the GUID, the bytes in the snapshot, and the
+    newer."""
     async with k.running(BEFORE):
         guid, old = await k.upload("/f", b"old")
         await next_snapshot(k)
@@ -282,7 +284,7 @@ async def test_names_that_were_taken_since_and_forged_records_go_to_lost_found()
 
 @virtual
 async def test_of_one_that_was_not_missed_nothing_is_believed_but_what_it_knows_is_not_lost() -> None:
-    """It was withdrawn as lost for good, and is approved again: nobody has remembered for it what was deleted."""
+    """It was withdrawn as lost for good, and is approved again: no deletions were remembered for it."""
 
     k = await written()
     one = first(k)
@@ -323,7 +325,7 @@ async def test_what_it_has_set_aside_it_is_asked_for_once_it_is_listed() -> None
 async def test_one_that_goes_in_mid_way_is_to_compare_everything_when_it_is_back(
     starts_anew: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it had set aside may be listed already, also since it has started anew and told something."""
+    """Its quarantine may be listed already, also after it has started anew and reported."""
     caplog.set_level(logging.ERROR)
 
     k = await written()
@@ -388,7 +390,7 @@ async def test_one_that_tells_only_a_part_is_asked_for_what_it_has_set_aside_of_
 async def test_one_is_asked_for_what_it_has_set_aside_by_the_next_librarian_when_one_ends_in_mid_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Some of it is listed already, and nobody else would ask for a day."""
+    """Some of it is listed already, and nobody else would query it for a day."""
     caplog.set_level(logging.ERROR)
 
     k = await written()
@@ -445,7 +447,7 @@ async def test_one_is_asked_for_what_it_has_set_aside_by_who_leads_next_when_a_l
 
 
 def asked_of(k: Keepers) -> list[ServiceId]:
-    """The Shepherds that are asked for a replica that they do not have, as it goes on."""
+    """The Shepherds that get a query about a replica that they do not have, as it goes on."""
     asked: list[ServiceId] = []
 
     def asking(keeper: Keeper) -> None:

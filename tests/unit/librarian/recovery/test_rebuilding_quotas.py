@@ -1,4 +1,4 @@
-"""A rebuild and quotas: a snapshot has what was set, and all are counted when it is through."""
+"""A rebuild and quotas: a snapshot has the set ones, and all are counted at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.librarian.recovery.test_rebuilding import BEFORE, next_snapshot
 
 
 async def counts(k: Keepers, quota: Quota, files: int) -> bool:
-    """Whether a quota is in force, and so many files are counted by it."""
+    """Whether a quota is in force, with so many files counted."""
     [use] = await k.bench.service.quotas(ADMIN, quota.user, quota.tree)
     return use.counted and use.files == files
 
@@ -80,7 +80,7 @@ async def test_quotas_come_back_with_the_snapshot_and_count_what_came_back(
 
 @virtual
 async def test_an_account_that_only_the_default_quota_has_made_stands_in_no_way() -> None:
-    """Somebody has written in the empty namespace, and removed it again: nobody has set him a quota by that."""
+    """A user has written in the empty namespace, and removed it again: that sets no quota for him."""
     k = keepers()
     mine, every = Quota(JOE, Guid(""), files=9), Quota(EACH_USER, Guid(""), files=2)
     async with k.running(BEFORE):

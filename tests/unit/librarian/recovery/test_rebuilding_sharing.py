@@ -1,4 +1,4 @@
-"""Rebuilds and copies by reference: no file takes bytes along that another has, known to the snapshot or not."""
+"""Rebuilds and copies by reference: no file takes another's bytes along, known to the snapshot or not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEWER = BlobId("00000000-0000-4000-9000-b00000000009")
 @pytest.mark.parametrize("how", ["known", "page before", "other known", "first ever"])
 @virtual
 async def test_bytes_that_were_replaced_stay_for_a_copy(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot is no instant: it may have the copy, and its blob as it was a moment before that was made."""
+    """A snapshot is no instant: it may have the copy, and its blob as of a moment before."""
     if how == "page before":
         monkeypatch.setattr(snapshots, "BLOB_KEPT", ("blob",))
 

@@ -1,4 +1,4 @@
-"""The snapshot that a rebuild rests on: waited for, maybe with somebody who is away, and met by a second run."""
+"""The snapshot for a rebuild: it is waited for, may be on an absent Shepherd, and may meet a second run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optiona
 
 
 def unreadable(keeper: Keeper, times: int) -> None:
-    """Have a Shepherd refuse to hand out bytes so often."""
+    """Have a Shepherd refuse bytes so often."""
     answer, left = keeper.get, [AWAY] * times
 
     async def get(call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
@@ -62,7 +62,7 @@ def unreadable(keeper: Keeper, times: int) -> None:
 @pytest.mark.parametrize("fails", [1, 2])
 @virtual
 async def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -> None:
-    """One failed answer of each is met by its manifest, or after that by its segment."""
+    """One failed answer of each hits its manifest, or after that its segment."""
 
     k = keepers()
     async with k.running(BEFORE):
@@ -76,7 +76,7 @@ async def test_a_snapshot_whose_shepherds_blink_is_asked_for_again(fails: int) -
 
 
 def without_segments_for(keeper: Keeper, duration_ms: int) -> None:
-    """Have a Shepherd refuse to hand out segments for so long from the first time it is asked for one."""
+    """Have a Shepherd refuse segments for so long, from the first request for one."""
     answer, clock, until_ms = keeper.get, keeper.cluster.clock, list[int]()
 
     async def get(call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
@@ -92,7 +92,7 @@ def without_segments_for(keeper: Keeper, duration_ms: int) -> None:
 
 @virtual
 async def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_the_end() -> None:
-    """Its Shepherds take longer to start than it is waited for, and are there again a moment later."""
+    """Its Shepherds take longer to start than the first wait, and are there again a moment later."""
 
     k = keepers()
     async with k.running(BEFORE):
@@ -106,7 +106,7 @@ async def test_a_segment_that_cannot_be_read_for_a_while_is_asked_for_again_in_t
 
 
 def handed_out(k: Keepers, kind: str) -> Counter[BlobId]:
-    """Counts from now on how often bytes are fetched of each blob of a snapshot of this kind."""
+    """Count from now on the fetches of each blob of a snapshot of this kind."""
     fetch, counts = k.get, Counter[BlobId]()
 
     async def get(turl: str, size_max: int) -> bytes:
@@ -124,7 +124,7 @@ def handed_out(k: Keepers, kind: str) -> Counter[BlobId]:
 async def test_each_segment_is_fetched_once_though_their_pages_follow_each_other_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A page ends after each object here; what is added to a namespace lies among what there was."""
+    """A page ends after each object here; new objects lie among the older ones."""
     monkeypatch.setattr(snapshots, "CUT_MASK", 0)
 
     k = keepers()
@@ -146,12 +146,12 @@ async def test_each_segment_is_fetched_once_though_their_pages_follow_each_other
 
 
 def stops(keeper: Keeper) -> None:
-    """Have a Shepherd be away."""
+    """Take a Shepherd down."""
     keeper.up = False
 
 
 def stops_when_it_has_told_its_records(keeper: Keeper) -> None:
-    """Have a Shepherd be away as soon as it has answered a rebuild."""
+    """Take a Shepherd down as soon as it has answered a rebuild."""
     records = keeper.records
 
     async def told(call: Call, after: str, limit: int) -> RecordPage:
@@ -163,7 +163,7 @@ def stops_when_it_has_told_its_records(keeper: Keeper) -> None:
 
 
 def starts_anew_when_it_has_told_its_records(keeper: Keeper) -> None:
-    """Have a Shepherd start as soon as it has answered a rebuild: it is heard of, and refuses all else."""
+    """Have a Shepherd restart as soon as it has answered a rebuild: it sends heartbeats, and refuses all else."""
     records = keeper.records
 
     async def told(call: Call, after: str, limit: int) -> RecordPage:
@@ -177,7 +177,7 @@ def starts_anew_when_it_has_told_its_records(keeper: Keeper) -> None:
 
 @asynccontextmanager
 async def without_the_snapshot(k: Keepers, leaves: Callable[[Keeper], None] = stops) -> AsyncIterator[list[Keeper]]:
-    """A cluster whose only snapshot is on Shepherds that are away, or soon will be, and its rebuild."""
+    """A cluster whose only snapshot is on absent Shepherds, or on ones that soon will be, and its rebuild."""
     async with k.running(replace(BEFORE, snapshot_copies=1)):
         await k.upload("/old", sections={"policy": {EVE: "+read"}})
         await next_snapshot(k)
@@ -256,7 +256,7 @@ async def test_files_of_a_lost_page_are_not_taken_for_deleted(monkeypatch: pytes
 @pytest.mark.parametrize("torn", ["newest", "both"])
 @virtual
 async def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(torn: str, caplog) -> None:  # type: ignore[no-untyped-def]
-    """A segment that was thought lost was written anew: its pages are in two."""
+    """A segment presumed lost was written anew: its pages are in two."""
     caplog.set_level(logging.ERROR)
 
     k = keepers()
@@ -283,8 +283,8 @@ async def test_a_lost_page_is_read_where_an_older_snapshot_has_the_very_same(tor
 
 @virtual
 async def test_bytes_that_gave_way_take_nothing_with_them_that_their_shepherd_told_on_the_same_page() -> None:
-    """What a Shepherd has is listed many replicas at once: one whose blob newer bytes have replaced since the page was
-    read may not keep the others out."""
+    """A rebuild lists many replicas of a Shepherd at once. One whose blob got newer bytes since the read of the page
+    must not keep the others out."""
 
     k = keepers()
     async with k.running(BEFORE):
@@ -330,7 +330,7 @@ async def test_a_rebuild_begun_again_leaves_newer_bytes_where_they_are(expect_lo
 
 @virtual
 async def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_found(expect_log) -> None:  # type: ignore[no-untyped-def]
-    """Bytes of the trash whose time is over have been given a file there by the one that broke off."""
+    """Their time in the trash is over; the rebuild that broke off has given them a file there."""
     expect_log("the rebuild has stopped")
 
     k = keepers()
@@ -355,7 +355,8 @@ async def test_a_rebuild_begun_again_leaves_bytes_with_their_file_in_lost_and_fo
 
 
 def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
-    """Have a Shepherd keep apart what has one of these words in its name. Returns: what it is asked about it."""
+    """Have a Shepherd quarantine the replicas with one of these words in their names. Returns: the requests about
+    them."""
     answer, records, asked = keeper.get, keeper.records, list[str]()
 
     def apart(reference: ReferenceId) -> bool:
@@ -387,7 +388,7 @@ def setting_aside(keeper: Keeper, aside: set[str]) -> list[str]:
 
 @virtual
 async def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back() -> None:
-    """A fresh namespace knows nothing: small Shepherds set everything aside when it stays so for their grace."""
+    """A fresh namespace knows nothing: after their grace, small Shepherds set everything aside."""
 
     k = keepers()
     async with k.running(BEFORE):
@@ -401,7 +402,7 @@ async def test_a_snapshot_that_was_set_aside_for_being_unknown_is_brought_back()
 
 @virtual
 async def test_a_rebuild_stops_while_a_snapshot_that_was_set_aside_is_not_brought_back(expect_log) -> None:  # type: ignore[no-untyped-def]
-    """All that is apart is read whole before it is back: that may take longer than anybody waits for the answer."""
+    """Bytes in quarantine are read whole before they come back: that may take longer than the wait for the answer."""
     expect_log("the rebuild has stopped")
 
     async def slow(call: Call) -> int:
@@ -443,7 +444,7 @@ async def test_a_shepherd_compares_again_when_it_has_set_aside_what_is_listed_no
 
 @virtual
 async def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> None:
-    """What is called unknown is set aside, and cannot be read when its turn comes to be listed."""
+    """A replica called unknown is set aside, and cannot be read when its turn to be listed comes."""
 
     k = keepers()
     async with k.running(NO_SNAPSHOTS):
@@ -457,7 +458,7 @@ async def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> Non
 
 @virtual
 async def test_a_replica_with_a_seal_of_other_facts_waits_for_one_that_is_believed() -> None:
-    """A copy made after the wanted number was changed bears the seal of before: it must not cost the file its name."""
+    """A copy made after a change of the wanted number bears the earlier seal: it must not cost the file its name."""
 
     k = keepers()
     async with k.running(NO_SNAPSHOTS):

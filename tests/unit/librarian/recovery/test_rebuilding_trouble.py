@@ -1,4 +1,4 @@
-"""A rebuild whose A-Hash does not answer for a while, or whose Shepherds tell their records without an end."""
+"""A rebuild whose A-Hash does not answer for a while, or whose Shepherds report their records without an end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.unit.librarian.recovery.test_rebuilding_snapshot import without_the_s
 
 
 def every(number: int, what: str) -> Callable[[str], bool]:
-    """Loses each so-manieth answer to one method."""
+    """Lose every `number`th answer to one method."""
     calls = [0]
 
     def lost(method: str) -> bool:
@@ -52,7 +52,7 @@ def every(number: int, what: str) -> Callable[[str], bool]:
 
 @asynccontextmanager
 async def rebuilt_with(k: Keepers, lost: Callable[[str], bool]) -> AsyncIterator[RebuildStatus]:
-    """A rebuild of which so many answers of the A-Hash are lost."""
+    """A rebuild with these answers of the A-Hash lost."""
     async with k.running(BEFORE, generation=2):
         await asyncio.sleep(20)
         await k.bench.service.rebuild(ADMIN, True)
@@ -64,14 +64,14 @@ async def rebuilt_with(k: Keepers, lost: Callable[[str], bool]) -> AsyncIterator
 
 
 def answered(method: str) -> bool:
-    """All is well."""
+    """Lose none."""
     return False
 
 
 @pytest.mark.parametrize("number", [3, 5])
 @virtual
 async def test_a_change_whose_answer_is_lost_is_asked_for_again_and_applies_once(number: int) -> None:
-    """Asked for as a new change it would find its own name taken, and put the file into /lost+found."""
+    """As a new change it would find its own name taken, and put the file into /lost+found."""
 
     k = await written()
     async with rebuilt_with(k, every(number, "transact")) as status:
@@ -109,7 +109,7 @@ async def test_a_rebuild_whose_ahash_stays_away_stops_in_bounded_time_and_names_
 
 
 def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A command whose answer is late is given again while the first is still at it."""
+    """A command whose answer is late is repeated while the first still runs."""
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
@@ -127,7 +127,7 @@ def test_a_rebuild_that_is_begun_twice_at_once_runs_once(caplog: pytest.LogCaptu
 @virtual
 async def test_who_listens_hears_of_a_change_that_may_have_applied_before_the_ahash_became_read_only() -> None:
     class LosesItsMajority:
-        """Its first answer is lost, and there is no master after that."""
+        """An A-Hash whose first answer is lost, and which has no master after that."""
 
         asked = 0
 
@@ -154,7 +154,7 @@ async def ended(k: Keepers) -> RebuildStatus:
 
 
 def repeating(keeper: Keeper) -> None:
-    """It tells its first page for ever, each as if there were another."""
+    """Have it repeat its first page for ever, each with a next one."""
     answer, pages = keeper.records, [0]
 
     async def records(call: Call, after: str, limit: int) -> RecordPage:
@@ -166,7 +166,7 @@ def repeating(keeper: Keeper) -> None:
 
 
 def standing(keeper: Keeper) -> None:
-    """It says that the next page begins where this one began."""
+    """Have it answer that the next page begins where this one began."""
 
     async def records(call: Call, after: str, limit: int) -> RecordPage:
         return RecordPage((), "here 1")
@@ -175,7 +175,7 @@ def standing(keeper: Keeper) -> None:
 
 
 def hanging(keeper: Keeper) -> None:
-    """It never answers."""
+    """Have it never answer."""
 
     async def records(call: Call, after: str, limit: int) -> RecordPage:
         await asyncio.sleep(10_000_000)
@@ -254,7 +254,7 @@ async def test_a_rebuild_stops_while_its_snapshot_may_be_on_a_shepherd_that_does
 
 @virtual
 async def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
-    """What it says it has may be a lie, too, and long to read."""
+    """Its claims may be lies, too, and long to read."""
 
     k = await written()
     liar = list(k.shepherds.values())[3]
@@ -283,8 +283,8 @@ async def test_a_shepherd_may_be_withdrawn_while_it_tells_its_records() -> None:
 
 @virtual
 async def test_a_shepherd_that_tells_what_can_be_no_replica_harms_no_file() -> None:
-    """A location with such a reference would make its blob unreadable, a blob with such an id an object of the
-    system."""
+    """A location with such a reference would make its blob unreadable, and a blob with such an id would be a system
+    object."""
     k = keepers()
     async with k.running(BEFORE):
         _, blob = await k.upload("/mine")
@@ -306,7 +306,7 @@ async def test_a_shepherd_that_tells_what_can_be_no_replica_harms_no_file() -> N
 async def test_a_shepherd_that_tells_another_size_or_checksum_of_a_snapshot_costs_nobody_the_snapshot(
     lie: dict[str, object],
 ) -> None:
-    """It is told first, and the seal is the true one."""
+    """The lie comes first, but its seal is the true one's."""
     k = keepers()
     async with k.running(BEFORE):
         guid, _ = await k.upload("/f", sections={"policy": {EVE: "-read"}})
@@ -325,7 +325,7 @@ async def test_a_shepherd_that_tells_another_size_or_checksum_of_a_snapshot_cost
 
 @virtual
 async def test_who_comes_before_a_rebuild_was_asked_for_finds_no_empty_namespace() -> None:
-    """Users would take what they had for gone, and its names for free."""
+    """Users would take their files for gone, and the names for free."""
     k = keepers()
     async with k.running(BEFORE, generation=2):
         with fails(Kind.UNAVAILABLE):
@@ -340,7 +340,7 @@ async def test_who_comes_before_a_rebuild_was_asked_for_finds_no_empty_namespace
 async def test_shepherds_that_have_the_certificate_of_a_bartender_are_heard_during_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on each host that `cheloniad init` or `join` has set up: it has one for all its services."""
+    """A host set up by `cheloniad init` or `join` has one certificate for all its services."""
     k = keepers()
     async with k.running(BEFORE):
         await k.upload("/f", copies=2)

@@ -1,4 +1,4 @@
-"""Two Librarians who rebuild: one was told to while the other was at it. The one begun last goes on alone."""
+"""Two Librarians that rebuild: one got the command during the other's run. The one begun last goes on alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_TRASH = replace(BEFORE, trash_keep_ms=0)
 
 @asynccontextmanager
 async def second(k: Keepers) -> AsyncIterator[LibrarianService]:
-    """Another Librarian beside the one that there is; it starts now."""
+    """Another Librarian beside the first; it starts now."""
     world = World(k, PaperVerifier(), k.clock, k.ids, k.bench.settings, carrier=k)  # type: ignore[arg-type]
     service = LibrarianService(k.bench.ahash, LibrarianIdentity(LIBRARIAN.dn, ServiceId("https://l2/Librarian")), world)
     await service.start()

@@ -22,7 +22,7 @@ ENABLED = s3.stored(s3.Facts(versioning=versions.ENABLED))
 
 
 class Bucket:
-    """A bucket, and what its door does with its keys."""
+    """A bucket, with its door's operations on keys."""
 
     def __init__(self, k: Keepers, seconds: int) -> None:
         self.k = k
@@ -33,7 +33,7 @@ class Bucket:
         return walk.guid if walk.complete else Guid("")
 
     async def put(self, key: str, home: tuple[str, ...] = (), version: str | None = None) -> tuple[Guid, str]:
-        """Write a version: staged, then given its key, which is there (`home`) or by its name. Returns: its entry, its
+        """Write a version: staged, then given its key, which is there (`home`) or by its name. Returns: its entry and
         version."""
         self._seconds += 1
         order = versions.order_of(self._seconds * 10**9, "12345678")
@@ -48,7 +48,7 @@ class Bucket:
         return Guid(guid), order
 
     async def remove(self, key: str) -> None:
-        """Put what has the key behind a new delete marker."""
+        """Put the key's version behind a new delete marker."""
         self._seconds += 1
         *_, name = versions.path_of(key, versions.order_of(self._seconds * 10**9, "12345678"))
         aside = await self.guid(versions.COLLECTION)
@@ -69,7 +69,7 @@ async def made(k: Keepers) -> Bucket:
 @pytest.mark.parametrize("seed", range(8))
 @virtual
 async def test_versions_written_since_the_snapshot_have_their_keys_and_ids_again(seed: int) -> None:
-    """In whatever order their records are told."""
+    """The order of their records makes no difference."""
     k, chance = keepers(), random.Random(seed)
     k.ids.uuid = lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4))  # type: ignore[method-assign]
     async with k.running(BEFORE):
@@ -108,8 +108,7 @@ async def test_a_version_that_is_not_known_to_be_committed_takes_no_key() -> Non
 @pytest.mark.parametrize("key", ["d/", "a/b", "link", "free/k"])
 @virtual
 async def test_a_key_that_is_kept_apart_comes_back_so(key: str) -> None:
-    """It has no place by its name: with a slash at its end that would be a collection; something is in its way; or was
-    when it was first written."""
+    """It has no place by its name: with a slash at its end that would be a collection, or an entry is or was there."""
     k, home = keepers(), apart.path_of(key)
     async with k.running(BEFORE):
         bucket, service = await made(k), k.bench.service
@@ -150,7 +149,7 @@ async def test_a_version_of_a_bucket_that_keeps_none_any_more_has_no_id() -> Non
 async def test_a_version_takes_its_key_from_a_file_only_if_its_writer_may_replace_that(
     rights: str, of_bucket: str, takes: bool
 ) -> None:
-    """Whoever may add entries can put one among the versions by another door."""
+    """A user with the right to add entries can put one among the versions by another door."""
     k = keepers()
     async with k.running(BEFORE):
         bucket = await made(k)

@@ -1,4 +1,4 @@
-"""Pages of a snapshot that cannot be read where they were are read wherever other snapshots have the very same."""
+"""Pages of a snapshot that cannot be read at their place are read wherever other snapshots have the very same."""
 
 from __future__ import annotations
 

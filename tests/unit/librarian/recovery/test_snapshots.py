@@ -1,4 +1,4 @@
-"""Snapshots as they are taken: what is in them, what is written anew, what is let go of."""
+"""Snapshots: their contents, the segments written anew, those let go."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optiona
 
 
 async def taken(k: Keepers) -> list[str]:
-    """When snapshots were taken, in order."""
+    """The times of the snapshots, in order."""
     return sorted((await k.bench.stored(SNAPSHOTS_OBJECT)).sections.get("snapshot", {}))
 
 
@@ -64,7 +64,7 @@ async def times(k: Keepers, count: int) -> None:
 
 
 async def another(k: Keepers) -> None:
-    """Until one that was begun from now on is there."""
+    """Wait for one begun from now on."""
     begun_ms = k.clock.now_ms()
 
     async def newer() -> bool:
@@ -175,7 +175,7 @@ async def test_a_snapshot_is_repaired_like_any_blob_and_a_lost_one_is_written_an
 
 
 async def lose_copies(k: Keepers, blob: str) -> None:
-    """Have the metadata know all copies of a blob as damaged."""
+    """Record all copies of a blob as damaged."""
     obj = blob_object(BlobId(blob))
     invalid = [put(obj, "locations", place, "invalid") for place in (await k.bench.stored(obj)).sections["locations"]]
     await k.bench.service._parts.records.attempt(LIBRARIAN, PlannedTransact(invalid))
@@ -206,7 +206,7 @@ async def test_too_few_shepherds_take_no_snapshot_and_break_nothing() -> None:
 
 
 def refusing(k: Keepers, kind: str) -> list[int]:
-    """Have Shepherds take no bytes of snapshots of this kind; returns when they refused some."""
+    """Have Shepherds refuse bytes of snapshots of this kind; returns the times of refusals."""
     put, refused = k.put, list[int]()
 
     async def refuse(turl: str, body: bytes) -> tuple[Receipt, ...]:

@@ -28,16 +28,15 @@ ANEW = {
     "sys:shepherd/node", "sys:snapshots/snapshot", "snapshot/blob", "sys:quotas/tally",
     "sys:quota/tally",
 }  # fmt: skip
-"""Sections that are made up from others, or told anew."""
+"""Sections that are derived from others, or reported anew."""
 LOST = {
     "entry/locks", "entry/tally", "entry/uploads", "upload/content", "upload/named", "upload/parts", "upload/tally",
     "part/blob", "sys:access/key", "sys:repair/control", "sys:pending/due",
 }  # fmt: skip
-"""What never comes back as it was: in the document, row by row."""
+"""Sections that never come back as they were: in the document, row by row."""
 
 
 def kind(obj: StoredObject) -> str:
-    """What an object is of."""
     if obj.id.startswith("sys:"):
         return ":".join(obj.id.split(":")[:2])
     if obj.value("content", "state") == OPEN:
@@ -60,7 +59,7 @@ def sections(seen: NamespaceSnapshot) -> Sections:
 
 
 async def filled(k: Keepers) -> None:
-    """One of each thing that the metadata hold."""
+    """Make one of each thing in the metadata."""
     service, records = k.bench.service, k.bench.service._parts.records
     given = {
         "policy": {EVE: "+read"}, "defaultPolicy": {"ALL": "+read"},

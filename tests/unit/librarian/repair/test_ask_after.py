@@ -1,4 +1,4 @@
-"""Which Shepherds are asked after copies of which nobody knows."""
+"""The choice of Shepherds to query about copies of unknown state."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Moves: what leaves a draining node, a full disk, a shared domain; that they end, and never cost a file a copy."""
+"""Moves off a draining node, a full disk, a shared domain: they end, and never cost a file a copy."""
 
 import random
 
@@ -49,7 +49,7 @@ LETTERS = {"W": ReplicaState.THIRDWHEEL, "I": ReplicaState.INVALID, "T": Replica
 
 
 def file(on: str, wanted: int = 2, size: int = 10, name: str = "b") -> BlobView:
-    """Verified copies on these nodes; `W` behind a number: surplus, `I`: damaged, `T`: never made."""
+    """Verified copies on these nodes; `W` behind a number: surplus, `I`: damaged, `T`: never completed."""
     held = tuple(
         ReplicaOnRecord(
             Location(ServiceId(f"s{where.rstrip('WIT')}"), ReferenceId(f"{name}r{i}")),

@@ -1,4 +1,4 @@
-"""What a transact leaves to be planned."""
+"""The blobs to plan after a transact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long claims last: renewed while bytes arrive, and bounded whatever is told."""
+"""The length of claims: renewed while bytes arrive, and bounded whatever Shepherds report."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ COPY = Arriving(PLACE.reference, BlobId("b1"), 0)
 
 
 def due(arrivals: Arrivals, here: int, at_s: float, rate: float = 1_000) -> bool:
-    """Whether a claim is renewed when so much is here."""
+    """Whether a claim is renewed when so many bytes are here."""
     now = Ms(round(at_s * 1000))
     earned = bool(arrivals.due({PLACE: replace(COPY, here=here)}, rate, now))
     if earned:
@@ -66,7 +66,7 @@ def test_what_could_not_be_written_stays_due() -> None:
     rate=st.sampled_from([1, 100, 10_000]),
 )
 def test_whatever_is_told_a_claim_comes_to_its_end(steps: list[tuple[int, int, bool]], rate: int) -> None:
-    """`size / rate` for the bytes, one claim until the first are told, and one after the last."""
+    """It lasts `size / rate` for the bytes, one claim until the first are reported, and one after the last."""
     size, arrivals, now, here, until = 300_000, Arrivals(CLAIM_MS), 0, 0, CLAIM_MS
     for passed_ms, grown, silent in steps:
         now, here = now + passed_ms, min(max(here + grown, 0), size)
@@ -124,7 +124,7 @@ def test_only_a_claim_that_stands_is_renewed(stored: StoredObject, here: int, re
 
 @pytest.mark.parametrize("ahead_s", [-86_400, -300, -60, 0, 60, 300, 86_400])
 def test_a_wrong_clock_beside_the_leader_ends_no_claim(ahead_s: int) -> None:
-    """Each Librarian that hears the Shepherd renews in its turn; what stands is judged by the leader's clock."""
+    """Each Librarian with the Shepherd's heartbeats renews in its turn; the leader's clock judges the record."""
     start = 10**9
     claim = start + CLAIM_MS
     for at_s in range(30, 3_600, 15):

@@ -1,4 +1,4 @@
-"""Who may have how many repair copies under way, and what becomes of one for which there is no place."""
+"""Limits on repair copies under way, and the fate of one for which there is no place."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.support.paper import paper
 @pytest.mark.parametrize("busy", ["busy sending", "busy taking", "has it"])
 @virtual
 async def test_a_shepherd_that_is_busy_is_asked_again_soon_and_has_not_failed(busy: str) -> None:
-    """Another Librarian, or the leader before this one, has as many copies under way there as it bears."""
+    """Another Librarian, or the former leader, has as many copies under way there as it bears."""
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), backoff_max_ms=600_000)
     async with paper(3, settings) as p:
@@ -36,7 +36,7 @@ async def test_a_shepherd_that_is_busy_is_asked_again_soon_and_has_not_failed(bu
 
 @virtual
 async def test_one_refusal_holds_up_no_other_file_for_longer_than_that_shepherd_is_spared() -> None:
-    """Of three Shepherds one refuses one copy: what is uploaded just then soon has its third copy as well."""
+    """Of three Shepherds one refuses one copy: a file uploaded just then soon has its third copy as well."""
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), backoff_max_ms=600_000)
     async with paper(3, settings) as p:
@@ -100,7 +100,8 @@ async def test_a_copy_that_was_refused_leaves_nothing_behind(broken: str, who: s
 @pytest.mark.parametrize("target", ["there", "away"])
 @virtual
 async def test_a_copy_of_which_nobody_knows_whether_it_came_is_asked_after(target: str) -> None:
-    """Its source is cut off amid the push and found rotten: what never came does not stay listed as `stalled`."""
+    """Its source is cut off amid the push and found rotten: a copy that never came does not stay listed as
+    `stalled`."""
 
     async with paper(3) as p:
         await asyncio.sleep(1)

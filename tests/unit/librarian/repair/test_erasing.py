@@ -1,4 +1,4 @@
-"""What becomes of an order to erase that cannot be carried out."""
+"""Orders to erase that cannot be carried out."""
 
 import asyncio
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""How long healing takes, what it has to do, and what it was told: numbers, limits and records."""
+"""The length of healing, its work, and its orders: numbers, limits and records."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_what_has_not_been_read_of_a_loss_is_taken_to_be_as_what_has(
 
 
 class Copying:
-    """Copies that take the time they are told to, so many of them at once, as a Librarian would tell of them."""
+    """Copies of given lengths, so many of them at once, as a Librarian would record them."""
 
     def __init__(self) -> None:
         self.rate, self.now, self._number = Rate(), 0, 0
@@ -114,7 +114,7 @@ def test_what_copies_of_one_size_cost_foretells_those_of_others(
 
 
 def test_a_burst_after_a_few_slow_large_copies_is_not_foretold_from_these() -> None:
-    """As was seen: two of 16 MB took two seconds while files were put, then small ones went fast; 62 s for 6 s."""
+    """Seen once: two of 16 MB took two seconds while files were put, then small ones went fast; 62 s for 6 s."""
     copying = Copying()
     copying.copy((16 * MIB, 1_000), (16 * MIB, 1_000))
     copying.idle(4_000)
@@ -131,7 +131,7 @@ def test_a_burst_after_a_few_slow_large_copies_is_not_foretold_from_these() -> N
 
 
 def test_however_long_a_few_took_that_were_made_one_by_one_they_do_not_foretell_a_repair() -> None:
-    """As was seen on an overloaded machine: 106 s for 38."""
+    """Seen once on an overloaded machine: 106 s for 38."""
     copying = Copying()
     copying.copy(*[(16 * MIB, 8_000)] * 9)
     copying.idle(4_000)

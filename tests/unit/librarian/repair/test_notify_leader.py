@@ -1,4 +1,4 @@
-"""What one Librarian tells the repair leader, and what comes of it."""
+"""Notifications of one Librarian to the repair leader, and their effects."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def test_the_leader_is_told_of_damage_that_only_another_librarian_has_hear
 
 @virtual
 async def test_the_leader_is_told_of_a_copy_for_which_another_librarian_knows_no_place() -> None:
-    """A Shepherd that joined does not report to every Librarian, so one of them hears only the earlier ones."""
+    """A Shepherd that joined does not report to every Librarian, so one of them knows only the earlier ones."""
 
     settings = replace(LibrarianSettings.dev(ADMIN.dn), survey_interval_ms=10**9)
     async with paper(3, settings) as p:

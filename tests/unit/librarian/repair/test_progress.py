@@ -1,4 +1,4 @@
-"""Healing that shows itself and can be told: status, forecast, pause, limits, and cursors that outlive a leader."""
+"""Healing that can be watched and ordered: status, forecast, pause, limits, and cursors that outlive a leader."""
 
 import asyncio
 from dataclasses import dataclass
@@ -152,7 +152,7 @@ async def test_only_administrators_steer_and_nonsense_is_refused() -> None:
 
 @dataclass
 class Watched:
-    """An A-Hash in front of another: remembers where Shepherds' replicas were read from."""
+    """An A-Hash in front of another: remembers the cursors of reads of Shepherds' replicas."""
 
     inner: Any
     read: list[tuple[ObjectId, str]]

@@ -1,4 +1,4 @@
-"""Who is believed when a good copy is given up: holders that prove to have the bytes, and confirm each other."""
+"""The evidence for giving up a good copy: holders that prove to have the bytes, and confirm each other."""
 
 import asyncio
 import itertools
@@ -72,7 +72,7 @@ def test_only_good_copies_that_go_need_proofs() -> None:
 
 
 def honest_copies_left(wanted: int) -> int:
-    """Of one copy more than wanted, one of which is not there though its Shepherd says so: good ones after trimming."""
+    """Good copies after trimming, where of one copy more than wanted one is missing though its Shepherd reports it."""
 
     async def scenario() -> int:
         async with paper(shepherds=4) as p:
@@ -88,7 +88,7 @@ def honest_copies_left(wanted: int) -> int:
 
 @pytest.mark.parametrize("wanted", [1, 2])
 def test_nobody_gives_up_a_good_copy_for_one_that_is_not_there(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It vouches for its copy by `stat` as an honest one would; only the bytes it cannot show."""
+    """The liar answers `stat` for its copy as an honest one would; it only lacks the bytes."""
     assert honest_copies_left(wanted) == wanted
     monkeypatch.setattr(proofs, "needed", lambda _: False)
     assert honest_copies_left(wanted) < wanted, "this would be no test if its word were enough"

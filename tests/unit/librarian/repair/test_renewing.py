@@ -1,4 +1,5 @@
-"""Copies that take longer than their claim: made once while bytes arrive, given up when none do, whatever is told."""
+"""Copies that take longer than their claim: made once while bytes arrive, given up when none do, whatever is
+reported."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ def begun(p: Paper) -> int:
 
 
 async def a_long_copy(p: Paper, copy_s: float = LONG_S, tells: Tells | None = None) -> BlobId:
-    """Have a copy begin that takes long; the others to come take no time."""
+    """Begin a copy that takes long; the later ones take no time."""
     await asyncio.sleep(1)
     blob: BlobId = (await p.upload("a", copies=2))[1]
     for shepherd in p.shepherds.values():
@@ -63,7 +64,7 @@ def there(p: Paper, blob: BlobId) -> Callable[[], object]:
 @pytest.mark.parametrize(("first", "then"), [(0, 0), (1, 0), (10**9, 1)])
 @virtual
 async def test_a_copy_whose_bytes_arrive_is_made_once_however_long_it_takes(first: int, then: int) -> None:
-    """Whatever the rate of healing was when it began, and has become."""
+    """The rate of healing at its beginning, and later, makes no difference."""
 
     async with paper(shepherds=4, settings=PATIENT) as p:
         await p.b.service.heal_order(ADMIN, HealOrder(HealAction.RATE, first))
@@ -96,7 +97,7 @@ async def test_a_copy_that_comes_no_farther_is_made_anew(
 
 
 class Refusing:
-    """An A-Hash in front of another: it refuses to read what `refused` says."""
+    """An A-Hash in front of another: it refuses the reads that `refused` selects."""
 
     def __init__(self, inner: AHash, refused: Callable[[Sequence[ObjectId], Filter], bool]) -> None:
         self._inner = inner
@@ -112,7 +113,7 @@ class Refusing:
 
 
 class Behind:
-    """An A-Hash in front of another: who renews claims and does not ask strongly is told how blobs were at first."""
+    """An A-Hash in front of another: reads for renewals of claims that are not strong get the blobs' first state."""
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
@@ -162,7 +163,7 @@ async def test_what_a_shepherd_makes_up_does_not_keep_the_copies_of_others_from_
 
 @virtual
 async def test_a_copy_that_its_taker_reports_is_waited_for_no_longer() -> None:
-    """The answer of whoever sends it may be lost, on a connection that was silent for days."""
+    """The sender's answer may be lost, on a connection that was silent for days."""
 
     async with paper(shepherds=4, settings=PATIENT) as p:
         for shepherd in p.shepherds.values():
@@ -201,7 +202,7 @@ class Away:
 async def test_a_claim_that_ran_out_while_the_metadata_were_out_of_reach_is_renewed_before_anything_is_planned(
     sooner_ms: int,
 ) -> None:
-    """Whenever they are back between two ticks; a plan that came first would begin the copy anew."""
+    """This holds whenever they are back between two ticks; an earlier plan would begin the copy anew."""
     metadata: list[Away] = []
 
     def wrap(inner: AHash) -> Any:

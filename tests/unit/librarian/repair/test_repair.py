@@ -1,4 +1,4 @@
-"""The repair planner: tables of what is there and what should be done, and properties that never bend."""
+"""The repair planner: tables of the present replicas and the right plans, and invariants."""
 
 import itertools
 import random
@@ -30,17 +30,24 @@ LETTERS = {
     "A": S.ALIVE, "C": S.CREATING, "X": S.CREATING, "I": S.INVALID, "T": S.STALLED, "W": S.THIRDWHEEL,
     "V": S.THIRDWHEEL, "J": S.INVALID, "Y": S.CREATING, "U": S.THIRDWHEEL, "K": S.INVALID,
 }  # fmt: skip
-"""A alive, C creating, X creating with an expired claim, I invalid since long, J since just now, T stalled,
-Y U K like C W J, but written by a clock a day ahead,
-W fresh thirdwheel, V one past grace."""
+"""The letters of replica states.
+
+- A alive, C creating, X creating with an expired claim, T stalled.
+- I invalid since long, J since just now, W fresh thirdwheel, V one past grace.
+- Y U K like C W J, but written by a clock a day ahead.
+"""
 CLAIMS = {"C": NOW + 5_000, "X": NOW, "W": NOW - 2_999, "J": NOW - 2_999, "V": NOW - 3_000}
 CLAIMS |= dict.fromkeys("YUK", NOW + 86_400_000)
 
 
 def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
-    """`+` here, `-` away since long, `~` away since just now, `m` in maintenance and away, `f` here but full,
-    `?` here but not proven: not heard yet, or its disk not compared yet, `!` here but coming and going, `d` here and
-    being drained, `s` not heard yet since this Librarian started, which may have been just now."""
+    """The node of a mark.
+
+    - `+` here, `-` away since long, `~` away since just now, `m` in maintenance and away.
+    - `f` here but full, `!` here but coming and going, `d` here and being drained.
+    - `?` here but not proven: no heartbeat yet, or its disk not compared yet.
+    - `s` no heartbeat yet since this Librarian started, which may have been just now.
+    """
     state = {"-": "offline", "~": "offline", "s": "offline", "m": "maintenance"}.get(how, "alive")
     since = NOW - 1 if how == "~" else 0
     view = NodeView(ServiceId(f"s{number}"), Dn("/CN=s"), state, Ms(since), 1, 0 if how == "f" else 1000, 2000, 0, True)
@@ -48,7 +55,7 @@ def node(number: int, how: str) -> tuple[ServiceId, NodeHealth]:
 
 
 def cluster(how: str, **changed: NodeHealth) -> ApprovedShepherds:
-    """A node for every mark; `changed` stand in the place of those so called."""
+    """A node for every mark; `changed` replace those of their names."""
     return ApprovedShepherds.of(dict(node(number, mark) for number, mark in enumerate(how)) | changed)  # type: ignore[arg-type]
 
 
@@ -60,7 +67,7 @@ def replica(location: Location, state: S, noted: Ms) -> ReplicaOnRecord:
 
 
 def blob(replicas: str, wanted: int, name: str = "b") -> BlobView:
-    """One letter per node; `.` none; a second replica on node 0 is written after a blank."""
+    """One letter per node, `.` for none. A second replica on node 0 is written after a blank."""
     first, _, extra = replicas.partition(" ")
     placed = [*enumerate(first), *((0, letter) for letter in extra)]
     held = tuple(
@@ -156,7 +163,7 @@ def test_plans(replicas: str, wanted: int, nodes: str, expected: str) -> None:
         # maintenance is waited for in any case
         ("AA...", 2, "m++++", ""),
         ("AAA..", 3, "m-+++", "copy:1"),
-        # so is who may be starting
+        # so is one that may only be starting
         ("AA...", 2, "s++++", ""),
         ("AAA..", 3, "s-+++", "copy:1"),
         # a wheel beside a waited-for copy is called back, for verified copies are too few
@@ -269,7 +276,7 @@ def test_a_trim_keeps_as_many_domains_as_can_be(domains: str, gone: str) -> None
         ("AAVX.", 2, "+++++", "s1", "s3"),
         # a surplus copy may be the only good one
         ("VX...", 2, "+++++", "s0", "s1"),
-        # hearsay is not asked: it would not count
+        # a copy of unproven state gets no query: it would not count
         ("AAV..", 2, "+?+++", "s0 s1", ""),
     ],
 )
@@ -329,7 +336,7 @@ def test_the_most_endangered_comes_first_then_the_oldest() -> None:
 @settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_a_plan_depends_on_no_order(seed: int) -> None:
-    """Blobs, their replicas and the nodes in any order: the same plans come out."""
+    """Blobs, their replicas and the nodes in any order give the same plans."""
     chance = random.Random(seed)
     blobs = [
         blob("".join(chance.choice("AACXITWVJ...") for _ in range(6)) + chance.choice(("", " A", " W")), 3, f"b{n}")
@@ -363,7 +370,7 @@ def test_no_claim_is_longer_because_the_blob_is_large() -> None:
 
 
 def test_who_may_only_be_starting_is_left_to_the_leader() -> None:
-    """A Librarian that has just started waits for whom the leader may not have heard for days."""
+    """A Librarian that has just started waits for a Shepherd that may have been silent to the leader for days."""
     assert plan_blob(blob("AA...", 2), cluster("s++++"), DEV, NOW).ripening
     assert not plan_blob(blob("AA...", 2), cluster("m++++"), DEV, NOW).ripening
     assert not plan_blob(blob("A....", 1), cluster("+ss++"), DEV, NOW).ripening
@@ -376,7 +383,7 @@ def test_a_plan_says_when_to_look_again() -> None:
 
 
 def apply(view: BlobView, nodes: str, now: Ms, fresh: "itertools.count[int]") -> tuple[BlobView, list[ReplicaOnRecord]]:
-    """Do what the plan says; returns the blob after it, and what was ordered erased."""
+    """Apply a plan; returns the blob after it, and the replicas ordered erased."""
     made = plan_blob(view, cluster(nodes), DEV, now)
     held = {replica.location: replica for replica in view.replicas}
     erased = []
@@ -417,7 +424,7 @@ def test_the_last_copy_is_never_erased_whatever_happens(seed: int, wanted: int) 
 
 
 def _life(replica: ReplicaOnRecord, chance: random.Random) -> ReplicaOnRecord:
-    """What a replica may do by itself: arrive, or rot."""
+    """A replica's own changes: it arrives, or rots."""
     cause = chance.choice((Cause.VERIFIED, Cause.DAMAGED, None, None, None, None))
     if replica.state is not S.CREATING and cause is Cause.DAMAGED and chance.random() < 0.7:
         cause = None

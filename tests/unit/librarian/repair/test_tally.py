@@ -1,4 +1,4 @@
-"""What repair knows by number, and how that is corrected."""
+"""Repair's counts, and their corrections."""
 
 from chelonia.core.bounds import LOST_NAMES_SHOWN
 from chelonia.core.cluster.healing import Endangered

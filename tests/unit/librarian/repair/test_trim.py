@@ -1,4 +1,4 @@
-"""Trimming: whose word counts that a copy is whole, and when what the rate guard has held back comes again."""
+"""Trimming: the reports that prove a copy whole, and the return of removals that the rate guard has held back."""
 
 from types import SimpleNamespace
 from typing import Any

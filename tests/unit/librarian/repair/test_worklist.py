@@ -1,4 +1,4 @@
-"""What is healed next: the queue by danger, rounds and their cursors, timers."""
+"""The order of healing: the queue by danger, rounds and their cursors, timers."""
 
 from collections.abc import Callable
 
@@ -242,7 +242,7 @@ def test_what_an_event_found_endangered_is_never_left_out() -> None:
 
 
 def surveyed(work: Worklist, *blobs: str, shepherd: ServiceId = A) -> list[str]:
-    """What is planned because the survey found these to want a copy, each with a replica at `shepherd`."""
+    """The blobs planned because the survey found them short, each with a replica at `shepherd`."""
     work.surveyed({BlobId(blob): (Location(shepherd, ReferenceId(f"r{blob}")),) for blob in blobs})
     return list(work.take(100))
 

@@ -1,4 +1,4 @@
-"""Heartbeats to every Librarian: none waits for another, and one of them is listened to."""
+"""Heartbeats to every Librarian: none waits for another, and one Librarian's answers count."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -87,7 +87,7 @@ async def test_a_failure_is_told_when_nobody_answers() -> None:
 
 @virtual
 async def test_who_is_given_up_while_its_answer_is_waited_for_counts_as_silent() -> None:
-    """Heartbeats rarer than the time after which one is given up: both are over in the same moment."""
+    """With heartbeats rarer than the time limit of an answer both end in the same moment."""
     with fails(Kind.TIMEOUT):
         await HeartbeatSender(lambda: {"1": Ear(1, takes_s=60)}, VirtualClock(), 3_000).send(Call(), BEAT)  # type: ignore[arg-type,dict-item]
     ears = {"1": Ear(1, takes_s=60), "2": Ear(2)}

@@ -1,4 +1,4 @@
-"""What Librarians hear: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
+"""Messages to Librarians: heartbeats, numbered reports neither lost nor doubled, the inventory's differences."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
     sent = world.librarian.sent
     assert sent[3] == sent[4] == sent[5]
     assert [report.number for report in world.librarian.applied] == [1, 2, 3, 4, 5, 6]
-    # The answer that arrived was to a repeat and could not say what is unknown, so the first is told once more.
+    # The answer that arrived was to a repeat and could not name the unknown ones, so the first is reported once more.
     assert world.librarian.states() == [(first, "alive"), (first, "alive"), (second, "alive")]
 
 
@@ -57,7 +57,7 @@ async def test_a_lost_answer_repeats_the_same_report_and_later_changes_follow_in
 async def test_reports_that_are_refused_for_long_are_one_line_and_one_when_they_are_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Heartbeats are answered meanwhile, as while the namespace is rebuilt."""
+    """Heartbeats get answers meanwhile, as while the namespace is rebuilt."""
     caplog.set_level("INFO", "chelonia.shepherd.reports")
     world = await World().start(run=True)
     await world.pass_ms(1100)
@@ -188,7 +188,8 @@ async def test_a_start_follows_a_later_one_that_has_ended(world: World) -> None:
 @pytest.mark.expect_log("an older state file was put back")
 @running
 async def test_one_that_was_believed_once_gives_in_and_ends_so_that_its_next_start_is_heard(world: World) -> None:
-    """A clone of its disk ran, and has ended: this start is not heard any more, and would look ready for ever."""
+    """A clone of its disk ran, and has ended: this start's reports no longer count, and it would look ready for
+    ever."""
     await world.pass_ms(2_000)
     world.librarian.boot, taken = LATER, len(world.librarian.applied)
     await world.store(DATA)
@@ -229,7 +230,7 @@ async def test_heartbeats_say_when_every_difference_has_been_taken(world: World)
 
 @virtual
 async def test_set_aside_bytes_that_the_namespace_names_after_all_are_brought_back() -> None:
-    """Committed later than the Shepherd waited, or unknown to metadata that were replaced by the right ones since."""
+    """They were committed later than the Shepherd waited, or unknown to metadata since replaced by the right ones."""
     world = await World(unknown_grace_ms=2_000).start(run=True)
     await world.send(await world.ticket(request(DATA, lifetime_ms=1_000)), DATA)
     (reference,) = world.blobs.references()
@@ -261,7 +262,8 @@ async def test_asked_for_a_replica_that_is_not_here_the_inventory_is_compared(wo
 @pytest.mark.expect_log("replica missing")
 @running
 async def test_a_stat_of_a_replica_that_is_not_here_has_the_inventory_compared(world: World) -> None:
-    """Named after this start had compared, by a receipt of the start before: a copy nobody else misses for a day."""
+    """A receipt of the former start named it after this start had compared: nobody else would miss the copy for a
+    day."""
     await world.pass_ms(2_000)
     lost = ReferenceId("aaaaaaaa-0000-4000-8000-000000000001")
     world.librarian.items[lost] = InventoryItem(lost, BlobId("b"), ReplicaState.ALIVE)
@@ -331,7 +333,7 @@ async def test_the_inventory_is_compared_once_in_a_while() -> None:
 @pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
 @virtual
 async def test_a_clock_that_steps_neither_shortens_nor_prolongs_custody(step_ms: int) -> None:
-    """Bytes whose receipts are with a user, who commits within the hour he was given by another clock."""
+    """Its owner has their receipts, and commits within the hour that another clock gave him."""
     world = await World(unknown_grace_ms=20_000).start(run=True)
     ticket = await world.ticket(request(DATA, purpose=Purpose.RECEIPT, lifetime_ms=60_000))
     other = await world.put(request(DATA, 2, lifetime_ms=60_000))
@@ -381,7 +383,7 @@ async def goes_after_33_s_and_three_starts(world: World, reference: ReferenceId)
 
 @virtual
 async def test_bytes_that_came_for_longer_than_their_ticket_lasts_have_its_time_from_then_on() -> None:
-    """They were set aside at once, and whoever named them named nothing."""
+    """They were set aside at once, and a commit of them named nothing."""
     world = await World(unknown_grace_ms=20_000).start(run=True)
 
     async def slow() -> AsyncIterator[bytes]:
@@ -399,7 +401,7 @@ async def test_bytes_that_came_for_longer_than_their_ticket_lasts_have_its_time_
 
 @virtual
 async def test_many_bytes_that_nobody_commits_cost_few_reports() -> None:
-    """Each was reported each second for an hour: 42 commits a second of a cluster that nobody used."""
+    """Each was reported each second for an hour: 42 commits a second of an idle cluster."""
     world = await World(unknown_grace_ms=600_000).start(run=True)
     for number in range(1, 21):
         await world.send(await world.ticket(request(DATA, number, lifetime_ms=600_000)), DATA)
@@ -461,7 +463,7 @@ async def test_bytes_that_nobody_committed_in_time_count_as_reclaimable() -> Non
 async def test_what_lies_aside_is_not_erased_by_age_before_it_is_asked_whether_it_is_named_now(
     broken: str, expect_log: Any
 ) -> None:
-    """A rebuild may have named it: it finds what is in quarantine, too."""
+    """A rebuild may have named it: it finds replicas in quarantine, too."""
     if broken == "heartbeat":
         expect_log("no Librarian has answered a heartbeat")
     world = await World(unknown_grace_ms=20_000, quarantine_keep_ms=50_000).start(run=True)
@@ -506,7 +508,7 @@ async def test_a_blob_named_later_becomes_committed_durably(world: World) -> Non
 @pytest.mark.expect_log("the namespace does not know 103 of 103 replicas")
 @virtual
 async def test_an_empty_namespace_sets_nothing_aside() -> None:
-    """Somebody started a blank A-Hash: everything stays readable for when the right one is back."""
+    """With a blank A-Hash by mistake, everything stays readable for when the right one is back."""
     world = await World(unknown_grace_ms=2_000).start(run=True)
     for number in range(103):
         await world.store(DATA, number)
@@ -523,7 +525,7 @@ async def test_an_empty_namespace_sets_nothing_aside() -> None:
 @pytest.mark.expect_log("replica set aside")
 @virtual
 async def test_what_was_unknown_and_is_erased_is_no_sign_that_metadata_were_lost() -> None:
-    """Once a person has erased what the namespace did not know, each further one is set aside as ever."""
+    """Once an administrator has erased the unknown ones, each further one is set aside as ever."""
     world = await World(unknown_grace_ms=2_000).start(run=True)
     for number in range(103):
         await world.store(DATA, number)
@@ -563,7 +565,7 @@ async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_e
 @pytest.mark.expect_log("replica set aside")
 @virtual
 async def test_a_lost_answer_does_not_hide_that_a_committed_replica_is_unknown() -> None:
-    """As after an old image of the disk was put back: nobody would ask again before the next comparison, in a day."""
+    """It is as after an old disk image was put back: nobody would look again before the next comparison, in a day."""
     world = await World(unknown_grace_ms=5_000, quarantine_keep_ms=1000).start(run=True)
     reference = await world.store(DATA)
     await world.pass_ms(5000)
@@ -607,7 +609,7 @@ async def test_each_start_reports_the_differences_page_by_page(world: World) -> 
 
 @running
 async def test_a_start_compares_once_its_first_report_is_taken(world: World) -> None:
-    """Until then a report of the start before, or what that start was ordered to erase, may still be written down."""
+    """Until then a report of the former start, or its ordered erasures, may still be recorded."""
     await world.pass_ms(2000)
     world.librarian.pages.clear()
     world.librarian.failures["report"] = [Kind.UNAVAILABLE] * 8
@@ -635,7 +637,7 @@ async def test_a_librarian_may_ask_for_the_comparison(world: World) -> None:
 
 @running
 async def test_an_erasure_by_restored_metadata_does_not_hide_from_it_that_they_were_restored(world: World) -> None:
-    """The order came before the heartbeat whose answer would have told of the new generation."""
+    """The order came before the heartbeat whose answer would have stated the new generation."""
     await world.pass_ms(100)
     reference = await world.store(DATA)
     await world.pass_ms(3000)
@@ -665,7 +667,7 @@ async def test_metadata_restored_from_a_backup_is_told_everything_again(world: W
 
 @running
 async def test_no_number_of_a_report_comes_again_when_older_metadata_were_put_back(world: World) -> None:
-    """They go on from an older number: what was late, or comes a second time, would be taken for the next one."""
+    """They go on from an older number: a late or doubled report would count as the next one."""
     for number in range(1, 4):
         await world.store(DATA, number)
         await world.pass_ms(2000)

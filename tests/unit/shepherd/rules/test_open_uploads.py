@@ -1,4 +1,4 @@
-"""Uploads that are not stored: who is refused, who waits without space, who is forgotten."""
+"""Uploads that are not stored yet: refused ones, waiting ones without space, forgotten ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(uploads: OpenUploads, *words: str, now_ms: int = 0) -> list[Crowd | None]:
-    """`a1` is a's first, of one byte; `!1` a claimed copy. Who is refused opens nothing."""
+    """The refusal of each: `a1` is a's first, of one byte; `!1` a claimed copy. A refused caller opens nothing."""
     told = []
     for word in words:
         owner = NOBODY if word[0] == "!" else Dn(word[0])
@@ -85,7 +85,7 @@ def test_uploads_that_begin_and_break_off_are_forgotten_as_others_that_wait() ->
 
 
 class Histories(RuleBasedStateMachine):
-    """Any order of calls: the table is what a list of all that happened says."""
+    """Any order of calls: the table equals a list of all events."""
 
     def __init__(self) -> None:
         super().__init__()

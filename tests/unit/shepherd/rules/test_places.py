@@ -1,4 +1,4 @@
-"""Repair copies that a Shepherd sends and takes at once: no more than it was told, whoever asks for them."""
+"""Repair copies that a Shepherd sends and receives at once: no more than configured, from any number of Librarians."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ async def refused(world: World, order: CopyOrder) -> CheloniaError:
 
 @virtual
 async def test_no_more_are_sent_at_once_than_it_was_told_and_who_waits_in_vain_is_told_that_it_is_busy() -> None:
-    """Two Librarians, or a new leader after another: each keeps to the limit by itself only."""
+    """Two Librarians, or a new leader after another, may order them: each keeps to the limit only by itself."""
     first, second = await two()
     await told(first, 2, SLOW)
     orders = [await order(first, second, number) for number in range(1, 4)]
@@ -211,7 +211,7 @@ async def test_a_copy_to_a_shepherd_whose_machine_died_gives_its_place_back_thou
 
 @virtual
 async def test_a_copy_that_is_cancelled_leaves_no_question_to_the_other_side_behind() -> None:
-    """Its answer would be an error that nobody takes, and that the event loop tells as one of this process."""
+    """Its answer would be an error that nobody awaits, which the event loop logs as one of this process."""
     first, second = await two()
     lost = await order(first, second, 1)
     first.transfers.frozen.append(second.base)
@@ -250,7 +250,7 @@ async def test_why_a_copy_is_waited_for_no_longer_is_told(caplog: pytest.LogCapt
 
 
 async def hold(world: World, number: int) -> None:
-    """A copy that takes long."""
+    """Begin a copy that takes long."""
 
     async def slow() -> AsyncIterator[bytes]:
         yield DATA[:1]

@@ -1,4 +1,4 @@
-"""Who gets the space that more uploads want than fit."""
+"""The shares of space when more uploads want it than fit."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from tests.support.failing import fails
 
 
 def promise(text: str) -> Promise:
-    """`a60` is 60 bytes that a has asked for, `a60+` are coming, `a60!` is a claimed copy of a file of a's."""
+    """`a60` are 60 bytes requested by a, `a60+` are coming, `a60!` is a claimed copy of a file of a's."""
     return Promise(ReferenceId(text), Dn(text[0]), int(text[1:].rstrip("+!")), text.endswith("+"), text.endswith("!"))
 
 

@@ -1,4 +1,4 @@
-"""What only real files show: a full disk, a second process, records of newer software, the state file."""
+"""Facts that only real files show: a full disk, a second process, records of newer software, the state file."""
 
 import asyncio
 import errno
@@ -95,7 +95,7 @@ async def test_a_number_whose_closing_fails_is_not_closed_again(
 async def test_what_is_thrown_away_is_not_closed_while_it_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number is another file's soon after; and of a sync that failed nobody was told but asyncio."""
+    """Its number is another file's soon after; and only asyncio reported a failed sync."""
     told, store = list[object](), FileBlobs(tmp_path)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
 
@@ -156,14 +156,14 @@ async def test_only_the_mediums_errors_condemn_a_replica(
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 @pytest.mark.parametrize("what", ["erase", "quarantine", "reinstate"])
 async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Whatever change of the directory a kill comes before, the next start finds a whole replica, or none."""
+    """Before any change of the directory, a kill leaves the next start a whole replica, or none."""
     for steps in range(20):
         store = FileBlobs(tmp_path / str(steps))
         await write(store, REF, b"abc")
@@ -195,7 +195,7 @@ async def test_a_crash_in_the_middle_leaves_nothing_that_looks_damaged(
 async def test_an_erasure_takes_a_record_away_that_is_settled_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """It was taken for a failing disk, or a record without bytes stayed."""
+    """It counted as a failing disk, or a record without bytes stayed."""
     store = FileBlobs(tmp_path)
     await write(store, REF, b"abc")
     with monkeypatch.context() as patch:
@@ -209,7 +209,6 @@ async def test_an_erasure_takes_a_record_away_that_is_settled_meanwhile(
 async def test_what_is_set_aside_takes_its_record_along_that_is_settled_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """Likewise."""
     store = FileBlobs(tmp_path)
     await write(store, REF, b"abc")
     with monkeypatch.context() as patch:
@@ -222,7 +221,7 @@ async def test_what_is_set_aside_takes_its_record_along_that_is_settled_meanwhil
 
 
 def settled_before(root: Path, patch: pytest.MonkeyPatch, moment: int) -> None:
-    """Have another thread settle the replica before one of the steps of what is done to it."""
+    """Have another thread settle the replica before one of the operation's steps."""
     [record] = root.rglob(f"{REF}{UNCOMMITTED}")
     steps = list(range(moment + 1))
 
@@ -273,7 +272,7 @@ async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
 async def test_nothing_is_left_in_the_directory_below_a_disk_that_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever writes has looked just before: it was found with notes in it."""
+    """A writer has checked the disk just before: the directory below had notes in it."""
     root, away = tmp_path / "disk", tmp_path / "away"
     store, state = FileBlobs(root), StateFile(root / "state.json")
 

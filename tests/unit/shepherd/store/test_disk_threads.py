@@ -1,4 +1,4 @@
-"""Calls to a disk that do not return: how long the longest has waited, and who waits for it no longer."""
+"""Calls to a disk that do not return: the time of the longest, and callers that no longer wait for it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,14 +33,14 @@ async def hanging(tmp_path: Path) -> AsyncIterator[tuple[LocalBlobs, PowerDisk]]
 async def test_a_disk_that_does_not_answer_is_told_and_answers_again(
     hanging: tuple[LocalBlobs, PowerDisk], calls: int
 ) -> None:
-    """However many wait: also when they have all the threads, and who asks gets none."""
+    """This holds for any number of waiting calls: also when they have all the threads, and a caller gets none."""
     blobs, disk = hanging
     disk.hang("fsync")
     writing = [asyncio.ensure_future(blobs.probe()) for _ in range(calls)]
     await poll_async(lambda: disk.waiting() > 0)
     with fails(Kind.UNAVAILABLE, match="has not returned"):
         while True:
-            assert await blobs.identity() == OWN  # what is in memory is told, for a while
+            assert await blobs.identity() == OWN  # the cached one is returned, for a while
             await asyncio.sleep(0.01)
     for asked in (blobs.identity, blobs.probe, blobs.space):
         with fails(Kind.UNAVAILABLE, match="has not returned"):

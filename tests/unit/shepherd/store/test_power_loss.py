@@ -1,4 +1,4 @@
-"""What a Shepherd's disk holds after a power cut, on a file system that forgets what was not synced."""
+"""A Shepherd's disk after a power cut, on a file system that forgets unsynced data."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ both_ways = pytest.mark.parametrize("stored", [uploaded, stored_whole])
 
 
 class After:
-    """What every kind of cut leaves, each opened as a store."""
+    """The disk after every kind of cut, each opened as a store."""
 
     def __init__(self, disk: PowerDisk, target: Path) -> None:
         self._disk = disk
@@ -160,7 +160,7 @@ async def test_a_suspended_upload_is_thrown_away(blobs: FileBlobs, after: After)
 
 
 async def test_a_sync_that_fails_keeps_nothing_of_a_suspended_upload(blobs: FileBlobs, disk: PowerDisk) -> None:
-    """Who opens the bytes again may be told that all is well with them."""
+    """A process that opens the bytes again may see no error."""
     writer = await blobs.create(REF)
     await writer.write(BYTES)
     disk.fail_syncs(1)
@@ -192,7 +192,7 @@ async def test_what_is_set_aside_brought_back_and_erased_stays_so(blobs: FileBlo
 
 
 async def test_notes_before_a_mark_are_kept(blobs: FileBlobs, after: After) -> None:
-    """A file of notes that was only just made may be gone: then a start reads every record."""
+    """A new file of notes may be gone: then a start reads every record."""
 
     async def nothing() -> AsyncIterator[Mapping[ReferenceId, bytes]]:
         yield {}
@@ -211,7 +211,7 @@ async def test_notes_before_a_mark_are_kept(blobs: FileBlobs, after: After) -> N
 async def test_a_sync_that_fails_in_the_background_fails_the_upload(
     blobs: FileBlobs, disk: PowerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel tells it once; who syncs again is told that all is well, and the bytes are gone."""
+    """The kernel reports it once; the next sync succeeds, and the bytes are gone."""
     monkeypatch.setattr(blobs_files, "SYNC_EVERY_BYTES", 10_000)
     writer = await blobs.create(REF)
     disk.fail_syncs(1)
@@ -334,7 +334,7 @@ async def test_a_sync_that_fails_leaves_no_replica_of_its_batch(
 def test_a_move_that_was_killed_before_its_sync_loses_nothing_in_a_power_cut_after_it(
     disk: PowerDisk, after: After, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start reads what nobody has synced: it may not wipe the other entry on its word."""
+    """A start reads unsynced data: it may not wipe the other entry on their evidence."""
     images: list[Path] = []
 
     class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""Small replicas in segments: what a crash, rot and an erasure leave, and what becomes of mostly dead segments."""
+"""Small replicas in segments: the results of crashes, rot and erasures, and the end of mostly dead segments."""
 
 import asyncio
 import errno
@@ -50,7 +50,7 @@ def replicas(*numbers: int, size: int = 3000) -> list[SmallReplica]:
 
 
 def held(segments: BlobSegments) -> list[int]:
-    """Those that are there; each is whole."""
+    """The replicas that are there; each is whole."""
     found = sorted(reference for part in segments.places.values() for reference in part)
     for reference in found:
         size = segments.size(reference, {})
@@ -60,7 +60,7 @@ def held(segments: BlobSegments) -> list[int]:
 
 
 def after_crash(root: Path, target: Path, change: Callable[[Path], None] = lambda path: None) -> BlobSegments:
-    """What another process finds that takes over the files as they are, and no word of an orderly end."""
+    """A store of another process that opens the files as they are, without an orderly end."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(root, target)
     change(target / "segments")
@@ -126,7 +126,7 @@ def test_cut_off_at_every_byte_of_a_batch_only_what_is_not_whole_is_gone(tmp_pat
 
 
 def test_whatever_pages_of_a_batch_are_lost_what_was_before_it_is_there(tmp_path: Path) -> None:
-    """In any order, as a disk writes them: old, or zeros where there was nothing."""
+    """A disk writes pages in any order: some are old, or zeros where there was nothing."""
     root, target, chance = tmp_path / "a", tmp_path / "b", random.Random(5)
     root.mkdir()
     segments = BlobSegments(root)
@@ -212,7 +212,7 @@ def test_the_front_of_a_segment_may_be_lost(tmp_path: Path) -> None:
 def test_a_block_that_cannot_be_read_costs_only_its_entry(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch, expect_log: Callable[..., None]
 ) -> None:
-    """Nothing is concluded of it: where it can be read at a later start it is as it was."""
+    """It proves nothing: if a later start can read it, it is as before."""
     expect_log("what cannot be read in it is passed over", optional=True)
     expect_log("damaged blocks", optional=True)
     pread, bad = os.pread, block * BLOCK_BYTES
@@ -245,7 +245,7 @@ def test_a_block_that_cannot_be_read_costs_only_its_entry(
 
 
 def test_rot_of_what_nobody_has_settled_yet_is_no_crash(tmp_path: Path) -> None:
-    """Somebody has its receipt; only the newest segment can have an entry that was being written."""
+    """A user may have its receipt; only the newest segment can have an entry that was being written."""
     root = tmp_path / "a"
     root.mkdir()
     segments = BlobSegments(root, segment_bytes=2 * BLOCK_BYTES)
@@ -266,7 +266,7 @@ def test_rot_of_what_nobody_has_settled_yet_is_no_crash(tmp_path: Path) -> None:
 def test_a_full_segment_is_synced_before_the_next_one_is_begun(
     tmp_path: Path, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it has not been written to since it was opened: what a start wiped in it is not to come back."""
+    """This holds also when it has not been written to since it was opened: wiped entries must not come back."""
     segments, synced, sync = BlobSegments(tmp_path, segment_bytes=2 * BLOCK_BYTES), list[str](), os.fdatasync
     segments.store(replicas(1))
     if after == "a start":
@@ -288,7 +288,7 @@ def test_a_full_segment_is_synced_before_the_next_one_is_begun(
 
 
 def test_bytes_that_look_like_a_header_are_none(tmp_path: Path, expect_log: Callable[..., None]) -> None:
-    """A user who damages nothing but knows the layout makes no replica of his own."""
+    """A user who damages nothing but knows the layout cannot make a replica of his own."""
     expect_log("damaged blocks", optional=True)
     root = tmp_path / "a"
     root.mkdir()
@@ -359,7 +359,7 @@ def test_writers_that_wait_share_a_sync(tmp_path: Path, monkeypatch: pytest.Monk
 def test_after_a_sync_that_failed_nothing_is_vouched_for_that_it_was_to_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel tells it once; a later sync succeeds and has saved nothing of it."""
+    """The kernel reports it once; a later sync succeeds and has saved none of it."""
     segments, sync = BlobSegments(tmp_path), os.fdatasync
     segments.store(replicas(1))
 
@@ -494,7 +494,7 @@ def test_a_crash_while_a_replica_is_moved_leaves_one_of_it_and_an_erasure_both_g
 
 
 def test_an_erased_replica_is_not_brought_back_by_a_reader_or_a_move(tmp_path: Path) -> None:
-    """Readers, erasures and moves at once: who reads gets all of it or an error."""
+    """With readers, erasures and moves at once, a reader gets all of it or an error."""
     segments = BlobSegments(tmp_path, segment_bytes=30 * BLOCK_BYTES)
     for start in range(0, 120, 10):
         segments.store(replicas(*range(start, start + 10)))

@@ -1,4 +1,4 @@
-"""Small replicas that are files move into segments: nothing is lost or doubled, whatever comes in between."""
+"""Small replicas that are files move into segments: none is lost or doubled, whatever happens in between."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ def replica(number: int, size: int = 3000) -> SmallReplica:
 
 
 async def made(root: Path, *replicas: SmallReplica) -> None:
-    """A store of before there were segments; all but the last replica are committed."""
+    """A store from before segments; all but the last replica are committed."""
     store = LocalBlobs(root, small_bytes_max=0)
     await store.identify(StoreIdentity("store", ServiceId("https://h:1/Shepherd")))
     await store.store_whole(replicas)
@@ -52,7 +52,7 @@ async def begun(root: Path) -> LocalBlobs:
 
 
 async def there(store: LocalBlobs) -> dict[ReferenceId, tuple[int, bool]]:
-    """Size, and whether it is committed, of all that is there; each is there once and reads as it was stored."""
+    """Size of each replica, and whether it is committed; each is there once and reads as it was stored."""
     found = [each async for page in store.scan() for each in page.read]
     for each in found:
         wanted = replica(int(each.reference[:2], 16), each.size)
@@ -68,7 +68,7 @@ async def read(store: LocalBlobs, reference: ReferenceId, size: int) -> bytes:
 
 
 async def moved(store: LocalBlobs) -> None:
-    """As the job does it, until it has nothing to do."""
+    """Move all, as the job does."""
     while await store.job().step() != Wait(LOOK_MS):
         pass
 
@@ -167,7 +167,7 @@ async def test_of_a_file_and_an_entry_that_a_crash_left_the_whole_one_stays(tmp_
 
 
 class Between:
-    """Holds the mover after it has read a replica, or after it has synced an entry, until it is told to go on."""
+    """Holds the mover after it has read a replica, or after it has synced an entry, until `go` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch, store: LocalBlobs, after: str) -> None:
         self.there, self.go = threading.Event(), threading.Event()
@@ -225,7 +225,7 @@ async def test_who_erases_reads_or_sets_aside_what_moves_has_all_of_it(
 async def test_who_took_it_for_a_file_finds_it_where_it_went(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of the move falls between an operation's choice of the engine and its turn there."""
+    """The whole move falls between an operation's choice of the engine and its turn there."""
     await made(tmp_path, replica(1), replica(2))
     store = await begun(tmp_path)
     call = getattr(store._files, what)
@@ -301,7 +301,7 @@ async def test_wherever_the_power_goes_each_is_there_once_and_whole(
 
 
 async def test_a_segment_is_given_up_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a pause after each step, so that users' reads and writes have the disk meanwhile."""
+    """It pauses after each step, so that users' reads and writes have the disk meanwhile."""
     monkeypatch.setattr(bounds, "SEGMENT_MOVED_BYTES", 8_000)
     store = LocalBlobs(tmp_path)
     await store.identify(StoreIdentity("store", ServiceId("https://h:1/Shepherd")))

@@ -1,4 +1,4 @@
-"""What a store says of itself: whose it is, and that it has segments; whoever else says something just then."""
+"""A store's own state: its identity, and that it has segments, even when two writers race."""
 
 import asyncio
 import concurrent.futures

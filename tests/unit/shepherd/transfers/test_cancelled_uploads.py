@@ -1,4 +1,4 @@
-"""PUT whose sender is cancelled: what came is kept, and the upload goes on."""
+"""PUT whose sender is cancelled: the bytes so far are kept, and the upload goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,8 +40,8 @@ async def test_a_cancelled_request_keeps_what_came() -> None:
 async def test_a_request_that_is_cancelled_while_what_came_is_kept_leaves_it_for_the_next(
     ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The upload was taken to be still received, for as long as the process lived: no part of it could follow, and
-    neither its space nor its owner's place came free."""
+    """The upload counted as still being received for the life of the process. No part of it could follow, and neither
+    its space nor its owner's place came free."""
     world, suspending, on = await World().start(), asyncio.Event(), asyncio.Event()
     ticket, suspend = await world.ticket(request(DATA)), MemoryWriter.suspend
 

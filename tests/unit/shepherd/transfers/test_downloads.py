@@ -1,4 +1,4 @@
-"""GET: who may read what under which ticket, and what a damaged replica brings about."""
+"""GET: the right to read under each ticket, and the consequences of a damaged replica."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ async def test_a_ticket_of_nobody_that_is_asked_for_so_reads_ranges_as_well(worl
 @served
 @pytest.mark.parametrize("how", [{"dn": JOE.dn}, {}])
 async def test_a_ticket_for_some_bytes_gives_no_others_and_no_word_of_them(world: World, how: dict[str, Any]) -> None:
-    """What a file has no more is in its blob still."""
+    """Bytes that a file no longer has are still in its blob."""
     reference = await world.store(DATA)
     spans = (ByteRange(0, 10), ByteRange(12, 5))
     ticket = await ticket_of(world, reference, spans=spans, lifetime_ms=5000, **how)
@@ -202,7 +202,7 @@ async def test_no_byte_of_a_block_that_has_rotted_leaves_and_the_replica_is_chec
 
 @virtual
 async def test_a_replica_whose_record_tells_no_crcs_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Software before did not store them; the scrub compares the whole of it."""
+    """Older software did not store them; the scrub compares the whole of it."""
     monkeypatch.setattr(Hasher, "blocks", lambda _: b"")
     world = await World(scrub_period_ms=10**9).start()
     turl = await ticket_of(world, await world.store(LARGE), dn=JOE.dn)

@@ -1,4 +1,4 @@
-"""PUT: what is offered, what is refused and why, what the last byte brings about, and what a failure leaves."""
+"""PUT: offers, refusals and their reasons, the effects of the last byte, and the remains of a failure."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ async def test_a_put_is_answered_with_a_turl_and_reserves_its_space(world: World
 async def test_a_full_disk_refuses_without_going_through_what_is_promised(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 18 000 uploads open each refusal cost 29 ms, in which nobody was served."""
+    """With 18 000 uploads open each refusal cost 29 ms, in which no other request was served."""
     world.blobs.capacity = 1000
     assert (await world.put(request(b"x" * 900, 1))).error == ""
     world.blobs.capacity = 500
@@ -72,7 +72,7 @@ async def test_a_full_disk_refuses_without_going_through_what_is_promised(
 
 @served
 async def test_a_repair_copy_takes_the_place_that_an_upload_of_the_same_file_has_not_begun_to_use(world: World) -> None:
-    """A Bartender has more places kept than the upload uses; on a nearly full disk the file's third copy finds room."""
+    """A Bartender reserves more places than the upload uses; on a nearly full disk the file's third copy finds room."""
     world.blobs.capacity = 1000
     assert (await world.put(request(b"x" * 600, 1))).error == ""
     assert (await world.put(request(b"x" * 600, 2))).error == "not enough space"
@@ -92,7 +92,7 @@ async def test_an_upload_that_does_not_begin_loses_its_space_but_not_its_ticket(
 
 @served
 async def test_one_user_does_not_reserve_all_space_without_a_byte(world: World) -> None:
-    """25 `startPut` did, for as long as they were repeated."""
+    """25 `startPut` did so, for as long as they were repeated."""
     world.blobs.capacity = 100_000
     for number in range(1, 26):
         await world.put(request(b"", number, size=60_000 // number, owner=EVE.dn))
@@ -148,7 +148,8 @@ async def test_an_owner_has_so_many_uploads_under_way_and_no_more(monkeypatch: p
 
 @virtual
 async def test_uploads_that_nobody_begins_shut_their_owner_out_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each upload has a place in reserve at a Shepherd, which it mostly does not need: an hour's fill no table."""
+    """Each upload reserves a place at a Shepherd, which it mostly does not need: an hour's places must not fill the
+    table."""
     monkeypatch.setattr(bounds, "UPLOADS_OPEN_PER_OWNER_MAX", 3)
     world = await World().start()
     others = await world.ticket(request(DATA, 99, owner=EVE.dn))
@@ -209,8 +210,7 @@ async def test_reserved_space_is_free_again_when_the_ticket_expires(world: World
 
 @virtual
 async def test_of_complete_uploads_only_the_last_are_remembered() -> None:
-    """A busy hour would fill the memory. Whoever repeats so late hears that his ticket is worth nothing, and starts
-    anew."""
+    """A busy hour would fill the memory. The ticket of so late a repeat is invalid, and its client starts anew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "UPLOADS_REMEMBERED_MAX", 3)
         world = await World().start()
@@ -558,7 +558,7 @@ async def test_a_copy_that_owes_its_receipt_is_waited_for_only_while_it_lives() 
 async def test_a_copy_on_a_shepherd_that_can_serve_no_user_is_not_waited_for(
     answer: CheloniaError, lives: bool
 ) -> None:
-    """Its certificate is refused, so that it tells no Librarian, or its disk does not answer."""
+    """Its certificate is refused, so that it reports to no Librarian, or its disk does not answer."""
     first, second = await two()
     refused = World("s3")
     await refused.start()
@@ -639,7 +639,7 @@ async def test_a_receipt_for_other_bytes_does_not_count(expect_log: Any) -> None
 
 @served
 async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused(world: World) -> None:
-    """The claim of a copy was given up, and its erasure confirmed, before the request for it came."""
+    """The copy's claim was given up, and its erasure confirmed, before the request for it came."""
     await world.service.delete(LIBRARIAN, (("r", CLAIMED),), Authority(world.librarian.position))
     (outcome,) = await world.service.put(LIBRARIAN, (request(DATA, reference=CLAIMED),))
     assert (outcome.turl, outcome.kind) == ("", "expired")
@@ -649,7 +649,7 @@ async def test_a_request_that_comes_after_the_order_to_erase_it_is_refused(world
 
 @served
 async def test_an_upload_withdrawn_by_an_order_to_erase_is_refused_from_its_next_bytes_on(world: World) -> None:
-    """What is left of a large one may take days."""
+    """The rest of a large one may take days."""
     ticket = await world.ticket(request(DATA, reference=CLAIMED))
     gate = asyncio.Event()
 
@@ -725,7 +725,7 @@ async def test_a_claimed_copy_whose_bytes_have_stopped_ends_with_its_tickets_tim
 
 @served
 async def test_what_is_kept_of_an_upload_is_not_read_again_to_go_on(world: World) -> None:
-    """Of a copy that took days that would take hours, in which nothing arrives."""
+    """After a copy that took days that would take hours, in which nothing arrives."""
     ticket = await world.ticket(request(DATA))
     assert await kind_of(world.send(ticket, DATA[:1000], length=len(DATA))) is Kind.INCOMPLETE
     assert (await world.send(ticket, DATA[1000:], offset=1000, total=len(DATA))).checksums == checksums(DATA)

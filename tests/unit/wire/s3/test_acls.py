@@ -1,4 +1,4 @@
-"""Access control lists: what S3 grants is what a policy allows, and back."""
+"""Access control lists: an S3 grant equals a policy's rights, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums, facts kept beside bytes, and the XML that goes either way."""
+"""Checksums, facts beside bytes, and the XML in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies in chunks: decoded however they arrive, and refused where anything in them is not as signed."""
+"""Bodies in chunks: decoded however they arrive, and refused where any of it differs from its signature."""
 
 from __future__ import annotations
 

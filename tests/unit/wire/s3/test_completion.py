@@ -1,4 +1,4 @@
-"""Uploads in parts that are completed: what is said of them, and the checksum that is put together from the parts'."""
+"""Uploads in parts that are completed: their facts, and the checksum combined from the parts'."""
 
 from __future__ import annotations
 

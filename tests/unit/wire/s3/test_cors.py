@@ -1,4 +1,4 @@
-"""CORS rules of a bucket: what is taken, and what an answer says by them."""
+"""CORS rules of a bucket: accepted ones, and their header fields in an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of an object: what an upload may say of it."""
+"""Facts of an object that an upload may state."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What requests are about: paths and hosts, and which names are lawful."""
+"""The objects of requests: paths and hosts, and lawful names."""
 
 from __future__ import annotations
 

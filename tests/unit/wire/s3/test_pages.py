@@ -1,4 +1,4 @@
-"""Pages of listings: what a delimiter sums up, and two listings as one."""
+"""Pages of listings: the common prefixes of a delimiter, and two listings as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: what botocore signs is taken, and nothing else is."""
+"""Signatures: botocore's are accepted, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP's conditional header fields: what a change must hold, what a reader has already, whether a range counts."""
+"""HTTP's conditional header fields: the state a change requires, a reader's own copy, and whether a range counts."""
 
 from __future__ import annotations
 

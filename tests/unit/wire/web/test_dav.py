@@ -1,4 +1,4 @@
-"""What a PROPFIND is answered: entries written after patterns are as those written one by one."""
+"""Answers to PROPFIND: entries written after patterns equal those written one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`If`, LOCK bodies and lock properties, as RFC 4918 has them, and what is refused."""
+"""`If`, LOCK bodies and lock properties by RFC 4918, and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a checkpoint is made, and that what it would write is written before."""
+"""The times of checkpoints, and the writes of their pages before them."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MANY = {b"k%d" % number: b"x" * 1_000 for number in range(100)}
 
 
 class Library:
-    """An environment that counts how pages are written, and waits within each slice until it may go on."""
+    """An environment that counts writes of pages, and pauses within each slice until it may go on."""
 
     def __init__(self) -> None:
         self.slices: list[int] = []
@@ -131,7 +131,7 @@ def test_closing_waits_for_one_slice_at_most(tree: Path) -> None:
     closing.start()
 
     def is_closed() -> bool:
-        library.go_on.release()  # also of a slice that began before it was told
+        library.go_on.release()  # also of a slice that began before the release
         closing.join(0.01)
         return not closing.is_alive()
 

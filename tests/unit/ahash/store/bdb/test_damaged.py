@@ -39,7 +39,7 @@ from tests.unit.ahash.store.bdb.test_replicated import (
 __all__ = ["group"]
 
 KIND_AT, INNER, LEAF = 25, 3, 5
-"""In each page of a tree, what it is."""
+"""The offset of the kind in a tree's page, and the kinds."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_damaged_replica_begins_empty_and_is_filled(group: Wired, replica: Pat
 def test_who_is_filled_has_pages_as_large_as_those_of_the_others(
     tmp_path: Path, theirs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group of an earlier release, or of a later one."""
+    """The group may be of an earlier release, or of a later one."""
     monkeypatch.setattr(environment, "PAGE_BYTES", theirs)
     wired = Wired(tmp_path, SMALL)
     wired.engines[1].found()
@@ -123,7 +123,7 @@ def test_so_does_one_with_a_damaged_log_that_it_needs(tmp_path: Path) -> None:
 
 @pytest.fixture
 def with_old_keys(group: Wired) -> Wired:
-    """All have pages that the log changes no more."""
+    """All have pages that the log no longer changes."""
     old = {b"old%04d" % n: b"x" * 500 for n in range(500)}
     group.engines[1].commit(old | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
     group.engines[1].upkeep()
@@ -133,21 +133,21 @@ def with_old_keys(group: Wired) -> Wired:
 
 
 def leaf_of(database: Path, key: bytes) -> int:
-    """Where the page of a key begins."""
+    """The offset of a key's page."""
     data = (database / "store.db").read_bytes()
     pages = range(0, len(data), PAGE_BYTES)
     return next(at for at in pages if data[at + KIND_AT] == LEAF and key in data[at : at + PAGE_BYTES])
 
 
 def emptied(database: Path) -> None:
-    """A page is all zero, as what a disk has lost may read."""
+    """Make a page all zero, as a disk may return lost data."""
     with (database / "store.db").open("r+b") as file:
         file.seek(leaf_of(database, b"old0250"))
         file.write(bytes(PAGE_BYTES))
 
 
 def test_one_whose_pages_are_cut_off_ends(with_old_keys: Wired, tmp_path: Path) -> None:
-    """Instead of failing each request that comes to one of them, for ever, while its peers have them."""
+    """Else it would fail every request for such a page, for ever, while its peers have the data."""
     engine = opened_anew(with_old_keys, 3)
     os.truncate(tmp_path / "3" / "db" / "store.db", leaf_of(tmp_path / "3" / "db", b"old0250"))
     with pytest.raises(CheloniaError, match="panicked"):
@@ -156,7 +156,7 @@ def test_one_whose_pages_are_cut_off_ends(with_old_keys: Wired, tmp_path: Path) 
 
 
 def opened_anew(group: Wired, replica: int) -> ReplicatedStore:
-    """A follower that has nothing in its cache."""
+    """A follower with an empty cache."""
     group.close(replica)
     engine = group.open(replica)
     group.wait(replica, Ready)
@@ -166,7 +166,7 @@ def opened_anew(group: Wired, replica: int) -> ReplicatedStore:
 @pytest.mark.expect_log("ahash replica 3 is damaged: ")
 @pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
 def test_one_that_comes_to_an_empty_page_ends_and_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
-    """No checksum tells: such a page passes for one that was never written."""
+    """No checksum detects it: such a page looks like one never written."""
     group = with_old_keys
     engine = opened_anew(group, 3)
     emptied(tmp_path / "3" / "db")
@@ -184,10 +184,10 @@ def test_one_that_comes_to_an_empty_page_ends_and_is_filled_anew(with_old_keys: 
 @pytest.mark.expect_log("ahash replica 3 is damaged: ")
 @pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
 def test_one_that_was_killed_while_a_page_is_empty_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
-    """Berkeley DB goes round for ever in a search that comes to such a page, until the watchdog kills the process."""
+    """Berkeley DB loops for ever in a search that reaches such a page, until the watchdog kills the process."""
     with_old_keys.close(3)
     emptied(tmp_path / "3" / "db")
-    (tmp_path / "3" / "lock").write_text("123\n")  # what who did not end in order has left
+    (tmp_path / "3" / "lock").write_text("123\n")  # left by a process that did not end in order
     empty = reopen(tmp_path / "3")
     assert not empty.trusted()
     assert (tmp_path / "3" / DAMAGED / "store.db").exists()
@@ -199,7 +199,7 @@ def test_one_that_was_killed_while_a_page_is_empty_is_filled_anew(with_old_keys:
 def test_a_start_that_fails_does_not_forget_that_it_was_killed(
     with_old_keys: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pages have not been read yet: the next start would take it for one that ended in order."""
+    """Its pages have not been read yet: the next start would take its end for an orderly one."""
     with_old_keys.close(3)
     emptied(tmp_path / "3" / "db")
     (tmp_path / "3" / "lock").write_text("123\n")
@@ -217,7 +217,7 @@ def test_a_start_that_fails_does_not_forget_that_it_was_killed(
 
 
 def test_one_that_ended_in_order_reads_no_pages_first(group: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take the longer to start, the more it holds."""
+    """Its start would take longer, the more it holds."""
     put(group.engines[1], 1)
     caught_up(group, 1)
     group.close(3)
@@ -235,7 +235,7 @@ def opened_by_a_process(directory: Path) -> subprocess.CompletedProcess[str]:
 def test_one_that_ended_in_order_and_comes_to_an_empty_page_at_its_start_is_filled_anew(
     group: Wired, tmp_path: Path, lost: int
 ) -> None:
-    """It searches for where it stands, in a page that nothing showed to be empty: for ever, and nobody was told."""
+    """Its search for the end of the log loops in a page that no check had found to be empty, for ever and silently."""
     entries = {b"old%05d" % n: b"x" * 500 for n in range(2_000)}
     group.engines[1].commit(entries | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
     group.engines[1].upkeep()
@@ -258,7 +258,7 @@ def test_one_that_ended_in_order_and_comes_to_an_empty_page_at_its_start_is_fill
 @pytest.mark.expect_log("ahash replica 3 is damaged: ")
 @pytest.mark.expect_log("replica 3 recovered commit 0, but vouched for 2")
 def test_one_whose_root_is_empty_is_filled_anew(with_old_keys: Wired, tmp_path: Path) -> None:
-    """A search begins there, and reads what is none of its records."""
+    """A search begins there, and reads something other than its records."""
     with_old_keys.close(3)
     with (tmp_path / "3" / "db" / "store.db").open("r+b") as file:
         file.seek(PAGE_BYTES)
@@ -279,7 +279,7 @@ def test_an_empty_page_is_found_wherever_it_is(tmp_path: Path, pages: int) -> No
 
 
 def test_a_page_that_cannot_be_read_is_looked_at_as_an_empty_one(tmp_path: Path) -> None:
-    """Else no start of one that was killed would come so far that it is given up, and filled by the others."""
+    """Else no start of a killed one would get far enough to be given up, and filled by the others."""
     (tmp_path / "db").mkdir()
     (tmp_path / "db" / "store.db").symlink_to("/proc/self/mem")  # of which the first byte is an EIO
 
@@ -292,7 +292,7 @@ def test_a_page_that_cannot_be_read_is_looked_at_as_an_empty_one(tmp_path: Path)
 
 
 def test_one_that_was_killed_before_its_pages_were_written_is_whole(with_old_keys: Wired, tmp_path: Path) -> None:
-    """The file grows before its pages come: an empty one is no damage where the tree does not have it."""
+    """The file grows before its pages come: an empty page outside the tree is no damage."""
     with_old_keys.close(3)
     with (tmp_path / "3" / "db" / "store.db").open("ab") as file:
         file.write(bytes(3 * PAGE_BYTES))
@@ -349,7 +349,7 @@ def test_one_that_cannot_be_opened_for_another_reason_is_not_given_up(
 
 
 def test_one_that_panics_before_it_takes_part_says_so_when_it_does(with_old_keys: Wired, tmp_path: Path) -> None:
-    """Where its log ends is read first. Nobody heard of a panic then, and the process stood still for good."""
+    """It first reads the end of its log. Nothing reported a panic then, and the process hung for good."""
     with_old_keys.close(3)
 
     def looked(engine: ReplicatedStore) -> None:
@@ -377,7 +377,7 @@ class Unclosable:
 
 @pytest.mark.expect_log("replica 3 has vouched for nothing .* it is opened again")
 def test_one_that_cannot_be_closed_to_be_opened_again_ends(group: Wired) -> None:
-    """Each call of it fails from then on: it would follow nobody, for as long as the process lives."""
+    """Each call of it fails from then on: it would never follow a master again."""
     put(group.engines[1], 1)
     caught_up(group, 1)
     engine = group.engines[3]

@@ -1,4 +1,4 @@
-"""Who votes: asked when nobody else is at work in the library."""
+"""Votes, taken while no other thread is at work in the library."""
 
 import queue
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_who_lost_its_trust_while_it_waited_for_its_turn_does_not_vote() -> None
 
 
 def test_who_founds_a_group_and_is_elected_meanwhile_takes_one_office(tmp_path: Path) -> None:
-    """Its protocol stood before it had heard of the office: on a busy machine it ended at an assertion."""
+    """Its protocol stood for election before it had heard of its office: on a busy machine an assertion ended it."""
     group = Wired(tmp_path, SMALL, count=1)
     engine = group.engines[1]
     engine.found()

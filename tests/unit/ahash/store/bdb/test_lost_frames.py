@@ -1,5 +1,7 @@
-"""Whatever frame between a master and a follower is lost, comes twice or comes late: the follower acknowledges in the
-end. Three engines in one process, wired directly."""
+"""Any frame between a master and a follower may be lost, doubled or late: the follower acknowledges in the end.
+
+Three engines in one process, wired directly.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from tests.support.polling import poll
 from tests.support.replicas import Wired
 
 FRAMES = 10
-"""So many of those that a replica which comes back exchanges with its master are tampered with, one at a time."""
+"""A returning replica and its master exchange at least so many frames; each test spoils one."""
 
 
 def put(engine: ReplicatedStore, sequence: int, value: bytes = b"v") -> None:
@@ -25,12 +27,12 @@ def put(engine: ReplicatedStore, sequence: int, value: bytes = b"v") -> None:
 
 
 def acknowledged(wired: Wired, replica: int, after: int = 0) -> int:
-    """The newest commit that a follower vouched for."""
+    """The newest commit that a follower acknowledged."""
     return max((e.sequence for e in wired.seen[replica][after:] if isinstance(e, Flushed)), default=-1)
 
 
 class Tampered(Wired):
-    """Frames between replicas 1 and 3 are counted; number `at` is lost, comes twice, or late."""
+    """Counts frames between replicas 1 and 3; number `at` is lost, doubled, or late."""
 
     def __init__(self, directory: Path) -> None:
         self.at, self.how, self.count = -1, "", 0
@@ -99,7 +101,7 @@ def test_who_comes_back_acknowledges_whatever_frame_is_tampered_with(tampered: T
 
 
 def test_two_masters_of_one_generation_are_told_apart(tmp_path: Path) -> None:
-    """Who is elected, and late to begin, takes the generation of the election after its own: that of another master."""
+    """A late winner of an election takes the generation of the election after its own: that of another master."""
     wired = Wired(tmp_path, SMALL)
     wired.cut = {2}
     wired.engines[1].found()

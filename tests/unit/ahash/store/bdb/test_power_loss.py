@@ -1,6 +1,6 @@
-"""What the A-Hash's directories hold after a power cut, on a file system that forgets what was not synced.
+"""The A-Hash's directories after a power cut, on a file system that forgets unsynced data.
 
-The library does not sync the directory of a new log or tree: a file system with a journal is assumed, as ext4 and xfs
+The library does not sync the directory of a new log or tree. It assumes a file system with a journal, as ext4 and xfs
 have, where the sync of a file saves its name too.
 """
 
@@ -54,13 +54,13 @@ def put(engine: ReplicatedStore, sequence: int) -> None:
 
 
 def put_late(engine: ReplicatedStore, sequence: int) -> None:
-    """As the event loop commits what is brief: one sync for all that it has committed, before any of it is told."""
+    """Commit as the event loop does brief changes: one sync for all of them, before any is reported."""
     engine._commits.synced_later(lambda: put(engine, sequence))
     engine.sync()
 
 
 def images(disk: PowerDisk, target: Path) -> Iterator[Path]:
-    """What cuts now would leave."""
+    """The disk after each kind of cut now."""
     target.mkdir()
     for loss in Loss:
         for seed in SEEDS if loss in (Loss.SOME, Loss.LATEST) else (0,):
@@ -68,7 +68,7 @@ def images(disk: PowerDisk, target: Path) -> Iterator[Path]:
 
 
 def alone(directory: Path) -> BdbStore:
-    """A replica's directory as a store of its own: for looking at what it has."""
+    """A replica's directory as a store of its own, to read its contents."""
     (directory / "replica").unlink(missing_ok=True)
     return BdbStore(directory, SMALL, no_panic)
 
@@ -87,7 +87,7 @@ def test_a_store_alone_has_what_it_has_committed(disk: PowerDisk, tmp_path: Path
 
 
 def test_a_store_recovers_from_a_cut_in_the_middle_of_a_checkpoint(disk: PowerDisk, tmp_path: Path) -> None:
-    """Of the pages that it writes over any may be there. Were one there by half, no recovery would mend it."""
+    """Any of the pages that it overwrites may be there. One written by half could not be recovered."""
     store = BdbStore(disk.point / "a", SMALL, no_panic)
     taken: list[Path] = []
     try:
@@ -108,7 +108,7 @@ def test_a_store_recovers_from_a_cut_in_the_middle_of_a_checkpoint(disk: PowerDi
 
 
 class Vouching:
-    """Takes an image at the moment at which a replica says that a commit is on its disk."""
+    """Takes an image at the moment at which a replica acknowledges a commit as on its disk."""
 
     def __init__(self, disk: PowerDisk, target: Path, kind: type[Event]) -> None:
         self._disk = disk
@@ -154,7 +154,7 @@ def test_a_replica_has_what_it_vouches_for(
 
 
 def test_a_whole_group_that_loses_its_power_has_a_master_again(group: Wired, disk: PowerDisk, tmp_path: Path) -> None:
-    """Before the first checkpoint too: who does not know what it vouched for has no vote."""
+    """It holds before the first checkpoint too. A replica that does not know its own acknowledgements has no vote."""
     put(group.engines[1], 1)
     poll(lambda: all(any(isinstance(e, Flushed) and e.sequence for e in group.seen[n]) for n in (2, 3)), 30)
     image = disk.image(tmp_path / "image")

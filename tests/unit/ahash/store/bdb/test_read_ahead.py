@@ -1,4 +1,4 @@
-"""A scan that has to wait for the disk asks for its other pages together: for those that it goes through."""
+"""A scan that has to wait for the disk requests its further pages together."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ def key(number: int) -> bytes:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pages that were asked for."""
+    """The pages requested ahead."""
     pages: list[int] = []
 
     def note(file: int, offset: int, size: int, advice: int) -> None:
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is read all the time."""
+    """Every read counts as one from the disk."""
     counter = itertools.count()
     monkeypatch.setattr(read_ahead, "blocks_read", lambda: next(counter))
 

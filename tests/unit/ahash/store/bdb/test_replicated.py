@@ -61,7 +61,7 @@ def last_token(wired: Wired, replica: int) -> LogPosition:
 
 
 def sequence_at(engine: ReplicatedStore) -> int:
-    """-1: it is being synchronised and not to be read."""
+    """The replica's sequence; -1: it is being synchronised and cannot be read."""
     try:
         data = engine.get(layout.META_STATE)
     except CheloniaError as error:
@@ -76,7 +76,7 @@ def caught_up(wired: Wired, sequence: int) -> None:
 
 
 def vote_for_each_other(wired: Wired, *replicas: int) -> int:
-    """Hold an election among these; returns who won, when it has won."""
+    """Hold an election among these; returns the winner, when it has won."""
     before = {replica: len(wired.seen[replica]) for replica in replicas}
     tries = dict.fromkeys(replicas, 0)
     for replica in replicas:
@@ -112,7 +112,7 @@ def test_followers_vouch_for_what_the_master_committed(group: Wired) -> None:
 
 
 def followed_at_once(group: Wired, count: int = 20) -> int:
-    """Make some commits that everybody follows; how many of them replica 2 had followed when they were made."""
+    """Make some commits that all follow; returns how many of them replica 2 had when they were made."""
     found = 0
     for sequence in range(1, count + 1):
         put(group.engines[1], sequence)
@@ -314,7 +314,7 @@ def test_frames_that_are_not_taken_are_dropped_beyond_a_bound(
 
 
 def test_who_gave_up_its_office_is_not_elected_among_equals(group: Wired) -> None:
-    """Berkeley DB decides between equal logs by chance: whoever hands over would win again and again."""
+    """Berkeley DB decides between equal logs by chance: a master that hands over would win again and again."""
     master = 1
     for sequence in range(1, 7):
         put(group.engines[master], sequence)
@@ -475,7 +475,7 @@ def test_damaged_files_are_refused_with_the_way_back(
 
 
 def test_a_page_damaged_while_it_runs_is_not_served_and_not_lived_with(group: Wired, tmp_path: Path) -> None:
-    """Recovery looks only at pages that the log changes: alone it would let the replica in again, to panic again."""
+    """Recovery reads only pages that the log changes: alone it would let the replica in again, to panic again."""
     old = {b"old%04d" % n: b"x" * 500 for n in range(500)}
     group.engines[1].commit(old | {layout.META_STATE: layout.encode_state(StoreState(1, 0))}, [])
     caught_up(group, 1)
@@ -524,7 +524,7 @@ def test_a_damaged_end_of_the_log_is_a_loss_and_not_a_shorter_log(group: Wired, 
 
 
 def test_regions_are_memory_and_no_files(group: Wired, tmp_path: Path) -> None:
-    """A full disk would end the process by a signal, without a word, where a page of them had no block yet."""
+    """If a page of them had no block yet, a full disk would end the process by a signal, without a message."""
     assert not [*(tmp_path / "1" / "db").glob("__db.0*")]
 
 
@@ -687,7 +687,7 @@ LOG_FRAMES = (FrameKind.LOG, FrameKind.BULK_LOG)
 
 
 def put_at_once(engine: ReplicatedStore, sequence: int) -> bool:
-    """Whether it was committed, not yet synced."""
+    """Whether it was committed, and not yet synced."""
 
     def work() -> bool:
         put(engine, sequence)
@@ -759,7 +759,7 @@ def test_after_a_slow_sync_commits_are_not_made_at_once(group: Wired, monkeypatc
 def test_commits_of_the_writer_that_are_slow_keep_the_next_ones_with_it(
     group: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow disk held the event loop up for one sync in eleven."""
+    """On a slow disk every eleventh sync still held up the event loop."""
     monkeypatch.setattr(store_bdb_work, "BRIEF_S", 0.0)
     monkeypatch.setattr(store_bdb_work, "DOUBT_FACTOR", 1e9)
     put(group.engines[1], 1)

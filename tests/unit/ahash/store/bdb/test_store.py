@@ -1,4 +1,4 @@
-"""What only the Berkeley DB engine does: files, locks, crashes, full disks, damage."""
+"""The Berkeley DB engine alone: files, locks, crashes, full disks, damage."""
 
 import asyncio
 import errno
@@ -57,7 +57,7 @@ def write(writer: Committer, turn: int) -> None:
 
 
 def crash_image(store_directory: Path, target: Path) -> Path:
-    """What a crash now would leave: the files as they are, nothing closed."""
+    """The files after a crash now: nothing is closed."""
     return Path(shutil.copytree(store_directory, target))
 
 
@@ -98,7 +98,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 def test_the_engine_takes_memory_as_it_is_needed(tmp_path: Path) -> None:
-    """Locks and mutexes for all that there might ever be were 15 MiB beside an empty store."""
+    """Locks and mutexes for the largest possible number took 15 MiB beside an empty store."""
     env = environment.make_environment(BdbSettings(), lambda *event: None)
     environment.open_environment(env, tmp_path, 0)
     tree = environment.new_tree(env)
@@ -229,7 +229,7 @@ def test_a_damaged_page_panics_and_whoever_hosts_it_is_told_once(tmp_path: Path)
 
 
 def empty_a_page(directory: Path, marker: bytes) -> bytes:
-    """The leaf that holds `marker` is all zero, as what a disk has lost may read. Returns what was in it."""
+    """Make the leaf that holds `marker` all zero, as a disk may return lost data. Returns its old content."""
     with (directory / "db" / "store.db").open("r+b") as file:
         data, kind_at, leaf = file.read(), 25, 5
         pages = [at for at in range(0, len(data), PAGE_BYTES) if data[at + kind_at] == leaf]
@@ -240,7 +240,7 @@ def empty_a_page(directory: Path, marker: bytes) -> bytes:
 
 
 def test_a_store_with_an_empty_page_does_not_open(tmp_path: Path) -> None:
-    """Berkeley DB would go round for ever in a search that comes to it, with whoever waits for that."""
+    """Berkeley DB would loop for ever in a search that reaches it, and hold up all that wait for that."""
     filled_and_closed(tmp_path / "a")
     empty_a_page(tmp_path / "a", b"k04000")
     error = refusal(tmp_path / "a")
@@ -249,7 +249,7 @@ def test_a_store_with_an_empty_page_does_not_open(tmp_path: Path) -> None:
 
 
 def test_a_search_that_comes_to_an_empty_page_ends_its_process(tmp_path: Path) -> None:
-    """Nothing tells of it but the CPU that it uses, for ever. The next start does not open."""
+    """Only its CPU, used for ever, shows it. The next start does not open."""
     filled_and_closed(tmp_path / "a")
     command = [sys.executable, "-m", "tests.unit.ahash.searching", str(tmp_path / "a"), "k04000"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120 * patience(), check=False)
@@ -271,7 +271,7 @@ def test_an_empty_page_that_the_tree_does_not_have_is_no_damage(tmp_path: Path) 
 
 @pytest.mark.parametrize("begins", ["far before", "at its end"])
 def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path, begins: str) -> None:
-    """Berkeley DB takes it for a hole in the file: the rest of the tree would be missing, unsaid."""
+    """Berkeley DB takes it for a hole in the file: the rest of the tree would silently be missing."""
     filled_and_closed(tmp_path / "a")
     reasons: list[str] = []
     store = BdbStore(tmp_path / "a", SMALL, reasons.append)
@@ -285,7 +285,7 @@ def test_a_scan_does_not_end_at_a_page_that_is_empty(tmp_path: Path, begins: str
 
 
 def test_a_page_that_the_disk_cannot_read_ends_the_process(tmp_path: Path) -> None:
-    """Not one request after the other: what is started anew may find it whole, or its peers have it."""
+    """Failing requests one by one does not help: a restart may find it whole, or its peers have it."""
     told: list[str] = []
     for error in (bdb.DBPageNotFoundError(-30986, "not found"), bdb.DBError(errno.EIO, "Input/output error")):
         assert translate(error, told.append).kind is Kind.UNAVAILABLE
@@ -306,7 +306,7 @@ def test_a_damaged_page_is_not_backed_up_and_the_store_goes_on(tmp_path: Path) -
 
 
 def test_a_backup_disk_that_cannot_be_written_ends_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does one of the store's files that cannot be read: of which disk it speaks the engine does not say."""
+    """An unreadable file of the store looks the same: the engine does not name the disk of its error."""
     store = opened(tmp_path / "a")
 
     class Copying:

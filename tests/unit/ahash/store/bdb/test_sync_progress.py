@@ -1,4 +1,4 @@
-"""When a follower announces itself: at once where something is new, then less and less often."""
+"""The times of a follower's announcements: at once after a change, then less and less often."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.support.replicas import Wired
 
 
 def due_ms(announcements: Announcements, since_ms: int, until_ms: int, *, ready: bool) -> list[int]:
-    """When it announced itself, asked as often as the replication thread asks where no frame comes."""
+    """The times of its announcements, with looks as often as the replication thread's where no frame comes."""
     asked = range(since_ms, until_ms, ANNOUNCE_MS)
     return [now_ms - since_ms for now_ms in asked if announcements.are_due(now_ms, ready=ready)]
 
@@ -43,7 +43,7 @@ def test_who_is_synchronised_announces_itself_while_a_connection_is_new() -> Non
 
 
 def test_a_replica_begins_anew_with_each_master_and_once_it_is_synchronised(tmp_path: Path) -> None:
-    """What came while it announced itself seldom may be lost: a connection that is new then is new for a second."""
+    """Frames from the time of rare announcements may be lost: a new connection counts as new for a second."""
     wired, begun = Wired(tmp_path, SMALL), list[bool]()
     engine = wired.engines[3]
 

@@ -1,4 +1,4 @@
-"""How many votes of an election Berkeley DB is told of."""
+"""The number of votes of an election that Berkeley DB gets."""
 
 import struct
 from collections.abc import Iterator

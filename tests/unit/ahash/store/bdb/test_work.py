@@ -1,4 +1,4 @@
-"""What waits for a thread, and what is done on the spot instead."""
+"""Work that waits for a thread, and work done at once instead."""
 
 import threading
 import time
@@ -119,7 +119,7 @@ def test_who_finds_only_then_that_something_waits_leaves_the_turn() -> None:
     turn = work.turn
 
     class Late:
-        """The turn, in whose taking somebody else has something wait."""
+        """The turn; while it is taken, another thread queues work."""
 
         release = staticmethod(turn.release)
 
