@@ -195,7 +195,7 @@ async def put_as_original(client: Client, ln: str, data: bytes, replicas: int = 
 
 
 async def turl_for_put(client: Client, ln: str, data: bytes, replicas: int = WANTED, *, size: int | None = None) -> str:
-    """putFile, asked again while no Shepherd is free for a moment, as any client would; returns the TURL."""
+    """putFile, repeated while no Shepherd is free for a moment, as any client would; returns the TURL."""
     triples = (
         Triple("states", "size", str(len(data) if size is None else size)),
         Triple("states", "checksum", hashlib.md5(data).hexdigest()),

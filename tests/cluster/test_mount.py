@@ -403,7 +403,7 @@ def test_a_mount_in_the_foreground_shows_what_goes_on(
 
 @contextlib.contextmanager
 def stopped(cluster: Cluster, *names: str) -> Iterator[None]:
-    """Processes of a cluster stand still."""
+    """Freeze processes of a cluster while held."""
     for name in names:
         cluster.signal(name, signal.SIGSTOP)
     try:

@@ -15,7 +15,7 @@ from chelonia.hosting import cheloniad
 
 
 async def answer_early(durability: TermDurability, position: Position) -> None:
-    """Return at once, in the place of waiting until the watermark has passed `position`."""
+    """Note the position and return at once, in the place of waiting until the watermark has passed `position`."""
     durability._horizon.saw(position)
 
 

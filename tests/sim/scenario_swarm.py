@@ -86,7 +86,7 @@ OF_STORES = ("empty", "roll_back")
 DRILLS = 0.3
 """The share of seeds that begin with a drill."""
 DETECTS = 0.2
-"""The share of seeds that begin with a Shepherd whom one Librarian cannot hear, and one whose process dies."""
+"""The share of seeds that begin with a Shepherd that one Librarian cannot hear, and one whose process dies."""
 SILENT = 0.15
 """The share of seeds that begin with a Shepherd that is frozen or that no heartbeat arrives from, though its process
 runs."""

@@ -40,7 +40,7 @@ HANGS = {
         wire.READDIR, wire.STATFS,
     ),
 }  # fmt: skip
-"""Calls that hang: those that sync, those that change the disk, those not answered from memory, all."""
+"""Calls that hang, by kind: syncs, writes and syncs, reads that the kernel has not cached, all."""
 _CHANGES = (
     wire.SETATTR, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.RENAME, wire.RENAME2, wire.LINK, wire.CREATE, wire.WRITE,
     wire.FSYNC,

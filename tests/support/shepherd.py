@@ -180,7 +180,7 @@ class FakeTransfers:
     `down`: refuse.
     `frozen`: read no byte and answer nothing.
     `slow`: answer a push so many ms later.
-    `refused`: how a call of `refused` ends.
+    `refused`: the error of a call of `offset`.
     `cut_after`: the next push breaks after so many bytes.
     `lose_answer`: the next answer is lost.
     """

@@ -84,7 +84,7 @@ async def test_a_mistake_of_the_protocol_ends_the_replica(group: Group) -> None:
 
 
 async def test_a_follower_whose_copy_stands_still_says_nothing_old(group: Group) -> None:
-    """Its master's heartbeats tell it which commits are durable; its copy lacks them, so it may not answer."""
+    """Its master's heartbeats show which commits are durable; its copy lacks them, so it may not answer."""
     await written(group, "old")
     follower = group.followers()[0]
     await poll_async(lambda: value_at_is(group, follower, "old"), 10, what="the follower has the first value")

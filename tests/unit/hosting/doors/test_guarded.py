@@ -54,7 +54,7 @@ class Guards:
     slow: int = 0
 
     def held(self) -> int:
-        """Open sockets of the guard beside its standard input."""
+        """Open sockets of the guard beside its standard streams."""
         own = Path(f"/proc/{self.guarded.pid}/fd")
         return sum(int(name) > 2 and os.readlink(own / name).startswith("socket:") for name in os.listdir(own))
 
