@@ -50,7 +50,7 @@ production for a week."""
 PATIENCE_MS = 30_000
 """Time that an administrator waits for Shepherds that are away."""
 ENOUGH = 7
-"""Shepherds alive that make him go on before."""
+"""Shepherds alive with which he goes on earlier."""
 ELSEWHERE = ("entries", "summaries", "tally", "locations", "claims", "pending", "uploads")
 """Sections that a rebuild derives from other records, and the names that uploads under way have taken."""
 

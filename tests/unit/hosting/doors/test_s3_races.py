@@ -392,6 +392,7 @@ def test_what_went_behind_a_null_marker_that_is_erased_meanwhile_has_its_key_aga
 
 
 def test_null_versions_that_broke_off_go_with_the_newest(suspended: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one came back."""
     assert suspended.ask("PUT", "/lab?versioning", ON).status == 200
     newest = suspended.put("k", b"newest")
     assert suspended.ask("PUT", "/lab?versioning", OFF).status == 200

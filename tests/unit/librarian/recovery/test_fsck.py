@@ -99,7 +99,7 @@ async def findings(bench: Bench, below: str = "") -> list[Finding]:
 
 
 async def faults(bench: Bench, below: str = "") -> list[Finding]:
-    """The findings that are no mere work in hand."""
+    """All findings but work in hand."""
     return [finding for finding in await findings(bench, below) if finding.severity is not Severity.WORK]
 
 

@@ -78,7 +78,7 @@ def test_bytes_whose_upload_began_before_another_was_committed_may_be_the_last_o
 def test_what_a_transact_would_have_named_before_the_snapshot_was_never_committed(
     minutes_before: int, within_ms: int, how: dict[str, object], becomes: RecordVerdict, aside: bool
 ) -> None:
-    """A record not known as committed is left out only if its time for a commit was over before the snapshot, which
+    """A record not known as committed is left out only if its commit was no longer allowed before the snapshot, which
     lacks it. So an acknowledged file is never left out."""
     blob, guid, begun = BlobId("00000000-0000-4000-9000-b00000000001"), Guid("g"), Ms(100 * HOUR)
     sealed = seal(KEY, blob, guid, name="/f", owner=JOE, wanted=2)

@@ -120,7 +120,7 @@ def _content(upload: UploadId) -> ContentId:
 
 
 async def _bytes(k: Keepers, file: Guid) -> bytes:
-    """A reader's bytes of a file of several blobs."""
+    """The bytes that a reader gets of a file of several blobs."""
     page = await k.bench.service.extents(BARTENDER, file, 0, 100)
     kept = {each.facts.blob: each.data for keeper in k.shepherds.values() for each in keeper.disk.values()}
     assert [each.at for each in page.extents] == [

@@ -1,4 +1,4 @@
-"""A rebuild and quotas: a snapshot has the set ones, and all are counted at its end."""
+"""A rebuild and quotas: a snapshot has the quotas that were set, and all are counted at the rebuild's end."""
 
 from __future__ import annotations
 
