@@ -468,7 +468,7 @@ class Cluster:
             yield secured
 
     def exchange(self, url: str, sent: bytes, who: str | Files = "user", *, end: bool = False) -> Answer:
-        """Send exactly these bytes and read one answer. `end`: shut the connection down for writing first."""
+        """Send exactly these bytes and read one answer. `end`: shut the connection down for writing then."""
         with self.connected(url, who) as connection:
             connection.sendall(sent)
             if end:

@@ -328,7 +328,7 @@ def test_a_bucket_is_made_with_its_tags_or_not_at_all(door: Door) -> None:
 
 
 def posted(door: Door, fields: dict[str, str]) -> Heard:
-    """What a form of a file with one byte is answered."""
+    """Return the answer to a form with a file of one byte."""
     form = "".join(
         f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in (*fields.items(), ("file", "x"))
