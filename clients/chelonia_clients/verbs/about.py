@@ -20,7 +20,7 @@ async def removal(_session: Session, _arguments: Arguments) -> None:
 
 
 def _undelegated(op: str) -> CheloniaError:
-    cause = "not supported by this cluster: none of its services acts in a user's name, so nothing is delegated"
+    cause = "not supported by this command: clients of third-party copies delegate at the https address themselves"
     return CheloniaError(Kind.NOT_SUPPORTED, op, cause=cause)
 
 

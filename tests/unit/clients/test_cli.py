@@ -631,7 +631,7 @@ def test_delegation_is_not_supported(chelonia: Command) -> None:
     for word, verb in (("cre", "credentialsDelegation"), ("removecredentials", "removeCredentials")):
         ran = chelonia(word)
         assert ran.code == 1
-        assert ran.err.startswith(f"chelonia: {verb}: not supported by this cluster")
+        assert ran.err.startswith(f"chelonia: {verb}: not supported by this command")
         assert json.loads(chelonia("--json", word).out)["error"]["op"] == verb
 
 
