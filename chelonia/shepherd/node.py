@@ -281,7 +281,7 @@ class ShepherdNode:
             raise
         if held is not None:
             if not self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms()):
-                self.index.told_missing(reference)
+                self.index.confirm_missing(reference)
             self.news.set()
             log.info("replica erased reference=%s blob=%s size=%d", reference, held.blob, held.size)
 

@@ -9,7 +9,7 @@ from chelonia.core.ids import ServiceId, shepherd_object
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
-from chelonia.shepherd.store.note_mark import NoteMark, ToldReport
+from chelonia.shepherd.store.note_mark import AcceptedReport, NoteMark
 from tests.cluster.harness import Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support.polling import poll, poll_async
@@ -42,7 +42,7 @@ def listed(cluster: Cluster) -> int:
 
 def last_mark(cluster: Cluster) -> NoteMark:
     """The end of its notes."""
-    return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or NoteMark("", 0, ToldReport())
+    return mark.decode(blobs_notes.read(cluster.data_dir(NAME)).mark) or NoteMark("", 0, AcceptedReport())
 
 
 async def has_no_order(cluster: Cluster) -> bool:
@@ -59,7 +59,7 @@ def kill_again(cluster: Cluster) -> None:
     process.wait()
 
 
-def later_start(before: ToldReport, sent: ToldReport) -> bool:
+def later_start(before: AcceptedReport, sent: AcceptedReport) -> bool:
     """Whether a report of a later start has been accepted: all reports before the last one were."""
     return sent.boot > before.boot and sent.number > 2
 

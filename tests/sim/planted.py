@@ -238,7 +238,7 @@ def _trust_a_stale_state() -> Patches:
         del self, now
         return node.heard_ms is not None
 
-    return (patch.object(HealthTable, "_heard", heard),)
+    return (patch.object(HealthTable, "_within_lease", heard),)
 
 
 def _forget_an_fsync() -> Patches:
@@ -349,7 +349,7 @@ def _note_before_it_is_accepted() -> Patches:
         report = take(self, now_ms, limit, describe)
         for replica in report.replicas if report is not None else ():
             describe.__self__.known(replica.reference, replica.state)
-            describe.__self__.index.told_missing(replica.reference)
+            describe.__self__.index.confirm_missing(replica.reference)
         return report
 
     return (patch.object(Journal, "take", hasty),)

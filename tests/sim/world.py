@@ -36,7 +36,7 @@ from chelonia.librarian.world import World as LibrarianWorld
 from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings
-from chelonia.shepherd.store.note_mark import Believed, ToldReport
+from chelonia.shepherd.store.note_mark import AcceptedReport, Believed
 from tests.sim.ahash_group import SimGroup
 from tests.sim.disk import SeenDurability, SimDisk, SimDurability, SimState, SimStore, facts_now
 from tests.sim.freshness import Decided, Fresh, Sure
@@ -590,7 +590,7 @@ class World:
             header = layout.decode_header(self.store.get(layout.header_key(own)) or layout.encode_header(0, {}))
             generation = meta.read_number(self.store, layout.META_GENERATION)
         last, obeyed = reports.before(first, StoredObject(own, *header), generation)
-        return Believed(ToldReport(last.boot, last.number), obeyed, generation)
+        return Believed(AcceptedReport(last.boot, last.number), obeyed, generation)
 
     def _shepherd_ports(self, shepherd: SimShepherd) -> ShepherdPorts:
         each = self.librarians(shepherd.call, shepherd.node)

@@ -266,7 +266,7 @@ class HealthTable:
         """Return whether this Librarian heard a Shepherd within the lease, which has compared its inventory in its
         present boot with the metadata of this generation."""
         node = self._nodes.get(shepherd)
-        if node is None or not node.stored.approved or node.beat is None or not self._heard(node, now):
+        if node is None or not node.stored.approved or node.beat is None or not self._within_lease(node, now):
             return False
         return node.beat.compared == generation and not self.evidence.is_gone(shepherd)
 
@@ -282,7 +282,7 @@ class HealthTable:
             return HealingWord.UNKNOWN
         if self.evidence.is_gone(shepherd):
             return HealingWord.GONE
-        if self._heard(node, Ms(now + margin_ms)):
+        if self._within_lease(node, Ms(now + margin_ms)):
             return HealingWord.HEARD
         return HealingWord.SILENT if self._overdue(node, now, margin_ms) else HealingWord.UNKNOWN
 
@@ -372,9 +372,9 @@ class HealthTable:
     def _fresh(self, shepherd: ServiceId, node: _ShepherdHealth, now: Ms) -> bool:
         if self.evidence.is_away(shepherd, now):
             return False
-        return self._heard(node, now) or self.evidence.is_vouched(shepherd, now)
+        return self._within_lease(node, now) or self.evidence.is_vouched(shepherd, now)
 
-    def _heard(self, node: _ShepherdHealth, now: Ms) -> bool:
+    def _within_lease(self, node: _ShepherdHealth, now: Ms) -> bool:
         return node.heard_ms is not None and now - node.heard_ms < self._lease_ms
 
     def _overdue(self, node: _ShepherdHealth, now: Ms, margin_ms: int = 0) -> bool:

@@ -102,7 +102,7 @@ def has_obeyed(shepherd: ServiceId, authority: Position) -> Element:
     return put(shepherd_object(shepherd), "report", "obeyed", obeyed)
 
 
-def told(shepherd: StoredObject) -> ReportPosition:
+def last_news(shepherd: StoredObject) -> ReportPosition:
     """Return the last report applied that was not the first of its boot, which carries no news; boot 0: none, or
     unknown. A first report keeps it in `before`, with its own boot; older software leaves another boot there."""
     last = reached(shepherd)
@@ -122,7 +122,7 @@ def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Rep
     if report.number != 1 or not (is_next(report, last) or last == ReportPosition(report.boot, 1)):
         return ReportPosition(0, 0), 0
     ordered, sequence = map(int, shepherd.value("report", "obeyed", "0 0").split())
-    return told(shepherd), sequence if ordered == generation else 0
+    return last_news(shepherd), sequence if ordered == generation else 0
 
 
 def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
@@ -134,7 +134,7 @@ def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
     judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
     judged.elements.append(put(obj, "report", "number", str(report.number)))
     if report.number == 1:
-        last = told(context.shepherd)
+        last = last_news(context.shepherd)
         # as the answer says (`before`)
         so_far = as_read("report", "obeyed", context.shepherd.value("report", "obeyed"))
         judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))

@@ -30,7 +30,7 @@ from chelonia.shepherd.store import lifecycle
 from chelonia.shepherd.store import note_mark as marks
 from chelonia.shepherd.store.disk import CURE
 from chelonia.shepherd.store.lifecycle import Fate, KeptReplica
-from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport
+from chelonia.shepherd.store.note_mark import AcceptedReport, Believed, NoteMark
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Reporting:
         self._linked = False
         self._foreign = False
         self._how = node.reconciling
-        self._earlier = ToldReport()  # the last report of an earlier boot, by the answer to the first of this one
+        self._earlier = AcceptedReport()  # the last report of an earlier boot, by the answer to the first of this one
         self._differences = 0
         self._alarmed = False
         self._whole = (0, -1)  # when the whole inventory was compared: wall clock, and monotonic (-1: not for long)
@@ -296,7 +296,7 @@ class Reporting:
             return None  # the mark that this start found stays good, for no report has named a replica since
         node = self._node
         generation, journal = node.state.generation, node.journal
-        sent = ToldReport(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
+        sent = AcceptedReport(journal.boot, journal.sent) if journal.sent > 1 else self._earlier
         store, (wall_ms, _) = node.disk.identity.store, self._whole
         return NoteMark(store, generation, sent, self._earlier, self._how.settled(generation), wall_ms)
 
@@ -352,12 +352,12 @@ class Reporting:
                 await self._node.ports.clock.sleep(self._node.settings.report_retry_ms)
             return
         if settled.done.number == 1:
-            self._earlier = ToldReport(answer.before_boot, answer.before_number)
+            self._earlier = AcceptedReport(answer.before_boot, answer.before_number)
         if not self._how.begun:
             self._begin(answer.obeyed)
         for replica in settled.done.replicas:
             if replica.state is ReplicaState.DELETED:
-                self._node.index.told_missing(replica.reference)
+                self._node.index.confirm_missing(replica.reference)
         if settled.first_try:
             await self._judge(settled.done, dict.fromkeys(answer.unknown))
         else:
@@ -444,7 +444,7 @@ class Reporting:
             await self._compare_pages()
         for reference in missing:
             if not node.journal.reports_gone(reference):
-                node.index.told_missing(reference)  # nobody has it listed
+                node.index.confirm_missing(reference)  # nobody has it listed
         if self._replaced and self._missing:
             text = "this store takes the place of an earlier one: %d replicas it held are reported lost"
             log.warning(text, self._missing)

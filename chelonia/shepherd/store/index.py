@@ -120,7 +120,7 @@ class Index:
         if reference not in self:
             self.missing[reference] = self._changed[reference] = None
 
-    def told_missing(self, reference: ReferenceId) -> None:
+    def confirm_missing(self, reference: ReferenceId) -> None:
         """Note that the namespace knows that this replica is not here."""
         if reference in self.missing:
             del self.missing[reference]

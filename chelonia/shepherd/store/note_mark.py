@@ -19,7 +19,7 @@ from chelonia.wire import records
 
 
 @dataclass(frozen=True, slots=True)
-class ToldReport:
+class AcceptedReport:
     """A report with content: any but the first of its boot. Boot 0: none, or not known."""
 
     boot: int = 0
@@ -44,15 +44,15 @@ class NoteMark:
 
     store: str
     generation: int
-    sent: ToldReport
-    earlier: ToldReport = ToldReport()
+    sent: AcceptedReport
+    earlier: AcceptedReport = AcceptedReport()
     settled: bool = False
     compared_ms: int = 0
 
     @property
-    def before(self) -> ToldReport:
+    def before(self) -> AcceptedReport:
         """The report accepted last when `sent` went out."""
-        return ToldReport(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
+        return AcceptedReport(self.sent.boot, self.sent.number - 1) if self.sent.number > 2 else self.earlier
 
 
 _FORMAT: Final = records.Format("mark", NoteMark, 1)
@@ -75,9 +75,9 @@ def decode(note: bytes) -> NoteMark | None:
 class Believed:
     """State of the namespace about a Shepherd before this start, by metadata of this `generation`.
 
-    `told`: the last report with content that it accepted; `obeyed`: the sequence of the newest confirmed erasure."""
+    `accepted`: the last report with content that it took; `obeyed`: the sequence of the newest confirmed erasure."""
 
-    told: ToldReport
+    accepted: AcceptedReport
     obeyed: int
     generation: int
 
@@ -100,8 +100,8 @@ def why_whole(mark: NoteMark | None, believed: Believed, store: str, state: Shep
         return "other metadata were put back"
     if believed.obeyed > _obeyed(state, believed):
         return "it has confirmed erasures that its state knows nothing of"
-    if not believed.told.boot or believed.told not in (mark.sent, mark.before):
-        return f"its notes go up to {mark.sent}, the cluster has taken {believed.told}"
+    if not believed.accepted.boot or believed.accepted not in (mark.sent, mark.before):
+        return f"its notes go up to {mark.sent}, the cluster has taken {believed.accepted}"
     return ""
 
 

@@ -169,7 +169,7 @@ class Measured:
         return self.hex("md5")
 
     @property
-    def told(self) -> str:
+    def value(self) -> str:
         """The client's checksum in base64; "" without one."""
         return to_base64(self.hex(self.checksum)) if self.checksum else ""
 
@@ -180,7 +180,7 @@ class Measured:
         if self._sha256 and self._sha256 != self._hashes["sha256"].digest().hex():
             cause = "The provided 'x-amz-content-sha256' header does not match what was computed"
             raise S3Error("XAmzContentSHA256Mismatch", cause)
-        value = self._value or (trailers.get(PREFIX + self.checksum, "") if self.checksum else "")
-        if value and value != self.told:
+        expected = self._value or (trailers.get(PREFIX + self.checksum, "") if self.checksum else "")
+        if expected and expected != self.value:
             cause = f"The {self.checksum.upper()} you specified did not match the calculated checksum"
             raise S3Error("BadDigest", cause)

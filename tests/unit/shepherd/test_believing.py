@@ -18,7 +18,7 @@ from chelonia.core.ports.librarian import Report
 from chelonia.core.ports.shepherd import ShepherdState
 from chelonia.librarian.presence import reports
 from chelonia.shepherd.store import note_mark as marks
-from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
+from chelonia.shepherd.store.note_mark import AcceptedReport, Believed, NoteMark, why_whole
 
 SHEPHERD = ServiceId("https://s1/Shepherd")
 
@@ -213,10 +213,10 @@ def why(found: Marked | None, earlier: tuple[int, int], generation: int) -> str:
     """The reason of a start with this mark to compare everything, if the answer names this report as the last with
     contents."""
     mark = found and NoteMark(
-        "store", found.generation, ToldReport(*found.sent), ToldReport(*found.earlier), found.settled
+        "store", found.generation, AcceptedReport(*found.sent), AcceptedReport(*found.earlier), found.settled
     )
     state = ShepherdState(boot=1, ticket_secret=b"", generation=generation)
-    return marks.why_whole(mark, Believed(ToldReport(*earlier), 0, generation), "store", state)
+    return marks.why_whole(mark, Believed(AcceptedReport(*earlier), 0, generation), "store", state)
 
 
 def begins(now: Everything, process: Process, earlier: tuple[int, int]) -> Everything:
@@ -298,7 +298,7 @@ def any_mark(found: NoteMark | None, believed: Believed, store: str, state: Shep
 
 
 def any_first_report(found: NoteMark | None, believed: Believed, store: str, state: ShepherdState) -> str:
-    first = found is not None and believed.told.number == 1
+    first = found is not None and believed.accepted.number == 1
     return "" if first else why_whole(found, believed, store, state)
 
 
@@ -306,6 +306,6 @@ def any_first_report(found: NoteMark | None, believed: Believed, store: str, sta
 def test_it_would_be_seen_if_one_did(monkeypatch: pytest.MonkeyPatch, believes: Callable[..., str]) -> None:
     """An earlier rule: the report reached last counted, also a first report."""
     monkeypatch.setattr(marks, "why_whole", believes)
-    monkeypatch.setattr(reports, "told", reports.reached)
+    monkeypatch.setattr(reports, "last_news", reports.reached)
     _, way = search(*IMAGES)
     assert "put back" in way

@@ -19,13 +19,13 @@ from chelonia.core.values import replace
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.store import compact_rows as rows
 from chelonia.shepherd.store import note_mark as mark
-from chelonia.shepherd.store.note_mark import Believed, NoteMark, ToldReport, why_whole
+from chelonia.shepherd.store.note_mark import AcceptedReport, Believed, NoteMark, why_whole
 from tests.sim.virtual_loop import virtual
 from tests.support.shepherd import BARTENDER, CLUSTER, LIBRARIAN, World, numbered, request, running
 
 DATA = b"data"
-KNOWN = NoteMark("store", 3, ToldReport(100, 7), ToldReport(90, 4), settled=True, compared_ms=50)
-FRESH = replace(KNOWN, sent=ToldReport(100, 2))
+KNOWN = NoteMark("store", 3, AcceptedReport(100, 7), AcceptedReport(90, 4), settled=True, compared_ms=50)
+FRESH = replace(KNOWN, sent=AcceptedReport(100, 2))
 STATE = ShepherdState(boot=130, ticket_secret=b"", cluster="c", generation=3, sequence=40)
 
 
@@ -35,15 +35,15 @@ STATE = ShepherdState(boot=130, ticket_secret=b"", cluster="c", generation=3, se
 @pytest.mark.parametrize(
     ("found", "told", "obeyed"),
     [
-        (KNOWN, ToldReport(100, 7), 40),
-        (KNOWN, ToldReport(100, 6), 39),
-        (FRESH, ToldReport(100, 2), 0),
-        (FRESH, ToldReport(90, 4), 0),
+        (KNOWN, AcceptedReport(100, 7), 40),
+        (KNOWN, AcceptedReport(100, 6), 39),
+        (FRESH, AcceptedReport(100, 2), 0),
+        (FRESH, AcceptedReport(90, 4), 0),
     ],
     ids=["the last", "the one before it, for the last was on its way", "a start's second", "the one of boots before"],
 )
 def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(
-    found: NoteMark, told: ToldReport, obeyed: int
+    found: NoteMark, told: AcceptedReport, obeyed: int
 ) -> None:
     assert why_whole(found, Believed(told, obeyed, 3), "store", STATE) == ""
 
@@ -51,23 +51,23 @@ def test_differences_are_enough_where_the_notes_go_as_far_as_the_namespace(
 @pytest.mark.parametrize(
     ("found", "believed", "state", "why"),
     [
-        (None, Believed(ToldReport(100, 7), 0, 3), STATE, "no mark"),
-        (replace(KNOWN, store="other"), Believed(ToldReport(100, 7), 0, 3), STATE, "another store"),
-        (replace(KNOWN, settled=False), Believed(ToldReport(100, 7), 0, 3), STATE, "did not come to its end"),
-        (KNOWN, Believed(ToldReport(100, 7), 0, 4), STATE, "other metadata"),
-        (KNOWN, Believed(ToldReport(100, 7), 41, 3), STATE, "erasures"),
-        (KNOWN, Believed(ToldReport(100, 7), 1, 3), replace(STATE, generation=2), "erasures"),
+        (None, Believed(AcceptedReport(100, 7), 0, 3), STATE, "no mark"),
+        (replace(KNOWN, store="other"), Believed(AcceptedReport(100, 7), 0, 3), STATE, "another store"),
+        (replace(KNOWN, settled=False), Believed(AcceptedReport(100, 7), 0, 3), STATE, "did not come to its end"),
+        (KNOWN, Believed(AcceptedReport(100, 7), 0, 4), STATE, "other metadata"),
+        (KNOWN, Believed(AcceptedReport(100, 7), 41, 3), STATE, "erasures"),
+        (KNOWN, Believed(AcceptedReport(100, 7), 1, 3), replace(STATE, generation=2), "erasures"),
         (
             KNOWN,
-            Believed(ToldReport(100, 8), 0, 3),
+            Believed(AcceptedReport(100, 8), 0, 3),
             STATE,
             "up to report 7 of boot 100, the cluster has taken report 8",
         ),
-        (KNOWN, Believed(ToldReport(100, 5), 0, 3), STATE, "report 5 of boot 100"),
-        (KNOWN, Believed(ToldReport(90, 4), 0, 3), STATE, "report 4 of boot 90"),
-        (FRESH, Believed(ToldReport(90, 3), 0, 3), STATE, "report 3 of boot 90"),
-        (FRESH, Believed(ToldReport(110, 2), 0, 3), STATE, "report 2 of boot 110"),
-        (replace(FRESH, earlier=ToldReport()), Believed(ToldReport(), 0, 3), STATE, "report 0 of boot 0"),
+        (KNOWN, Believed(AcceptedReport(100, 5), 0, 3), STATE, "report 5 of boot 100"),
+        (KNOWN, Believed(AcceptedReport(90, 4), 0, 3), STATE, "report 4 of boot 90"),
+        (FRESH, Believed(AcceptedReport(90, 3), 0, 3), STATE, "report 3 of boot 90"),
+        (FRESH, Believed(AcceptedReport(110, 2), 0, 3), STATE, "report 2 of boot 110"),
+        (replace(FRESH, earlier=AcceptedReport()), Believed(AcceptedReport(), 0, 3), STATE, "report 0 of boot 0"),
     ],
 )
 def test_in_every_other_case_the_whole_inventory_is_compared(
@@ -311,14 +311,14 @@ async def test_a_replica_is_noted_as_listed_only_when_its_report_was_taken(world
 @virtual
 async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     world, _ = await settled()
-    seen, inner = list[tuple[ToldReport, ToldReport]](), world.librarian.report
+    seen, inner = list[tuple[AcceptedReport, AcceptedReport]](), world.librarian.report
 
     async def look(call: Any, report: Any) -> Any:
         disk = copy.deepcopy(world.blobs)
         disk.lose_notes(disk.unsynced_notes)
         found = mark.decode((await disk.notes()).mark)
         assert found is not None
-        seen.append((ToldReport(report.boot, report.number), found.sent))
+        seen.append((AcceptedReport(report.boot, report.number), found.sent))
         return await inner(call, report)
 
     world.librarian.report = look  # type: ignore[method-assign]
@@ -331,7 +331,7 @@ async def test_the_mark_is_durable_before_its_report_goes_out() -> None:
     await returned(world)
     (first, marked), second, *_ = seen
     assert (first.number, marked) == (1, last[0]), "what it found stays until it knows what to do"
-    assert second == (ToldReport(first.boot, 2), ToldReport(first.boot, 2))
+    assert second == (AcceptedReport(first.boot, 2), AcceptedReport(first.boot, 2))
 
 
 # --- when the notes may lie ----------------------------------------------------------------------------------------
@@ -655,7 +655,7 @@ async def test_notes_written_anew_keep_the_mark_and_what_is_still_to_be_told(mon
     assert after.parts[lost[:2]][lost] == rows.OPEN
     assert world.blobs.unsynced_notes == 0
     monkeypatch.undo()
-    world.service._node.index.told_missing(lost)
+    world.service._node.index.confirm_missing(lost)
     await returned(world)
     assert (world.librarian.states(), world.librarian.pages) == ([], [])
     assert set(references) == set(world.blobs.references())

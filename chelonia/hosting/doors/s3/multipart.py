@@ -106,7 +106,7 @@ async def put_part(parts: S3Parts, ask: Ask) -> HttpResponse:
     change = Part(ask.place, _upload(ask), number, arrived, f"{scheme.name}:{checksum}", measured.etag)
     etag = (await _applied(parts, ask, change)).etag or measured.etag  # "": a try before applied, its answer was lost
     fields = {f"{PREFIX}{scheme.name}": checksums.to_base64(checksum)} if scheme.asked else {}
-    fields |= {f"{PREFIX}{measured.checksum}": measured.told} if measured.checksum else {}
+    fields |= {f"{PREFIX}{measured.checksum}": measured.value} if measured.checksum else {}
     return HttpResponse(200, (("ETag", quoted(etag)), *fields.items()), b"", 0)
 
 

@@ -180,11 +180,11 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     measured = ask.measured
     kept = structs.replace(kept, version=ask.version)
     if measured.checksum:
-        kept = structs.replace(kept, checksum=(measured.checksum, measured.told), etag=measured.etag)
+        kept = structs.replace(kept, checksum=(measured.checksum, measured.value), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
     done = await applied(parts, ask, replace(write, when=NEW if ask.final else when, policy=rules))
     version = await versions.settled(parts, versions.stored_as(ask, done), when, prepared.entry)
-    sums = ((f"x-amz-checksum-{measured.checksum}", measured.told),) if measured.checksum else ()
+    sums = ((f"x-amz-checksum-{measured.checksum}", measured.value),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if sums else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *sums, *kind, *version), b"", 0)
 
@@ -386,7 +386,7 @@ async def _summed(parts: S3Parts, ask: Ask, entry: Looked, kept: Facts) -> Facts
     if entry.attributes.size:
         async for data in _reader(parts, source, entry).get(entry, ByteRange(0, entry.attributes.size)):
             measured.update(data)
-    return structs.replace(kept, checksum=(name, measured.told), etag=etag)
+    return structs.replace(kept, checksum=(name, measured.value), etag=etag)
 
 
 async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
