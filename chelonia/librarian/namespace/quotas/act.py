@@ -118,7 +118,9 @@ class Quotas:
         if unmet.change_id == decide.BORDER:
             raise decide.other_tree(unmet.condition_id)
         if unmet.change_id.startswith(decide.OVER):
-            account = (await self.table(call)).accounts.get(unmet.change_id.removeprefix(decide.OVER))
+            key = unmet.change_id.removeprefix(decide.OVER)
+            table, _ = self._with(await self.table(call), decide.owners_of(key))
+            account = table.accounts.get(key)
             if account is not None:
                 raise self._refused((await self.uses(call, (account,)))[0], unmet.condition_id)
         return False
@@ -224,7 +226,6 @@ class Quotas:
 
     async def set(self, call: Call, quota: Quota) -> QuotaUse:
         """Set a quota, or remove one (no bound): the default quota, if any, then binds a user. Files are counted soon.
-        files soon.
 
         Raises: BAD_REQUEST, NOT_FOUND (no such collection, no quota to remove), TOO_LARGE.
         """

@@ -72,6 +72,11 @@ def account_key(quota: Quota) -> str:
     return _USER + quota.user if quota.user else _TREE + quota.tree
 
 
+def owners_of(key: str) -> tuple[Dn, ...]:
+    """Return the owner with this property in the table; nothing for that of a tree."""
+    return (Dn(key.removeprefix(_USER)),) if key.startswith(_USER) else ()
+
+
 def parse_accounts(records: Mapping[str, str]) -> dict[str, QuotaAccount]:
     """Read the table. Raises: ValueError for a malformed quota."""
     default = parse_account(DEFAULT, records[DEFAULT]).quota if DEFAULT in records else _UNBOUND

@@ -132,6 +132,19 @@ async def test_files_are_bound_too_and_undelete_needs_room(b: Bench) -> None:
 
 
 @played
+async def test_a_default_quota_too_small_for_an_owners_first_file_refuses_it(b: Bench) -> None:
+    guid, _ = await b.file("a")
+    await b.service.delete(BARTENDER, Delete(guid))
+    await b.service.set_quota(ADMIN, of_each(SIZE - 1))
+    await all_counted(b)
+    cause = await refused(b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a")))
+    assert cause.startswith(f"the quota of {JOE} is used up: 0 of {SIZE - 1} bytes are in use")
+    await b.service.set_quota(ADMIN, of_each(SIZE))
+    await b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a"))
+    assert await used(b) == (SIZE, 1)
+
+
+@played
 async def test_a_hole_of_any_size_fills_no_counter_for_others(b: Bench) -> None:
     await set_and_counted(b, of_joe(files=10))
     for name in "ab":
