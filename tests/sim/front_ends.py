@@ -24,6 +24,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
+from chelonia.core.ports.bytes import put_failure
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import parts as plain_parts
@@ -116,7 +117,11 @@ class BytesFrom:
         del start
         data = b"".join([piece async for piece in body])
         assert len(data) == size
-        uploaded = await self._world.put(placed.turl, data, self._user.node, self._call)
+        try:
+            uploaded = await self._world.put(placed.turl, data, self._user.node, self._call)
+        except CheloniaError as error:
+            error = put_failure(error)
+            raise error
         return Arrived(placed.put, tuple(receipts.to_text(receipt) for receipt in uploaded.receipts))
 
     async def get(self, sources: tuple[str, ...], *spans: ByteRange) -> AsyncIterator[bytes]:

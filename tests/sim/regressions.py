@@ -455,5 +455,11 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         12_000_101,
         "a Bartender whose clock had gone back by a day named bytes that were set aside, and nobody missed them",
     ),
+    (
+        "skew",
+        15_100_263,
+        "the S3 door answered 403 for a part whose Shepherd had restarted since it gave the place",
+    ),
+    ("skew", 15_100_477, "an owner's first file that the default quota has no room for met a conflict for ever"),
 )
 """(scenario, seed, what it found)."""

@@ -11,7 +11,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.bytes import PATIENT
+from chelonia.core.ports.bytes import PATIENT, put_failure
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.ports.shepherd import Uploaded
 from chelonia.core.timing.clock import Clock
@@ -47,15 +47,18 @@ class HttpBytes:
         """Send a body to the Shepherd where it was placed.
 
         A Shepherd that has all bytes, but finds none for the other copies, as all are busy, is requested to go on. The
-        sender may not have the bytes any more. Raises: INCOMPLETE, errors of the Shepherd and of the body, CHECKSUM
-        when other bytes are stored, TIMEOUT when the Shepherd neither takes bytes nor answers.
+        sender may not have the bytes any more.
+
+        Raises: INCOMPLETE, errors of the Shepherd and of the body; UNAVAILABLE when the place has ended. CHECKSUM when
+        other bytes are stored, TIMEOUT when the Shepherd neither takes bytes nor answers.
         """
         taken = _TakenBody(body)
         try:
             done = await self._pushed(placed.turl, taken, size, start)
         except CheloniaError as error:
             if error.kind is not Kind.UNAVAILABLE or not taken.whole:
-                raise
+                error = put_failure(error)
+                raise error
             done = await self._gone_on(placed.turl, taken.size, start, error)
         if not done.complete:
             raise CheloniaError(Kind.INCOMPLETE, "PUT", cause=f"only {done.offset} bytes were kept; send it again")

@@ -256,6 +256,8 @@ async def test_a_refusal_in_the_middle_or_for_good_is_told() -> None:
     for refusals, kind, asked in (
         ([(Kind.UNAVAILABLE, 200_000)], Kind.UNAVAILABLE, 1),
         ([(Kind.NO_SPACE, len(DATA))], Kind.NO_SPACE, 1),
+        ([(Kind.BAD_TICKET, len(DATA))], Kind.UNAVAILABLE, 1),
+        ([(Kind.EXPIRED, 0)], Kind.UNAVAILABLE, 1),
         ([(Kind.UNAVAILABLE, len(DATA)), (Kind.BAD_RANGE, 0)], Kind.UNAVAILABLE, 2),
         ([(Kind.UNAVAILABLE, len(DATA))] * 1000, Kind.UNAVAILABLE, 19),
         ([(Kind.UNAVAILABLE, len(DATA)), *[(Kind.CONFLICT, 0)] * 1000], Kind.UNAVAILABLE, 19),
