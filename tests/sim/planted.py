@@ -61,7 +61,7 @@ from chelonia.shepherd.scrubber import Scrubber
 from chelonia.shepherd.store import note_mark as mark
 from chelonia.shepherd.transfers.forwarding import Fanout
 from chelonia.shepherd.transfers.uploads import ShepherdUploads
-from tests.sim import page_rot
+from tests.sim import page_rot, skew
 from tests.sim.ahash_group import SimReplica
 from tests.sim.disk import SimDisk
 from tests.sim.scenario_objects import objects_storm
@@ -458,7 +458,8 @@ def _take_not_supported_for_done() -> Patches:
                 raise
             return tuple(range(len(orders)))
 
-    return (patch.object(names, "_gone_together", gone),)
+    lacking = patch.object(skew, "LATER_METHODS", frozenset({"unlink_all"}))
+    return lacking, patch.object(names, "_gone_together", gone)
 
 
 BUGS: dict[str, Bug] = {

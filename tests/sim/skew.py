@@ -46,7 +46,8 @@ MUCH_LATER: dict[str, tuple[str, ...]] = {
     "ReportAnswer": ("before_boot", "before_number", "obeyed"),
 }
 """Fields of Shepherds' reports about themselves whose defaults the code explains by "older software"."""
-LATER_METHODS = frozenset({"unlink_all"})
+LATER_METHODS: frozenset[str] = frozenset()
+"""Operations that came last. The version before has all of them now."""
 MUCH = 0.5
 """The share of seeds whose version before is so old."""
 MIXED = 0.5

@@ -54,10 +54,13 @@ def test_a_planted_bug_is_gone_afterwards() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_every_bug_can_be_planted(name: str) -> None:
-    """Each patch replaces an existing function of the same parameters: else every seed would catch it, by a
+    """Each patch replaces a value, or an existing function of the same parameters: else every seed would catch it, by a
     `TypeError`."""
     for each in BUGS[name].patches():
-        replaced = inspect.signature(getattr(each.getter(), each.attribute)).parameters.values()
+        if not callable(found := getattr(each.getter(), each.attribute)):
+            assert type(found) is type(each.new)
+            continue
+        replaced = inspect.signature(found).parameters.values()
         given = [p for p in replaced if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         named = [p.name for p in replaced if p.kind is p.KEYWORD_ONLY]
         inspect.signature(each.new).bind(*given, **dict.fromkeys(named))
