@@ -31,7 +31,7 @@ from chelonia.librarian.metadata.blobs import blob_of, facts_of, locations_of
 from chelonia.librarian.namespace.tree import blobs_of, key_for, names_of, type_of
 from chelonia.librarian.recovery.mends import LOST_FOUND
 from chelonia.librarian.recovery.rebuild.naming import staged_version
-from chelonia.wire.s3 import keys
+from chelonia.wire.s3 import keys, versions
 from chelonia.wire.snapshots import decode_manifest, decode_page, parse_snapshot_name
 from tests.sim.disk import facts_now, run_now
 from tests.sim.model import NOTHING, File, Story, Tree, Violation
@@ -247,9 +247,10 @@ class Judging:
 
     def _made_for(self, entry: StoredObject) -> bool:
         """Whether it is a collection outside the snapshot, for administrators alone, made for the files in it. The
-        report names it, or that of an earlier run whose process died."""
+        report names it, or that of an earlier run whose process died. Versions in it may have gone to their keys."""
         is_theirs = entry.value("entry", "owner") == ADMIN_DN and not entry.sections.get("policy")
-        return type_of(entry) == TYPE_COLLECTION and is_theirs and bool(self._now.section(entry.id, "entries"))
+        has_use = self._now.section(entry.id, "entries") or versions.COLLECTION in self._path(entry).split("/")
+        return type_of(entry) == TYPE_COLLECTION and is_theirs and bool(has_use)
 
     def _sheltered(self, used: Taken) -> Iterator[str]:
         """Check that `/lost+found` has only files outside the snapshot, or replaced by newer bytes; for

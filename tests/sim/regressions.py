@@ -461,5 +461,6 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         "the S3 door answered 403 for a part whose Shepherd had restarted since it gave the place",
     ),
     ("skew", 15_100_477, "an owner's first file that the default quota has no room for met a conflict for ever"),
+    ("versions", 15_300_077, "the simulator's own: a version went to its key, and the collection made for it stayed"),
 )
 """(scenario, seed, what it found)."""
