@@ -6,6 +6,7 @@ It requests all at once, and waits for none of them long: a stuck node shows as 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,12 +29,16 @@ def node_urls(services: Iterable[str]) -> tuple[str, ...]:
 
 
 def by_version(versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return each version with its nodes; software that does not report its version comes last."""
-    reported = sorted(set(versions.values()), reverse=True)
+    """Return each version with its nodes, the newest first; software that does not report its version comes last."""
+    reported = sorted(set(versions.values()), key=_numbers, reverse=True)
     return [
-        (each or "older, not told", sorted(url for url, version in versions.items() if version == each))
+        (each or "older, not reported", sorted(url for url, version in versions.items() if version == each))
         for each in reported
     ]
+
+
+def _numbers(version: str) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall("[0-9]+", version)], version
 
 
 async def jobs_of(http: HttpClient, node: str) -> NodeJobs:

@@ -154,7 +154,7 @@ def test_admin_status_tells_which_node_runs_which_version(
     hosts = ("https://a:1/Librarian", "https://b:1/Shepherd", "https://c:1/Shepherd")
     runs = {
         f"https://{host}:1": NodeJobs("n", host, (), version)
-        for host, version in zip("abc", ("0.2.0", "0.1.0", ""), strict=True)
+        for host, version in zip("abc", ("0.10.0", "0.9.1", ""), strict=True)
     }
 
     class Upgraded(Healthy):
@@ -169,12 +169,12 @@ def test_admin_status_tells_which_node_runs_which_version(
     monkeypatch.setattr(status, "_node", asked)
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Upgraded()))
     assert [line for line in chelonia("admin", "status").lines if "https://" in line and ":1" in line] == [
-        "versions           0.2.0: https://a:1",
-        "                   0.1.0: https://b:1",
-        "                   older, not told: https://c:1",
+        "versions           0.10.0: https://a:1",
+        "                   0.9.1: https://b:1",
+        "                   older, not reported: https://c:1",
     ]
     [told] = json.loads(chelonia("admin", "status", "--json").out)["results"]
-    assert told["versions"] == {"https://a:1": "0.2.0", "https://b:1": "0.1.0", "https://c:1": ""}
+    assert told["versions"] == {"https://a:1": "0.10.0", "https://b:1": "0.9.1", "https://c:1": ""}
     runs |= {url: replace(each, version="0.2.0") for url, each in runs.items()}
     assert "versions           0.2.0 on all nodes that answer" in chelonia("admin", "status").lines
 

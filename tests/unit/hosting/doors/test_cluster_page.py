@@ -100,7 +100,7 @@ def test_an_administrator_sees_the_cluster(bench: Bench) -> None:
     quiet = ["https://core1", "librarian", "repair"]
     assert rows == [["https://core2", "librarian", "survey"], ["https://s2", "", ""], quiet], "bad news stands first"
     assert text("0.1.0", answer.text) == "https://core1"
-    assert text("older, not told", answer.text) == "https://core2"
+    assert text("older, not reported", answer.text) == "https://core2"
     assert shown.xpath("//meta[@http-equiv='refresh']")
     for name, told in (("Noticed after", "3.5 s"), ("Found exposed", "7 of 9"), ("All whole after", "60.0 s")):
         assert text(name, answer.text) == told
