@@ -86,6 +86,10 @@ class Deed:
         """Whether it may have taken effect between two instants."""
         return self.told != REFUSED and self.began < before and self.ended > after
 
+    def may_be_seen(self, span: Span) -> bool:
+        """Whether its version may have been seen: a refused one waited for its key until the answer."""
+        return self.began < span[1] and (self.told != REFUSED or self.ended > span[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -176,8 +180,8 @@ class KeyHistory:
 
     def _makers(self, shown: Shown, span: Span) -> list[Deed]:
         """The deeds that may have made a version, and whose version may still be there."""
-        found = (each for each in self.deeds if each.kind == shown.kind and each.perhaps(-FOREVER, span[1]))
-        named = [each for each in found if each.version == shown.version or (not each.version and each.told == MAYBE)]
+        found = (each for each in self.deeds if each.kind == shown.kind and each.may_be_seen(span))
+        named = [each for each in found if each.version == shown.version or (not each.version and each.told != DONE)]
         fits = [each for each in named if shown.kind == REMOVE or shown.etag in (c.etag for c in each.contents)]
         known = [each for each in fits if each.version and each.version != NULL]
         return [each for each in known or fits if not self._gone(each, shown.version, span[0])]
@@ -245,14 +249,14 @@ class KeyHistory:
         fits = self.may_have(version, kind, etag, span) if version else self.may_show(kind, etag, span)
         self._require(fits, f"{version or 'the key'} was {kind} {etag} in {span}")
 
-    def met(self, op: int, version: str, now: int) -> None:
-        """Note that a request's content was found under a version. Raises: Violation."""
+    def met(self, op: int, version: str, span: Span) -> None:
+        """Note that a request's content was found under a version, in a read of this span. Raises: Violation."""
         deed = next((each for each in self.deeds if each.id == op and each.kind == WRITE), None)
-        self._require(deed is not None and deed.told != REFUSED, f"{version} is of #{op}, which was refused")
+        self._require(deed is not None and deed.may_be_seen(span), f"{version} is of #{op}, which was refused")
         assert deed is not None
         self._require(deed.version in ("", version), f"{version} is of {deed}")
-        if version != NULL:
-            deed.version, deed.seen = version, min(deed.seen, now)
+        if version != NULL and deed.told != REFUSED:
+            deed.version, deed.seen = version, min(deed.seen, span[1])
 
     def listed(self, shown: Sequence[Shown], span: Span) -> None:
         """Note a listing of its versions. Raises: Violation."""

@@ -184,7 +184,7 @@ class Objects:
         self._judge(_require, Content(data, etag) in self._known, f"{data[:40]!r} was read with the etag {etag}")
         self._judge(key.read, WRITE, etag, span, version)
         if told:
-            self._judge(key.met, int(headers["x-amz-meta-op"]), told, span[1])
+            self._judge(key.met, int(headers["x-amz-meta-op"]), told, span)
 
     async def _see(self, front: FrontEnd, key: KeyHistory) -> None:
         known = [each.version for each in key.made()]

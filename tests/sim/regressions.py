@@ -462,5 +462,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ),
     ("skew", 15_100_477, "an owner's first file that the default quota has no room for met a conflict for ever"),
     ("versions", 15_300_077, "the simulator's own: a version went to its key, and the collection made for it stayed"),
+    (
+        "versions",
+        15_300_570,
+        "the simulator's own: a version was listed while it waited for its key, and was refused it",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -122,7 +122,20 @@ def test_of_what_is_erased_and_of_what_was_refused_nothing_is_read() -> None:
     with pytest.raises(Violation):
         tell.reads(TWO)
     with pytest.raises(Violation):
-        tell.key.met(7, "v2", tell.now())
+        tell.key.met(7, "v2", (tell.now(), tell.now()))
+
+
+def test_a_version_that_waits_for_its_key_is_seen_until_it_is_refused() -> None:
+    tell = Teller()
+    tell.put(ONE, "v1")
+    waiting = tell.key.begin(7, WRITE, [TWO], unless=ABSENT)
+    began = tell.now()
+    waiting.ended, waiting.told = tell.now(), REFUSED
+    both = shown("v1", ONE, latest=True), shown("v2", TWO)
+    tell.key.listed(both, (began, tell.now()))
+    tell.key.met(7, "v2", (began, tell.now()))
+    with pytest.raises(Violation):
+        tell.lists(*both)
 
 
 def test_what_is_unknown_may_be_or_not_and_stays_once_it_was_met() -> None:
@@ -133,7 +146,7 @@ def test_what_is_unknown_may_be_or_not_and_stays_once_it_was_met() -> None:
     tell.reads(TWO)
     tell.lists(shown("v1", ONE, latest=True))
     unknown.ended = tell.now()
-    tell.key.met(7, "v2", tell.now())
+    tell.key.met(7, "v2", (tell.now(), tell.now()))
     tell.reads(TWO, "v2")
     with pytest.raises(Violation):
         tell.lists(shown("v1", ONE, latest=True))
