@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.hosting.standard_files import open_standard_files
-from chelonia_clients.arguments import GLOBAL, Arguments, UsageError, merge, parse, split_verb
+from chelonia_clients.arguments import GLOBAL, Arguments, Flag, UsageError, merge, parse, split_verb
 from chelonia_clients.local_files import local_error
 from chelonia_clients.output import AnswerLost, Output, answering
 from chelonia_clients.verbs.finding import find_verb, suggest
@@ -124,7 +124,7 @@ def _dispatch(before: Arguments, word: str, rest: Sequence[str], out: Output) ->
     out.verbose = len(options.flags.get("--verbose", ()))
     if options.has("--help"):
         out.as_json = False
-        out.write(*usage_of(verb))
+        out.write(*usage_of(verb, arguments.operands))
         return 0
     if options.has("--insecure"):
         raise UsageError(INSECURE)
@@ -236,27 +236,39 @@ def usage() -> list[str]:
     return lines
 
 
-def usage_of(verb: Verb) -> list[str]:
-    """Return the lines of `chelonia help` for one verb."""
-    lines = [*_usage(verb), "", f"  {verb.summary}"]
-    if verb.flags:
+def usage_of(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
+    """Return the lines of `chelonia help` for one verb, or for the forms of it that begin as `operands` do."""
+    lines, topic = [*_usage(verb, operands), "", f"  {verb.summary}"], _topic(verb, operands)
+    flags = [flag for flag in verb.flags if not topic or _is_of(flag, topic, _ways(verb, topic))]
+    examples = [text for text in verb.examples if _begins(text.split(), (*verb.name.split(), *topic))] or verb.examples
+    if flags:
         lines += ["", "Options:"]
-    lines += [f"  {flag.spelled:<20} {flag.help}" for flag in verb.flags]
-    if verb.examples:
-        lines += ["", "Examples:", *(f"  {_example(text)}" for text in verb.examples)]
+    lines += [f"  {flag.spelled:<20} {flag.help}" for flag in flags]
+    if examples:
+        lines += ["", "Examples:", *(f"  {_example(text)}" for text in examples)]
     return lines
 
 
 def _usage(verb: Verb, operands: Sequence[str] = ()) -> list[str]:
     """The forms of a verb, a line each: those that begin as `operands` do, or all."""
-    ways = verb.synopsis.split(" | ")
-    for count in range(len(operands), 0, -1):
-        matching = [way for way in ways if _begins(way.split(), operands[:count])]
-        if matching:
-            ways = matching
-            break
-    first, *rest = (f"chelonia {verb.name} {way}".rstrip() for way in ways)
+    first, *rest = (f"chelonia {verb.name} {way}".rstrip() for way in _ways(verb, _topic(verb, operands)))
     return [f"Usage: {first}", *(f"       {way}" for way in rest)]
+
+
+def _ways(verb: Verb, topic: Sequence[str]) -> list[str]:
+    return [way for way in verb.synopsis.split(" | ") if _begins(way.split(), topic)]
+
+
+def _topic(verb: Verb, operands: Sequence[str]) -> Sequence[str]:
+    """The first words of a command that choose among the forms of a verb."""
+    return next((operands[:count] for count in range(len(operands), 0, -1) if _ways(verb, operands[:count])), ())
+
+
+def _is_of(flag: Flag, topic: Sequence[str], ways: Sequence[str]) -> bool:
+    """Whether an option is of these forms: they have it, or its help begins with what it is for."""
+    named = any(word.strip("[]") in (flag.name, flag.short) for way in ways for word in way.split())
+    owners = flag.help.partition(": ")[0].split(", ") if ": " in flag.help else ()
+    return named or any(_begins(topic, owner.split()) or _begins(owner.split(), topic) for owner in owners)
 
 
 def _begins(way: Sequence[str], operands: Sequence[str]) -> bool:
@@ -270,14 +282,14 @@ def _example(text: str) -> str:
 
 
 async def help_(session: Session, arguments: Arguments) -> None:
-    """Print the usage of the command, or of one verb (`help`)."""
+    """Print the usage of the command, of one verb, or of a topic of it (`help`)."""
     if not arguments.operands:
         session.out.write(*usage())
         return
     verb = find_verb(arguments.operands[0])
     if verb is None:
         raise UsageError(f"there is no verb {arguments.operands[0]!r}.{suggest(arguments.operands[0])}")
-    session.out.write(*usage_of(verb))
+    session.out.write(*usage_of(verb, arguments.operands[1:]))
 
 
 if __name__ == "__main__":

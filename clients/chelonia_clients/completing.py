@@ -44,7 +44,8 @@ def next_word(words: Sequence[str]) -> Next:
     elif verb is None:
         found = Next() if operands else Next(tuple(sorted({*(verb.name for verb in VERBS), *ALIASES})))
     elif verb.name == "help":
-        found = Next(tuple(verb.name for verb in VERBS))
+        topic = find_verb(operands[0]) if operands else None
+        found = Next(_operand(topic, operands[1:]).words if topic else tuple(each.name for each in VERBS))
     else:
         found = _operand(verb, operands)
     return Next(tuple(word for word in found.words if word.startswith(start)), found.names, found.files)

@@ -273,7 +273,8 @@ ADMIN = Verb(
     False,
     ("admin status", "admin node list", "admin node maintenance https://se1:60000/Shepherd --for 2h",
      "admin node drain https://se1:60000/Shepherd --wait", "admin node forget https://se1:60000/Shepherd",
-     "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status"),
+     "admin drill silence --for 2m --curve curve.svg", "admin fsck --repair", "admin ahash status",
+     "admin quota set default --bytes 100G"),
 )  # fmt: skip
 S3 = Verb(
     "s3", "key create [--for TIME] [--only WHAT] [--in LN] [--note TEXT] | key list | key revoke <id> | "
@@ -291,7 +292,10 @@ COMPLETION = Verb(
     ("completion bash > ~/.local/share/bash-completion/completions/chelonia",),
 )  # fmt: skip
 VERSION = Verb("version", "", "print the version", f"{_ABOUT}:version", (0, 0))
-HELP = Verb("help", "[<verb>]", "how to use a verb", "cli:help_", (0, 1), (), False, ("help put",))
+HELP = Verb(
+    "help", "[<verb> [<topic> ...]]", "how to use a verb", "cli:help_", (0, -1), (), False,
+    ("help put", "help admin quota"),
+)  # fmt: skip
 
 VERBS: tuple[Verb, ...] = (
     LS, LIST, STAT, TREE, FIND, DU, QUOTA, WATCH, DIFF, MAKE_COLLECTION, UNMAKE_COLLECTION, PUT, GET, SYNC, CP, CAT, MV,

@@ -624,6 +624,7 @@ def test_usage(chelonia: Command) -> None:
     assert "TLS is always checked" in insecure.err
     assert chelonia("--help").code == 0
     assert "chelonia put run1.root /data/" in chelonia("help", "put").out
+    assert chelonia("help", "admin", "quota").out == chelonia("admin", "quota", "--help").out
     assert chelonia("ls", "relative").code == 2
 
 

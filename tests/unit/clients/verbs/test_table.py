@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chelonia_clients.arguments import GLOBAL, Flag, UsageError, parse, split_verb
-from chelonia_clients.cli import EVERYDAY, usage
+from chelonia_clients.cli import EVERYDAY, usage, usage_of
 from chelonia_clients.verbs.finding import ORIGINAL, REMOVING, WHOLE, find_verb, suggest
 from chelonia_clients.verbs.table import VERBS
 
@@ -138,3 +138,26 @@ def test_the_manual_has_every_verb_and_option() -> None:
             assert (flag.short or flag.name) in manual
     for flag in GLOBAL:
         assert flag.name in manual
+
+
+def test_help_of_a_topic_has_its_forms_options_and_examples() -> None:
+    admin = find_verb("admin")
+    assert admin is not None
+    shown = "\n".join(usage_of(admin, ("quota",)))
+    assert "admin quota recount" in shown
+    assert "chelonia admin quota set default --bytes 100G" in shown
+    options = shown.partition("Options:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in options.splitlines()] == ["--files", "--bytes"]
+    assert "admin node" not in shown
+
+
+def test_help_of_a_topic_finds_options_that_its_forms_leave_out() -> None:
+    admin, put = find_verb("admin"), find_verb("put")
+    assert admin is not None
+    assert put is not None
+    drill = "\n".join(usage_of(admin, ("drill",)))
+    assert "--dry-run" in drill
+    assert "--bytes" not in drill
+    assert "Options:" not in usage_of(admin, ("jobs",))
+    assert usage_of(admin, ("nonsense",)) == usage_of(admin)
+    assert usage_of(put, ("/etc/hosts", "/f")) == usage_of(put)
