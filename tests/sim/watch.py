@@ -481,8 +481,9 @@ def _good(shepherd: SimShepherd, *, unproven: bool = True) -> Iterator[BlobId]:
             assert facts is not None
             yield facts.blob
     for stored in platter.aside():
-        if stored.facts is not None and stored.size == stored.facts.size and (unproven or stored.committed):
-            yield stored.facts.blob
+        facts = stored.facts if unproven or stored.committed else None
+        if facts is not None and sha256(platter.data(stored.reference)) == facts.checksums.sha256:
+            yield facts.blob
 
 
 def references_on(shepherd: SimShepherd) -> set[ReferenceId]:

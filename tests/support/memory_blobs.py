@@ -116,7 +116,8 @@ class MemoryBlobs:
         self._gone = None
 
     def data(self, reference: ReferenceId) -> bytes:
-        return self._replicas[reference].data or b""
+        """The bytes of a replica, set aside or not."""
+        return (self._replicas.get(reference) or self._set_aside[reference]).data or b""
 
     def references(self) -> tuple[ReferenceId, ...]:
         """The replicas on disk, in order."""
