@@ -111,8 +111,6 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
     required(change.when, source, found)
     replaced, target_parent = _target(change, walks[2], walks[3])
-    if replaced is not None and replaced.guid == found.guid:
-        return Done()  # two names of one file: POSIX rename does nothing
     judge = Judge(turn.user, "move")
     expect = (*_pinned_beyond_guid(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
     if change.keep:
@@ -125,6 +123,8 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         expect += await locking.unlocked(ports, turn, change.when, place, walked, names=True)
     if change.over is Over.EXCHANGE:
         expect += judge.require(Action.ADD_ENTRY, source_parent)
+    if replaced is not None and replaced.guid == found.guid:
+        return Done()  # two names of one file: POSIX rename does nothing
     order = MoveOrder(
         child=found.guid,
         source_parent=source_parent.guid,
