@@ -68,7 +68,7 @@ def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[s
         if _is_kept(triple, entry_type, phase):
             sections.setdefault(triple.section, {})[triple.property] = triple.value
     check_volume(sections)
-    check_rules(sections)
+    check_count(sections)
     return sections
 
 
@@ -81,8 +81,12 @@ def check_volume(sections: Sections) -> None:
         raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=cause)
 
 
-def check_rules(sections: Sections) -> None:
-    """Refuse policies of more rules than a decision can check in time. Raises: TOO_LARGE."""
+def check_count(sections: Sections) -> None:
+    """Refuse more properties of users than one entry may have, or more rules than a decision can check in time. Raises:
+    TOO_LARGE."""
+    if (count := len(sections.get("metadata", {}))) > bounds.USER_METADATA_MAX:
+        cause = f"{count} properties, at most {bounds.USER_METADATA_MAX} are kept with one entry"
+        raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=cause)
     for name in ("policy", DEFAULT_POLICY_SECTION):
         count = len(sections.get(name, {}))
         if count > bounds.POLICY_RULES_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import check_rules, check_text, check_value, check_volume, is_settable, merged
+from chelonia.bartender.client_metadata import check_count, check_text, check_value, check_volume, is_settable, merged
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, versions
 from chelonia.core import bounds, status
@@ -92,7 +92,7 @@ def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
     after = merged(found.object.sections, changed)
     check_volume(after)
     if request.property not in found.section(request.section):
-        check_rules({request.section: after[request.section]})
+        check_count({request.section: after[request.section]})
 
 
 async def _change(ports: Ports, turn: ElementCall, decided: _DecidedChange) -> Outcome:

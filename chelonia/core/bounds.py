@@ -33,7 +33,7 @@ DELETE_WIDE_MAX: Final = 1000
 TIME_S_MAX: Final = 18_446_744_072
 """The latest time of an entry, in the year 2554: its nanoseconds are 64 bits wherever they travel."""
 USER_METADATA_MAX: Final = 1000
-"""Triples a user may send with one entry."""
+"""Triples a user may send with one entry, and properties of users that it may have."""
 USER_METADATA_BYTES_MAX: Final = 128 * 1024
 """Properties and values of one entry that users wrote: a listing or a bulk stat carries a thousand entries."""
 SYMLINK_BYTES_MAX: Final = 4095

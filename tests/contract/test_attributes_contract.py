@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Done, Set, Want
-from tests.support.files_worlds import World, applied, at, played, there, write
+from chelonia.core.ports.files import Clone, Done, Listing, Set, Want
+from tests.support.files_worlds import World, applied, at, done, played, there, write
+from tests.support.stage import JOE
 
 MIB = 2**20
 
@@ -25,3 +27,27 @@ async def test_an_attribute_of_a_mebibyte_is_refused_and_the_caller_goes_on(worl
     for user in ({"x": "y" * MIB}, {"x" * MIB: "y"}, {f"x{n}": "y" * 1024 for n in range(1024)}):
         assert await refusal(applied(world, Set(at("/f"), user=user))) is Kind.TOO_LARGE
     assert (await there(world, "/f", Want.USER)).user == {}
+
+
+MANY = {str(n): "v" for n in range(bounds.USER_METADATA_MAX - 100)}
+
+
+@played
+async def test_an_entry_gets_no_more_properties_than_its_collection_is_listed_with(world: World) -> None:
+    await write(world, "/f", user=MANY)
+    more = {f"more {n}": "v" for n in range(101)}
+    assert await applied(world, Set(at("/f"), user=more)) is Kind.TOO_LARGE
+    more.popitem()
+    await done(world, Set(at("/f"), user=more))
+    await done(world, Set(at("/f"), user={"0": "anew"}))
+    await done(world, Clone(at("/g"), at("/f")))
+
+
+@played
+async def test_an_entry_of_very_many_properties_is_shown_and_listed(world: World) -> None:
+    for round_ in range(2):
+        await write(world, "/f", user={f"{name} {round_}": value for name, value in MANY.items()})
+    user = (await there(world, "/f", Want.USER)).user
+    assert len(user) > bounds.USER_METADATA_MAX
+    (named,) = (await world.files.list(JOE, Listing(at("/"), want=Want.USER))).entries
+    assert named.user == user

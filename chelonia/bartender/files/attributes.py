@@ -63,9 +63,7 @@ def setting_triples(setting: Setting) -> tuple[Triple, ...]:
 
 
 def user_triples(user: Mapping[str, str]) -> tuple[Triple, ...]:
-    """Return users' metadata as triples. Raises: TOO_LARGE when there are too many."""
-    if len(user) > bounds.USER_METADATA_MAX:
-        raise CheloniaError(Kind.TOO_LARGE, subject="metadata", cause=f"at most {bounds.USER_METADATA_MAX} properties")
+    """Return users' metadata as triples."""
     return tuple(Triple("metadata", name, value) for name, value in sorted(user.items()))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from chelonia.bartender.bulk import ElementCall, Outcomes, led
 from chelonia.bartender.client_metadata import (
     accepted,
-    check_rules,
+    check_count,
     check_text,
     check_value,
     check_volume,
@@ -87,7 +87,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
         put, drop, expect = (*put, *taken), (*drop, *ended), (*expect, *rests)
     after = merged(found.object.sections, from_triples(put))
     check_volume(after)
-    check_rules({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
+    check_count({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
     if is_implied(found.object):  # now it exists for its own sake
         drop = (*drop, ("node", "implied"))
     if not (put or drop):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, check_rules, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged, new_policies
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
 from chelonia.bartender.files.changing import done, pinned, required, seen, walk
@@ -238,7 +238,7 @@ def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) ->
     """Require the right to give a file these rules. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
     accepted(rule_triples(rules), TYPE_FILE, "write.metadata")
     before, after = found.section("policy"), with_rules(found.section("policy"), rules)
-    check_rules({"policy": after})
+    check_count({"policy": after})
     # No rights grow by rules that change nothing, or that omit grants which a new file would have. rclone sends
     # `private` with every upload, also with keys that may not change rights.
     is_new, left_out = not found.object.exists, before.keys() - after.keys()
