@@ -9,7 +9,7 @@ from __future__ import annotations
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
-from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
+from chelonia.bartender.files.writing import arrived_bytes, may_begin, overtaken, ready_to_write
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
 from chelonia.bartender.transfers import unnamed
@@ -59,7 +59,12 @@ async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
     ready, replaced = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
-    await ports.librarian.seal_upload(turn.service, order)
+    try:
+        await ports.librarian.seal_upload(turn.service, order)
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND:  # that is the upload
+            error = await overtaken(ports, turn, change, error)
+        raise error
     return Done(made=replaced is None)
 
 

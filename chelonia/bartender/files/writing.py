@@ -35,6 +35,7 @@ from chelonia.core.ports.files import (
     Placed,
     Placing,
     Reserving,
+    Seal,
     Splice,
     Write,
     placed_part,
@@ -154,11 +155,11 @@ async def lay(
 
 
 async def overtaken(
-    ports: Ports, turn: ElementCall, change: Write | Splice | Clone, error: CheloniaError
+    ports: Ports, turn: ElementCall, change: Write | Splice | Clone | Seal, error: CheloniaError
 ) -> CheloniaError:
-    """Return the meaning of a failure to commit. If another caller has made or removed the file since the walk, it is
-    CONFLICT, so that all is decided anew."""
-    if error.kind is Kind.NOT_FOUND:
+    """Return the meaning of a failure to commit. If another caller has made or removed the file or its collection since
+    the walk, it is CONFLICT, so that all is decided anew."""
+    if error.kind in (Kind.NOT_FOUND, Kind.NO_PARENT):
         return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause=error.cause)
     if error.kind is not Kind.EXISTS:
         return error

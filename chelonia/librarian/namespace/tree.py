@@ -155,8 +155,10 @@ def make_file(begin: BeginPut, guid: Guid, slot: Slot, bytes_: Sections, now: Ms
 
 
 def rewrite(begin: BeginPut, file: StoredObject, op: str) -> list[Element]:
-    """Condition a file that gets other bytes to be as read. Raises: NOT_FOUND, NOT_A_FILE."""
-    check_file(file, op, str(begin.ln), "write")
+    """Condition a file that gets other bytes to be as read. Raises: CONFLICT: all is decided anew."""
+    if type_of(file) != TYPE_FILE:
+        cause = "the file to write is not there any more; try again"
+        raise CheloniaError(Kind.CONFLICT, op, str(begin.ln), cause)
     return [*expectations(begin.expect), check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
 
 

@@ -149,7 +149,7 @@ def splice(
 ) -> list[Element]:
     """Lay extents over a file; `content`: id of the content to make where there is none to change.
 
-    Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST, TOO_LARGE.
+    Raises: CONFLICT, BAD_REQUEST, TOO_LARGE.
     """
     file = current.file
     elements = rewrite(request.begin, file, "splice")

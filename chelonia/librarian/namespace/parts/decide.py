@@ -387,7 +387,7 @@ def seal_new(request: SealUpload, upload: Opened, chosen: Chosen, *, slot: Slot,
 
 
 def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwritten, now: Ms) -> list[Element]:
-    """Replace the bytes of a file by the parts; it keeps its GUID, names and policy. Raises: NOT_FOUND, NOT_A_FILE."""
+    """Replace the bytes of a file by the parts; it keeps its GUID, names and policy. Raises: CONFLICT."""
     file, kept = over.file, _for_file(upload, request.begin)
     assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
     elements = rewrite(request.begin, file, "seal")

@@ -29,7 +29,6 @@ from chelonia.librarian.namespace.tree import (
     make_file,
     rewrite,
     ruled,
-    type_of,
 )
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 
@@ -85,9 +84,6 @@ def over_file(request: CopyFile, source: StoredObject, content: ContentId, over:
     """Replace the bytes of a file by those of the copy; it keeps its GUID, names and policy. Raises: CONFLICT."""
     file = over.file
     assert file.id != source.id, "`check_source` has seen it"
-    if type_of(file) != TYPE_FILE:
-        cause = "the file to write is not there any more; try again"
-        raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
     elements = rewrite(request.begin, file, "copyFile")
     kept = {} if content else source.sections.get("blobs", {})
     elements += trash.leave_bytes(file, over.blobs, "replaced", now, kept.values())
