@@ -55,6 +55,9 @@ CALL_FAILED = frozenset(
 """Failures of the cluster, not of an element: raised when every element failed so."""
 _NEVER_APPLIED = frozenset({Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.MISSING_METADATA, Kind.TOO_LARGE})
 
+_BETWEEN_SERVICES = ("librarian.", "shepherd.", "ahash.", "connect", "identify")
+"""Starts of the operations in refusals of one service by another: for want of a role, or for its certificate."""
+
 _OF_AN_ENTRY = frozenset({"unlink", "delete", "unmake", "move", "changeEntry", "modifyMetadata", "setWanted"})
 """Operations of the Librarian on an entry that a walk has just found. If it is gone, or has lost the name, the
 Bartender walks again: another entry may have replaced it, and the name was never free."""
@@ -502,13 +505,15 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
 
 
 def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
-    """Return the error as the user may see it. A Librarian that refuses this Bartender is the cluster's trouble, not a
+    """Return the error as the user may see it. Services that refuse one another are the cluster's trouble, not a
     missing right of his. The bearer of a token learns neither which collections have quotas nor their use."""
     if error.kind is Kind.QUOTA and user.scopes:
         cause = "a quota of where it goes, or of whose token this is, is used up: ask who gave you the token"
         return CheloniaError(Kind.QUOTA, error.op, cause=cause)
-    if error.kind in (Kind.DENIED, Kind.UNTRUSTED) and error.op.startswith(("librarian.", "shepherd.")):
-        cause = f"this Bartender is not approved for it; an administrator can approve it ({error.cause})"
+    if error.kind in (Kind.DENIED, Kind.UNTRUSTED, Kind.EXPIRED) and error.op.startswith(_BETWEEN_SERVICES):
+        cause = (
+            f"this Bartender, or a service behind it, is not accepted; an administrator can approve it ({error.cause})"
+        )
         return CheloniaError(Kind.UNAVAILABLE, error.op, error.subject, cause)
     return error
 

@@ -341,10 +341,19 @@ async def test_a_call_of_which_something_could_be_served_is_no_fault(stage: Stag
     assert {outcome.kind for outcome in outcomes} == {"", "outcome-unknown"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [
+        (Kind.DENIED, "librarian.traverseLN"),
+        (Kind.DENIED, "ahash.walk"),
+        (Kind.UNTRUSTED, "connect"),
+        (Kind.EXPIRED, "connect"),
+        (Kind.UNTRUSTED, "identify"),
+    ],
+)
 @scene
-async def test_an_unapproved_bartender_does_not_blame_the_user(stage: Stage) -> None:
-    refused = CheloniaError(Kind.DENIED, "librarian.traverseLN", "", "not registered and approved as bartender")
-    stage.between.after["traverse"] = refused
+async def test_services_that_refuse_one_another_do_not_blame_the_user(stage: Stage, kind: Kind, op: str) -> None:
+    stage.between.after["traverse"] = CheloniaError(kind, op, "", "not registered, or its certificate is not good")
     with fails(Kind.UNAVAILABLE, match="administrator can approve"):
         await stage.bartender.del_file(JOE, (NameRequest("1", "/f"),))
 
