@@ -447,11 +447,11 @@ class Names:
         return [each for blob in blobs for each in want_copies(blob, content, A_CONTENT, wanted)]
 
     async def modify(self, call: Call, request: ModifyEntry) -> ModifyOutcome:
-        """Change one property of one entry."""
+        """Change one property of one entry. Raises: all errors but those of the request itself."""
         try:
             success = await self._modify(call, request)
         except CheloniaError as error:
-            if error.kind in (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.READ_ONLY):
+            if error.kind not in (Kind.BAD_REQUEST, Kind.BAD_NAME, Kind.NOT_FOUND, Kind.NOT_A_FILE):
                 raise
             success = failed(error)
         return ModifyOutcome(request.change_id, success)

@@ -5,7 +5,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.ports.bartender import ModifyRequest
 from chelonia.core.ports.files import Done, Failure, Inline, Set, Write
@@ -265,3 +265,26 @@ async def test_a_lock_that_was_ended_meanwhile_is_not_refreshed_beside_the_one_t
     stage.between.before["change_entry"] = another
     refused = await locked(mine)
     assert failure_kind(refused) is Kind.LOCKED
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.NETWORK, Kind.TIMEOUT, Kind.BUSY, Kind.WRONG_CLUSTER, Kind.CONFLICT, Kind.DENIED]
+)
+@scene
+async def test_trouble_of_the_cluster_is_no_answer_to_a_change(stage: Stage, kind: Kind) -> None:
+    """The answer was that of a mistake in the program, which no client repeats."""
+    await stage.make("/a")
+    transact = stage.ahash.transact
+
+    async def troubled(*_: object) -> None:
+        stage.ahash.transact = transact  # type: ignore[method-assign]
+        raise CheloniaError(kind, "ahash.transact", "", "the A-Hash has its own trouble")
+
+    stage.ahash.transact = troubled  # type: ignore[method-assign, assignment]
+    request = ModifyRequest("1", "/a", "set", "metadata", "k", "v")
+    try:
+        answered = (await stage.bartender.modify(JOE, (request,)))[0].kind
+    except CheloniaError as error:
+        answered = error.kind.value
+    seen = {Kind.CONFLICT: "", Kind.DENIED: Kind.UNAVAILABLE.value}  # tried again; not the user's
+    assert answered == seen.get(kind, kind.value)
