@@ -9,6 +9,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.parts import UploadId
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import (
     Arrived,
     Change,
@@ -99,3 +100,22 @@ def test_a_collection_that_goes_with_its_last_key_meanwhile_is_made_again(op: st
 async def _gone(world: World) -> None:
     answer: Done = await done(world, Remove(at("/a/b/last"), Removing.KEY))
     assert answer.attributes is None
+
+
+@pytest.mark.parametrize("kind", [Kind.BUSY, Kind.DENIED, Kind.INTERNAL, Kind.UNAVAILABLE])
+@pytest.mark.parametrize("names", [("/a/b/one",), ("/a/b/one", "/a/b/two")])
+def test_a_removed_key_is_removed_whatever_becomes_of_its_collection(kind: Kind, names: tuple[str, ...]) -> None:
+    """It was answered as a failure, although the name was gone."""
+
+    async def scenario(world: World, between: Between) -> None:
+        for name in names:
+            await done(world, Write(at(name), inline=Inline(b"bytes", 2), parents=True))
+
+        async def refused() -> None:
+            raise CheloniaError(kind, "librarian.unmake", "", "not now")
+
+        between.before["unmake"] = refused
+        removals = tuple(Remove(at(name), Removing.KEY) for name in names)
+        assert await world.files.apply(JOE, removals) == (Done(),) * len(names)
+
+    staged(scenario)

@@ -170,7 +170,7 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
     judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
     match change.what:
-        case Removing.NAME if not place.parts:
+        case Removing.NAME | Removing.KEY | Removing.MARK if not place.parts:
             cause = "this is an entry itself, not a name of one"
             raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(place), cause=cause)
         case Removing.FILE if is_collection:
@@ -206,26 +206,22 @@ async def remove_together(
 async def undo(ports: Ports, turn: ElementCall) -> None:
     """Remove the collections made on the way to a refused name, unless others have put something there."""
     if turn.made:
-        with contextlib.suppress(CheloniaError):
-            await _prune(ports, turn, turn.made[-1])
+        await _prune(ports, turn, turn.made[-1])
         turn.made.clear()
 
 
 async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
-    """Remove empty implied collections from here upwards. `found`: the first, if known."""
+    """Remove empty implied collections from here upwards. `found`: the first, if known. What is done before stays done:
+    one that somebody has put something into stays, and so does one that cannot be removed now."""
     service = turn.service.keyed(RequestKey(""))
-    while place.parts:
-        if found is None:
-            found = seen(place, (await ports.librarian.traverse(service, (place,), DESCRIBED))[0])
-        if found is None or not is_implied(found.object):
-            return
-        try:
+    with contextlib.suppress(CheloniaError):
+        while place.parts:
+            if found is None:
+                found = seen(place, (await ports.librarian.traverse(service, (place,), DESCRIBED))[0])
+            if found is None or not is_implied(found.object):
+                return
             await ports.librarian.unmake(service, Unmake(found.guid, versions(found)))
-        except CheloniaError as error:
-            if error.kind in (Kind.NOT_EMPTY, Kind.NOT_FOUND, Kind.CONFLICT):
-                return  # somebody has put something there
-            raise
-        place, found = place.parent, None
+            place, found = place.parent, None
 
 
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:

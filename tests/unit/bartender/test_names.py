@@ -6,9 +6,11 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Guid
 from chelonia.core.metadata import Triple
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.bartender import MoveRequest, NameRequest
+from chelonia.core.ports.files import TOP, Remove, Removing
 from chelonia.core.ports.librarian import ModifyEntry
-from tests.support.failing import fails
+from tests.support.failing import fails, failure_kind
 from tests.support.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, EVE, JOE, NOBODY, Stage, scene
 
 GATEWAY = "gateway is not configured. Bartender does not support mount points"
@@ -413,3 +415,13 @@ async def test_a_mount_point_does_not_end_a_bulk_call(stage: Stage) -> None:
 async def test_no_call_of_more_elements_than_allowed(stage: Stage) -> None:
     with fails(Kind.TOO_LARGE):
         await stage.bartender.stat(JOE, tuple(NameRequest(str(n), "/") for n in range(1001)))
+
+
+@pytest.mark.parametrize("what", [Removing.NAME, Removing.KEY, Removing.MARK])
+@scene
+async def test_what_has_no_name_has_none_to_be_removed(stage: Stage, what: Removing) -> None:
+    """For two of these it was a conflict, which clients try again for ever."""
+    await stage.put_file("/f", needed=0)
+    for place in (LogicalName(await stage.guid("/f"), ()), TOP):
+        (answer,) = await stage.bartender.files.apply(JOE, (Remove(place, what),))
+        assert failure_kind(answer) is Kind.NOTHING_TO_UNLINK
