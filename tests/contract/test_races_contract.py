@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call
+from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadId
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import (
+    INLINED,
     Arrived,
     Change,
     Clone,
     Content,
     Done,
     Inline,
+    Make,
+    Move,
     Open,
+    Over,
     Part,
     Placed,
     Placing,
     Remove,
     Removing,
     Seal,
+    Set,
+    Setting,
     Splice,
     Write,
 )
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import ServiceWorld, World, at, done, on_service, there, write
-from tests.support.stage import ADMIN, JOE, Between
+from tests.support.stage import ADMIN, JOE, Between, keyed
 
 Scenario = Callable[[World, Between], Awaitable[None]]
 
@@ -117,5 +127,57 @@ def test_a_removed_key_is_removed_whatever_becomes_of_its_collection(kind: Kind,
         between.before["unmake"] = refused
         removals = tuple(Remove(at(name), Removing.KEY) for name in names)
         assert await world.files.apply(JOE, removals) == (Done(),) * len(names)
+
+    staged(scenario)
+
+
+class Doubled:
+    """A Librarian that gets each change twice, as when an answer is lost or late; the second answer counts."""
+
+    def __init__(self, librarian: Any, *, at_once: bool) -> None:
+        self._librarian = librarian
+        self._at_once = at_once
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._librarian, name)
+
+        async def call(*args: Any) -> Any:
+            if self._at_once:
+                return (await asyncio.gather(method(*args), method(*args)))[1]
+            await method(*args)
+            return await method(*args)
+
+        return call
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_change_that_arrives_twice_is_answered_as_done_once(*, at_once: bool) -> None:
+    """The second arrival of a Seal found no upload any more."""
+
+    async def scenario(world: World, between: Between) -> None:
+        librarian, small = between._librarian, Inline(b"bytes", 2)
+        piece = Content((Extent(3, 5, INLINED),), inline=small)
+        changes: tuple[Change, ...] = (
+            Make(at("/a/b/d"), "collection", parents=True),
+            Write(at("/a/b/f"), inline=small),
+            Write(at("/a/b/f"), inline=Inline(b"other", 2)),
+            Splice(at("/s"), piece),
+            Splice(at("/s"), piece),
+            Clone(at("/c"), at("/s")),
+            Clone(at("/c"), at("/a/b/f")),
+            await parted(world, "/p", b"parts", JOE),
+            await parted(world, "/p", b"again", JOE),
+            Set(at("/p"), Setting(mode=0o600)),
+            Move(at("/p"), at("/c"), Over.EXCHANGE),
+            Move(at("/p"), at("/c"), Over.REPLACE),
+            Remove(at("/a/b/f"), Removing.KEY),
+            Remove(at("/c"), Removing.FILE),
+            Remove(at("/a/b/d"), Removing.COLLECTION),
+        )
+        for number, change in enumerate(changes):
+            call = structs.replace(keyed(JOE, f"key {number}"), is_first=True)
+            between._librarian = Doubled(librarian, at_once=at_once)  # type: ignore[assignment]
+            await done(world, change, call)
+            between._librarian = librarian
 
     staged(scenario)

@@ -124,9 +124,14 @@ class PartUploads:
         raise CheloniaError(Kind.CONFLICT, "seal", str(request.begin.ln), "its parts keep changing; try again")
 
     async def _already(self, call: Call, request: SealUpload, header: StoredObject) -> Guid:
-        """The file, when this upload was sealed for it before, of these parts; "" otherwise."""
+        """The file, when this upload was sealed for it before, of these parts, or by this very call; "" otherwise."""
         file = Guid(header.value("content", "file"))
-        if header.value("content", "state") != SEALED or request.begin.replaces != file:
+        if header.value("content", "state") != SEALED:
+            return Guid("")
+        before = await self._records.recall(call)
+        if before is not None and before.applied:
+            return Guid(before.memo)
+        if request.begin.replaces != file:
             return Guid("")
         stored = await self._records.one(call, entry_id(file), (Needed("content"), Needed("states", "etag")))
         is_same = stored.value("states", "etag").partition(" ")[0] == etag_of(etag for _, etag in request.order)
