@@ -50,3 +50,15 @@ async def test_a_condition_that_does_not_hold_names_no_etag(world: World) -> Non
         assert isinstance(answer, Failure)
         assert answer.kind is Kind.PRECONDITION
         assert etag not in answer.cause
+
+
+@played
+async def test_a_change_of_nothing_tells_and_changes_nothing_without_a_right(world: World) -> None:
+    await done(world, Write(at("/a/b/f"), inline=Inline(b"bytes", 2), parents=True))
+    for name in ("/a/b/f", "/a/b"):
+        for call in (EVE, NOBODY):
+            assert await applied(world, Set(at(name)), call) is Kind.DENIED
+    assert (await there(world, "/a/b")).attributes.implied
+    assert (await done(world, Set(at("/a/b/f")))).attributes == (await there(world, "/a/b/f")).attributes
+    await done(world, Set(at("/a/b")))
+    assert not (await there(world, "/a/b")).attributes.implied

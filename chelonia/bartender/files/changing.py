@@ -76,7 +76,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     put, drop = _changes(change)
     judge = Judge(turn.user, "set")
     expect: Expect = pinned(change.when, found)
-    if change.setting != LEAVE or change.user:
+    if change.setting != LEAVE or change.user or not (change.policy or change.locks):
         expect += judge.require(Action.MODIFY_METADATA, found)
     if change.policy:
         expect += judge.require(Action.MODIFY_POLICY, found)
