@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from chelonia.bartender.bulk import ATTEMPTS_MAX
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import UploadId
@@ -37,9 +38,10 @@ from chelonia.core.ports.files import (
     Splice,
     Write,
 )
+from chelonia.core.timing.clock import within
 from tests.sim.virtual_loop import run_virtual
-from tests.support.files_worlds import ServiceWorld, World, at, done, on_service, there, write
-from tests.support.stage import ADMIN, JOE, Between, keyed
+from tests.support.files_worlds import ServiceWorld, World, applied, at, done, on_service, there, write
+from tests.support.stage import ADMIN, EVE, JOE, Between, keyed
 
 Scenario = Callable[[World, Between], Awaitable[None]]
 
@@ -179,5 +181,19 @@ def test_a_change_that_arrives_twice_is_answered_as_done_once(*, at_once: bool) 
             between._librarian = Doubled(librarian, at_once=at_once)  # type: ignore[assignment]
             await done(world, change, call)
             between._librarian = librarian
+
+    staged(scenario)
+
+
+def test_a_name_that_an_upload_holds_is_no_collection_to_be_made() -> None:
+    """The Bartender tried to make it for as long as the name was held."""
+
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+        await world.stage.put_file("/a", EVE)
+        write = applied(world, Write(at("/a/f"), inline=Inline(b"bytes", 2), parents=True))
+        assert await within(world.stage.clock, 60_000, write) is Kind.CONFLICT
+        assert len(between.named("make_entry")) <= ATTEMPTS_MAX
 
     staged(scenario)

@@ -225,27 +225,36 @@ async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: Fou
 
 
 async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
-    """Follow a name; with `parents`, first make the missing collections above it."""
+    """Follow a name; with `parents`, first make the missing collections above it. Raises: as `make`; CONFLICT when one
+    can neither be made nor found: an upload holds its name, or it has just gone again."""
     (walked,) = await led(ports, turn, place, needed=DESCRIBED)
     while True:
         if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
             return walked
-        ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
-        above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
-        expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-        # Nobody meant to own it: those who may use the collection above may use one that is only part of a name.
-        policies = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
-        sections = merged(policies, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
-        owner = above.object.value("entry", "owner")
-        entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, Dn(owner), sections, expect)
-        try:
-            await ports.librarian.make_entry(turn.service.keyed(RequestKey("")), entry)
-        except CheloniaError as error:
-            if error.kind is not Kind.EXISTS:  # somebody else has just made it
-                raise
-        else:
-            turn.made.append(above.ln.child(walked.rest[0]))
+        missing, cause = len(walked.rest), await _made_implied(ports, turn, place, walked)
         (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
+        if cause and len(walked.rest) >= missing:
+            raise CheloniaError(Kind.CONFLICT, subject=str(place), cause=cause)
+
+
+async def _made_implied(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> str:
+    """Make the first missing collection above a name. Returns: why it could not, "" if it is made."""
+    ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
+    above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
+    expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
+    # Nobody meant to own it: those who may use the collection above may use one that is only part of a name.
+    policies = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
+    sections = merged(policies, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
+    owner = above.object.value("entry", "owner")
+    entry = MakeEntry(above.guid, walked.rest[0], TYPE_COLLECTION, Dn(owner), sections, expect)
+    try:
+        await ports.librarian.make_entry(turn.service.keyed(RequestKey("")), entry)
+    except CheloniaError as error:
+        if error.kind not in (Kind.EXISTS, Kind.NO_PARENT):  # others have just made it, or removed the one above
+            raise
+        return error.cause
+    turn.made.append(above.ln.child(walked.rest[0]))
+    return ""
 
 
 def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
