@@ -431,6 +431,19 @@ def test_a_token_reaches_uploads_below_its_path_and_no_others() -> None:
     run_virtual(on_service(scenario))  # type: ignore[arg-type]
 
 
+@played
+async def test_an_upload_outlives_the_last_key_beside_it(world: World) -> None:
+    """Its collection, which was only a part of that key, took all its parts along."""
+    await write(world, "/a/b/key", parents=True)
+    upload = await opened(world, "/a/b/large", "/a/b")
+    etag = await part(world, "/a/b/large", upload, 1, b"part")
+    await done(world, Remove(at("/a/b/key"), Removing.KEY))
+    assert await listed(world, "/a/b") == [("large", upload)]
+    assert isinstance(await sealed(world, "/a/b/large", upload, (1, etag)), Done)
+    await done(world, Remove(at("/a/b/large"), Removing.KEY))
+    assert await looked(world, "/a") is Kind.NOT_FOUND
+
+
 def test_who_looks_at_a_file_that_is_replaced_meanwhile_sees_the_other() -> None:
     """The answer was that there is none, though its name led to a file all the time."""
 

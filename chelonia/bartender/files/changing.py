@@ -212,7 +212,7 @@ async def undo(ports: Ports, turn: ElementCall) -> None:
 
 async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
     """Remove empty implied collections from here upwards. `found`: the first, if known. What is done before stays done:
-    one that somebody has put something into stays, and so does one that cannot be removed now."""
+    one with anything in it stays, also an open upload in parts, and so does one that cannot be removed now."""
     service = turn.service.keyed(RequestKey(""))
     with contextlib.suppress(CheloniaError):
         while place.parts:
@@ -220,7 +220,7 @@ async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: Fou
                 found = seen(place, (await ports.librarian.traverse(service, (place,), DESCRIBED))[0])
             if found is None or not is_implied(found.object):
                 return
-            await ports.librarian.unmake(service, Unmake(found.guid, versions(found)))
+            await ports.librarian.unmake(service, Unmake(found.guid, versions(found), spares=True))
             place, found = place.parent, None
 
 

@@ -227,10 +227,12 @@ class TrashPage(msgspec.Struct, frozen=True):
 
 
 class Unmake(msgspec.Struct, frozen=True):
-    """An empty collection to remove with its names. It stays in the trash for a while."""
+    """An empty collection to remove with its names. It stays in the trash for a while. `spares`: open uploads in parts
+    that it lists keep it; else they are given up with it."""
 
     guid: Guid
     expect: Expect = ()
+    spares: bool = False
 
 
 class MoveEntry(msgspec.Struct, frozen=True):

@@ -279,7 +279,7 @@ class Names:
         async def build(first: bool) -> PlannedTransact:
             entry = await self._records.one(call, entry_id(request.guid), _UNMADE)
             tree.check_unmakable(entry)
-            await self._emptied(call, entry, swept=not first)
+            await self._emptied(call, entry, swept=not first, spares=request.spares)
             removable = await self._removable(call, entry, presumed=first)
             elements = expectations(request.expect) + tree.remove_entry(removable, "unmade", self._now(), self._keep_ms)
             return await self.draft(call, elements, request.guid)
@@ -298,14 +298,16 @@ class Names:
             return RemoveOutcome(request_id, failed(error))
         return RemoveOutcome(request_id, "removed")
 
-    async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True) -> None:
-        """Sweep expired reservations and uploads out of a collection; not `swept`: presume there are none. Raises:
-        NOT_EMPTY when anything else is in it."""
+    async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True, spares: bool = False) -> None:
+        """Sweep expired reservations and uploads out of a collection; not `swept`: presume there are none; `spares`:
+        leave uploads alone. Raises: NOT_EMPTY when anything else is in it."""
         inside = await self._records.scan(call, collection.id, "entries", "", 1)
         if inside.items:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
         if not swept:
             return
+        if spares and (await self._records.scan(call, collection.id, "uploads", "", 1)).items:
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "an upload in parts to it is not complete")
         pending = await self._records.scan(call, collection.id, "pending", "", SWEEP_PAGE)
         elements = tree.sweep_reservations(collection.id, pending.items, self._now())
         if elements:
