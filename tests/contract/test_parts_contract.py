@@ -444,6 +444,36 @@ async def test_an_upload_outlives_the_last_key_beside_it(world: World) -> None:
     assert await looked(world, "/a") is Kind.NOT_FOUND
 
 
+@played
+async def test_a_refused_move_over_a_collection_leaves_its_uploads(world: World) -> None:
+    await collection(world, "/d")
+    await write(world, "/f")
+    upload = await opened(world, "/d/large", "/d")
+    assert await applied(world, Move(at("/f"), at("/d"), Over.REPLACE)) is Kind.NOT_A_FILE
+    assert await listed(world, "/d") == [("large", upload)]
+
+
+def test_who_loses_the_right_to_a_collection_meanwhile_leaves_its_uploads() -> None:
+    async def scenario(world: World) -> None:
+        assert isinstance(world, ServiceWorld)
+        for name in ("/d", "/e"):
+            await collection(world, name)
+        upload = await opened(world, "/d/large", "/d")
+
+        async def revoked() -> None:
+            await done(world, Set(at("/d"), policy={EVE.dn: None}))
+
+        await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+        await done(world, Set(at("/e"), policy={EVE.dn: "+delete"}))
+        for op, change in (("unlink", Remove(at("/d"))), ("move", Move(at("/e"), at("/d"), Over.REPLACE))):
+            await done(world, Set(at("/d"), policy={EVE.dn: "+delete"}))
+            world.stage.between.before[op] = revoked
+            assert await applied(world, change, EVE) is Kind.DENIED
+            assert await listed(world, "/d") == [("large", upload)]
+
+    run_virtual(on_service(scenario))  # type: ignore[arg-type]
+
+
 def test_who_looks_at_a_file_that_is_replaced_meanwhile_sees_the_other() -> None:
     """The answer was that there is none, though its name led to a file all the time."""
 

@@ -214,7 +214,7 @@ class Names:
                 call, tree.unlink(request, removable, self._now(), self._keep_ms), request.child, child
             )
             if tree.type_of(child) == TYPE_COLLECTION and len(tree.names_of(child)) <= 1:
-                await self._emptied(call, child)
+                await self._emptied(call, child, swept=not first)
             return draft
 
         await self._records.carry_out(call, build)
@@ -299,8 +299,8 @@ class Names:
         return RemoveOutcome(request_id, "removed")
 
     async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True, spares: bool = False) -> None:
-        """Sweep expired reservations and uploads out of a collection; not `swept`: presume there are none; `spares`:
-        leave uploads alone. Raises: NOT_EMPTY when anything else is in it."""
+        """Sweep expired reservations and uploads out of a collection, once its removal is decided; not `swept`: presume
+        there are none; `spares`: leave uploads alone. Raises: NOT_EMPTY when anything else is in it."""
         inside = await self._records.scan(call, collection.id, "entries", "", 1)
         if inside.items:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
@@ -353,9 +353,9 @@ class Names:
             if request.over == Over.EXCHANGE.value and view.holder is not None:
                 elements = tree.exchange(request, view)
             else:
-                if view.holder is not None and tree.type_of(view.holder.entry) == TYPE_COLLECTION:
-                    await self._emptied(call, view.holder.entry)
                 elements = tree.move(request, view, self._now(), self._keep_ms)
+                if view.holder is not None and tree.type_of(view.holder.entry) == TYPE_COLLECTION:
+                    await self._emptied(call, view.holder.entry, swept=not first)
             return await self.draft(call, self._resting(request, elements, view.child), request.child, *changed)
 
         _, left = await self._records.carry_out(call, build)
