@@ -1,11 +1,14 @@
 """Changes of the namespace by the plain door: MKCOL, DELETE, MOVE, COPY.
 
 WebDAV removes, replaces and copies whole trees (RFC 4918 sections 9.6, 9.8, 9.9). A removal goes entry by entry, leaves
-first: an error in the middle leaves the rest, and every entry is whole or gone. A MOVE is one transact.
+first: an error in the middle leaves the rest, and every entry is whole or gone. A MOVE to a free name is one transact.
+A tree that makes way keeps its entries, beside its name, until the other has the name: a refusal costs none of them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from typing import Final
 
 from chelonia.core.contents.extents import ByteRange
@@ -17,7 +20,6 @@ from chelonia.core.ports.files import (
     Clone,
     Failure,
     Listing,
-    Look,
     Looked,
     Make,
     Move,
@@ -100,8 +102,7 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     except CheloniaError as error:
         if existing is None or error.kind not in _IN_THE_WAY:
             raise
-        await _cleared(parts, exchange, target)  # only now: the caller has the rights for the move
-        await apply(parts, exchange.call, replace(change, over=Over.REFUSE))
+        await _move_over(parts, exchange, replace(change, over=Over.REFUSE))
     return HttpResponse(201 if existing is None else 204)
 
 
@@ -119,11 +120,8 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     exchange.when.require(source, entry.attributes)
     before = await seen(parts, exchange.call, target)
     _check_overwrite(exchange, target, before)
-    if before is not None and not entry.attributes.type == before.attributes.type == TYPE_FILE:
-        if entry.attributes.type == TYPE_COLLECTION and depth != "0":
-            await _check_readable(parts, exchange, source)  # else a copy that is refused would clear the target
-        await _cleared(parts, exchange, target)
-    await _copy_tree(parts, exchange, entry, (source, target), deep=depth != "0")
+    is_free = before is None or entry.attributes.type == before.attributes.type == TYPE_FILE
+    await (_copy_tree if is_free else _copy_over)(parts, exchange, entry, (source, target), deep=depth != "0")
     return HttpResponse(201 if before is None else 204)
 
 
@@ -140,13 +138,58 @@ def _check_overwrite(exchange: Exchange, target: LogicalName, existing: Looked |
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
 
 
-async def _cleared(parts: DoorParts, exchange: Exchange, target: LogicalName) -> None:
+def _beside(target: LogicalName) -> LogicalName:
+    """Return a name that nobody else has, in the same collection."""
+    return target.parent.child(f".replaced-{secrets.token_hex(8)}")
+
+
+async def _move_over(parts: DoorParts, exchange: Exchange, change: Move) -> None:
+    """Move in place of a tree, or of an entry of another type."""
+    target, beside = change.target, _beside(change.target)
+    await apply(parts, exchange.call, Move(target, beside, when=exchange.free))
+    try:
+        await apply(parts, exchange.call, change)
+    except CheloniaError:
+        with contextlib.suppress(CheloniaError):
+            await apply(parts, exchange.call, Move(beside, target))
+        raise
+    await _drop_replaced(parts, exchange, target, beside)
+
+
+async def _copy_over(
+    parts: DoorParts, exchange: Exchange, original: Looked, names: tuple[LogicalName, LogicalName], *, deep: bool
+) -> None:
+    """Copy in place of a tree, or of an entry of another type: the copy is whole before it gets the name."""
+    source, target = names
+    beside, is_sure = _beside(target), True
+    try:
+        await _copy_tree(parts, exchange, original, (source, beside), deep=deep)
+        is_sure = False
+        await apply(parts, exchange.call, Move(beside, target, Over.EXCHANGE, when=exchange.free))
+    except CheloniaError as error:
+        if is_sure or not error.meaning.retryable:  # else the two may have exchanged names, or do so yet
+            with contextlib.suppress(CheloniaError):
+                await _clear(parts, exchange, beside)
+        raise
+    await _drop_replaced(parts, exchange, target, beside)
+
+
+async def _drop_replaced(parts: DoorParts, exchange: Exchange, target: LogicalName, beside: LogicalName) -> None:
+    """Remove the tree that made way. Raises: as an entry of it stays, saying where."""
+    try:
+        await _clear(parts, exchange, beside)
+    except CheloniaError as error:
+        cause = f"{target} has what was asked for; of what it had before, some stays in {beside}: {error.cause}"
+        raise CheloniaError(error.kind, exchange.request.method, str(beside), cause) from error
+
+
+async def _clear(parts: DoorParts, exchange: Exchange, place: LogicalName) -> None:
     """Remove the entry of a name, with all that is in it."""
-    entry = await seen(parts, exchange.call, target)
+    entry = await seen(parts, exchange.call, place)
     if entry is not None and entry.attributes.type == TYPE_COLLECTION:
-        await remove_below(parts, exchange, target)
+        await remove_below(parts, exchange, place)
     if entry is not None:
-        await apply(parts, exchange.call, Remove(target, when=exchange.free))
+        await apply(parts, exchange.call, Remove(place, when=exchange.free))
 
 
 async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
@@ -163,19 +206,6 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
         for answer in await apply_all(parts, exchange.call, removals) if removals else ():
             if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                 raise answer.error("DELETE")
-
-
-async def _check_readable(parts: DoorParts, exchange: Exchange, place: LogicalName) -> None:
-    """Raises: as the look at the first entry below a collection that its caller may not copy."""
-    async for page in list_pages(parts, exchange.call, Listing(place)):
-        places = [place.child(entry.name) for entry in page.entries]
-        looks = tuple(Look(each, Want.USER) for each in places)
-        answers = await parts.files.look(exchange.call, looks) if looks else ()
-        for each, answer in zip(places, answers, strict=True):
-            if isinstance(answer, Failure) and answer.kind is Kind.NOT_FOUND:
-                continue  # it has gone since
-            if good(answer, "COPY").attributes.type == TYPE_COLLECTION:
-                await _check_readable(parts, exchange, each)
 
 
 async def _copy_tree(

@@ -21,8 +21,7 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, ROOT, Dn, Guid
-from chelonia.core.names import LogicalName
+from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
@@ -35,7 +34,6 @@ from chelonia.core.ports.files import (
     Named,
     Placed,
     Placing,
-    Set,
     Space,
     Want,
 )
@@ -533,38 +531,6 @@ async def test_a_file_that_moves_to_another_of_its_names_has_that_alone(bench: B
     assert (await bench.look("MOVE", "/f", Destination="/g")).status == 204
     assert (await bench.look("GET", "/g")).body == b"bytes"
     assert (await bench.look("GET", "/f")).status == 404
-
-
-async def test_nothing_makes_way_for_what_its_mover_may_not_move(bench: Bench) -> None:
-    rules = Set(LogicalName(ROOT, ()), policy={"ALL": "+read +addEntry"})
-    await apply(bench.parts, Call(dn=JOE), rules)
-    await bench.look("PUT", "/s", b"1")
-    for path in ("/d", "/d/e"):
-        assert (await bench.look("MKCOL", path, dn=EVE)).status == 201
-    await bench.look("PUT", "/d/e/f", b"2", EVE)
-    assert (await bench.look("MOVE", "/s", dn=EVE, Destination="https://se:1/d")).status == 403
-    assert (await bench.look("GET", "/d/e/f", dn=EVE)).body == b"2"
-    assert (await bench.look("MOVE", "/s", Destination="https://se:1/d")).status == 403, "it is hers"
-    await bench.look("PUT", "/t", b"3", EVE)
-    assert (await bench.look("MOVE", "/t", dn=EVE, Destination="https://se:1/d")).status == 204
-    assert (await bench.look("GET", "/d", dn=EVE)).body == b"3"
-
-
-async def test_a_copy_clears_no_tree_for_what_its_caller_may_not_read(bench: Bench) -> None:
-    await apply(bench.parts, Call(dn=JOE), Set(LogicalName(ROOT, ()), policy={"ALL": "+read +addEntry"}))
-    for path in ("/s", "/s/deep"):
-        await bench.look("MKCOL", path)
-        await apply(bench.parts, Call(dn=JOE), Set(place_of(path), policy={"ALL": "+read"}))
-    await bench.look("PUT", "/s/deep/f", b"1")
-    await bench.look("MKCOL", "/t", dn=EVE)
-    await bench.look("PUT", "/t/kept", b"2", EVE)
-    told = await bench.look("COPY", "/s", dn=EVE, Destination="https://se:1/t")
-    assert (told.status, "lacks read on /s/deep/f" in told.text) == (403, True)
-    assert (await bench.look("GET", "/t/kept", dn=EVE)).body == b"2"
-    await apply(bench.parts, Call(dn=JOE), Set(place_of("/s/deep/f"), policy={"ALL": "+read"}))
-    assert (await bench.look("COPY", "/s", dn=EVE, Destination="https://se:1/t")).status == 204
-    assert (await bench.look("GET", "/t/deep/f", dn=EVE)).body == b"1"
-    assert (await bench.look("GET", "/t/kept", dn=EVE)).status == 404
 
 
 def test_a_copy_moves_no_bytes_unless_it_has_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
