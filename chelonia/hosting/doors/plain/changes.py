@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Iterator
 from typing import Final
 
 from chelonia.core.contents.extents import ByteRange
@@ -196,16 +197,27 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
     """Remove all that is in a collection. Raises: the error of the first entry that stays."""
     if depth > TREE_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
-    async for page in list_pages(parts, exchange.call, Listing(place)):
-        for entry in page.entries:
-            if entry.attributes.type == TYPE_COLLECTION:
-                await remove_below(parts, exchange, place.child(entry.name), depth + 1)
-        removals: tuple[Change, ...] = tuple(
-            Remove(place.child(entry.name), when=exchange.free) for entry in page.entries
-        )
-        for answer in await apply_all(parts, exchange.call, removals) if removals else ():
-            if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
-                raise answer.error("DELETE")
+    with _gone_since():
+        async for page in list_pages(parts, exchange.call, Listing(place)):
+            for entry in page.entries:
+                if entry.attributes.type == TYPE_COLLECTION:
+                    await remove_below(parts, exchange, place.child(entry.name), depth + 1)
+            removals: tuple[Change, ...] = tuple(
+                Remove(place.child(entry.name), when=exchange.free) for entry in page.entries
+            )
+            for answer in await apply_all(parts, exchange.call, removals) if removals else ():
+                if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
+                    raise answer.error("DELETE")
+
+
+@contextlib.contextmanager
+def _gone_since() -> Iterator[None]:
+    """Pass over an entry that others have removed since it was listed: a 404 would say so of the whole tree."""
+    try:
+        yield
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND:
+            raise
 
 
 async def _copy_tree(
@@ -221,8 +233,9 @@ async def _copy_tree(
     async for page in list_pages(parts, exchange.call, Listing(source)):
         for entry in page.entries:
             inside = source.child(entry.name)
-            child = await look(parts, exchange.call, inside, Want.USER)
-            await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
+            with _gone_since():
+                child = await look(parts, exchange.call, inside, Want.USER)
+                await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 
 
 async def _copy_entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Clone, Move, Over, Set
+from chelonia.core.ports.files import Clone, Listed, Listing, Move, Over, Remove, Set
 from chelonia.hosting.doors.plain import changes
 from chelonia.hosting.doors.plain.parts import DoorParts, apply, place_of
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
@@ -126,3 +127,27 @@ async def test_a_move_that_is_refused_late_leaves_the_tree_in_its_place(
     monkeypatch.setattr(changes, "apply", late)
     assert (await bench.look("MOVE", "/own", dn=EVE, Destination="/t")).status == 404
     assert bench.files.names() == ["/own", "/s", "/s/1", "/s/2", "/t", "/t/kept"]
+
+
+@pytest.mark.parametrize(("method", "status"), [("DELETE", 204), ("COPY", 201)])
+@pytest.mark.parametrize("gone", ["/t/a", "/t/f"])
+async def test_what_goes_from_a_tree_meanwhile_is_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str, status: int, gone: str
+) -> None:
+    for path in ("/t", "/t/a", "/t/z"):
+        await bench.look("MKCOL", path)
+    for path in ("/t/f", "/t/z/f"):
+        await bench.look("PUT", path, b"bytes")
+    listing = changes.list_pages
+
+    async def late(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterator[Listed]:
+        async for page in listing(parts, call, ask):
+            if ask.place == place_of("/t"):
+                bench.files.change(Remove(place_of(gone)))
+            yield page
+
+    monkeypatch.setattr(changes, "list_pages", late)
+    assert (await bench.look(method, "/t", Destination="/u")).status == status
+    copied = [] if method == "DELETE" else ["/t", "/t/a", "/t/f", "/t/z", "/t/z/f"]
+    copied = [name for name in copied if name != gone]
+    assert bench.files.names() == [*copied, *(f"/u{name.removeprefix('/t')}" for name in copied)]
