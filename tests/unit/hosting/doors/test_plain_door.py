@@ -22,6 +22,7 @@ from chelonia.core.cluster.quotas import Quota, QuotaUse
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
@@ -39,7 +40,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.plain import changes, properties
+from chelonia.hosting.doors.plain import changes, measuring, properties
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place_of
 from chelonia.hosting.doors.plain.redirects import COPIER
@@ -293,6 +294,21 @@ def test_checksums_that_are_asked_for_are_measured(bench: Bench) -> None:
         assert "md5=XUFAKrxLKna5cZ2REBfFkg==" in told.headers["Digest"]
     told = bench.ask("HEAD", "/f", Want_Repr_Digest="md5=1")
     assert "md5=:XUFAKrxLKna5cZ2REBfFkg==:" in told.headers["Repr-Digest"]
+
+
+async def test_a_checksum_is_of_the_bytes_that_the_etag_names(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.look("PUT", "/f", b"hello")
+    looked = measuring.look
+
+    async def late(parts: DoorParts, call: Call, place: LogicalName, want: Want) -> Looked:
+        if want is Want.SOURCES:
+            await bench.look("PUT", "/f", b"world")
+        return await looked(parts, call, place, want)
+
+    monkeypatch.setattr(measuring, "look", late)
+    before = (await bench.look("HEAD", "/f")).headers
+    after = (await bench.look("HEAD", "/f", Want_Digest="crc32c")).headers
+    assert (after["ETag"], after["Digest"]) == (before["ETag"], before["Digest"])
 
 
 def test_several_ranges_of_a_blob_are_one_question(bench: Bench) -> None:
