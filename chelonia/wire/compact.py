@@ -297,7 +297,7 @@ _OVER_LONG: Final = "of length <="
 """Part of msgspec's message about a list longer than its `max_length`."""
 
 
-_UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ASKED: Final = msgspec.msgpack.Decoder(IncomingCall)
 _ANSWERED: Final = msgspec.msgpack.Decoder(IncomingAnswer)

@@ -96,9 +96,12 @@ def test_a_call_beyond_what_its_caller_may_is_passed_over_and_its_number_told(
 
 
 DEEP = b"\x91" * 100_000
+NO_TEXT = body(compact.encode_asked(ASKED)).replace(b"status", b"stat\xff\xff")
 
 
-@pytest.mark.parametrize("junk", [b"", b"\xc1", b"GET / HTTP/1.1\r\n", b"\x92\x01\x02", DEEP, b"\x99" + b"\x01" * 9])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\xc1", b"GET / HTTP/1.1\r\n", b"\x92\x01\x02", DEEP, NO_TEXT, b"\x99" + b"\x01" * 9]
+)
 def test_what_is_no_call_is_refused(junk: bytes) -> None:
     with fails(Kind.BAD_REQUEST):
         compact.decode_asked(junk)
