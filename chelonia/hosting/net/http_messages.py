@@ -104,8 +104,8 @@ Door = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def text_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
-    """Return a short plain text answer."""
-    return HttpResponse(status, (("Content-Type", TEXT), *headers), text.encode())
+    """Return a short plain text answer; bytes of a header field that are no UTF-8 show as escapes."""
+    return HttpResponse(status, (("Content-Type", TEXT), *headers), text.encode("utf-8", "backslashreplace"))
 
 
 def error_answer(error: CheloniaError) -> HttpResponse:

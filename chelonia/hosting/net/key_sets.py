@@ -127,7 +127,7 @@ async def _get(client: HttpClient, url: str) -> dict[str, Any]:
 def _json(body: bytes, where: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(f"{where} is no JSON object: {error}") from None
 
 

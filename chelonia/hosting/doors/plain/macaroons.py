@@ -47,7 +47,7 @@ async def post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     body = await read_whole(exchange.request, Whole(BODY_BYTES_MAX))
     try:
         wanted = msgspec.json.decode(body or b"{}", type=_MacaroonRequest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         cause = f'a token is asked for with {{"caveats": ["activity:DOWNLOAD"], "validity": "PT1H"}} ({error})'
         raise CheloniaError(Kind.BAD_REQUEST, "POST", cause=cause) from None
     shared = await parts.files.share(exchange.call, _share(exchange.place, wanted))

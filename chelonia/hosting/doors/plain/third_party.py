@@ -226,7 +226,7 @@ async def _check(answer: Streaming, copy: _Copying, *, whole: bool = False) -> N
     is_nobody = not copy.credential and "authorization" not in {name.lower() for name, _ in copy.other.headers}
     if is_nobody and answer.status in (401, 403):
         hint = "(it was shown no right: send TransferHeaderAuthorization, or Credential: gridsite) "
-    body = hint.encode() + await answer.read(64 * 1024)
+    body = hint.encode("utf-8", "backslashreplace") + await answer.read(64 * 1024)
     raise_for_status(answer.status, answer.headers, body, "the other server")
 
 

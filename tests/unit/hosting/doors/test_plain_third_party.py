@@ -147,9 +147,9 @@ def test_what_may_be_a_part_is_taken_by_its_checksum_alone(bench: Bench, other: 
 
 
 def test_what_the_other_server_says_is_passed_on_as_text(bench: Bench, other: Other) -> None:
-    other.status, other.more = 429, {"Retry-After": "\x1b[31m120"}
+    other.status, other.more = 429, {"Retry-After": "\x1b[31m\udcff120"}
     told = bench.ask("COPY", "/f", Source=OTHER).text.splitlines()[-1]
-    assert told == f"failure: 503 the other server: busy: HTTP 429: (Retry-After: [31m120) {BYTES.decode()}"
+    assert told == f"failure: 503 the other server: busy: HTTP 429: (Retry-After: [31m\\udcff120) {BYTES.decode()}"
 
 
 async def test_what_has_come_while_a_file_was_fetched_stays(bench: Bench, other: Other) -> None:
