@@ -17,6 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
+    ANY,
     Change,
     Clone,
     Failure,
@@ -248,11 +249,17 @@ async def _copy_entry(
         await apply(parts, exchange.call, made)
         return
     setting = Setting(modified_ns=file.modified_ns)
-    if await cloned(parts, exchange.call, Clone(target, source, setting, when=when)) is not None:
+    of = exchange.when if source == exchange.place else ANY
+    if await cloned(parts, exchange.call, Clone(target, source, setting, when=when, of=of)) is not None:
         return
     original = await look(parts, carrying(parts, exchange.call), source, Want.USER | Want.SOURCES)
+    file = original.attributes  # of the bytes that follow
+    of.require(source, file)
+    if file.type != TYPE_FILE:
+        raise CheloniaError(Kind.CONFLICT, "COPY", str(source), f"it is a {file.type} by now; copy it again")
     copies = file.wanted or parts.copies
     (placed,) = await parts.files.place(carrying(parts, exchange.call), (Placing(target, file.size, wanted=copies),))
     body = reader(parts, exchange.call, source).get(original, ByteRange(0, file.size)) if file.size else nothing()
     arrived = await parts.bytes.put(good(placed, "COPY"), body, file.size)
+    setting = Setting(modified_ns=file.modified_ns)
     await apply(parts, exchange.call, Write(target, arrived, setting, original.user, when=when))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
@@ -151,3 +152,23 @@ async def test_what_goes_from_a_tree_meanwhile_is_passed_over(
     copied = [] if method == "DELETE" else ["/t", "/t/a", "/t/f", "/t/z", "/t/z/f"]
     copied = [name for name in copied if name != gone]
     assert bench.files.names() == [*copied, *(f"/u{name.removeprefix('/t')}" for name in copied)]
+
+
+@pytest.mark.parametrize("owners", [bounds.BLOB_OWNERS_MAX, 1])
+async def test_a_copy_is_of_one_state_of_its_source(bench: Bench, monkeypatch: pytest.MonkeyPatch, owners: int) -> None:
+    monkeypatch.setattr(bounds, "BLOB_OWNERS_MAX", owners)
+    await bench.look("PUT", "/f", b"short")
+    cloned = changes.cloned
+
+    async def late(parts: DoorParts, call: Call, change: Clone) -> Any:
+        await bench.look("PUT", "/f", b"not as short")
+        done = await cloned(parts, call, change)
+        await bench.look("PUT", "/f", b"long, so long")
+        return done
+
+    monkeypatch.setattr(changes, "cloned", late)
+    assert (await bench.look("COPY", "/f", Destination="/g")).status == 201
+    assert bench.files.data("/g") == (b"not as short" if owners > 1 else b"long, so long")
+    etag = (await bench.look("HEAD", "/f")).headers["ETag"]
+    assert (await bench.look("COPY", "/f", Destination="/h", If_Match=etag)).status == 412
+    assert bench.files.names() == ["/f", "/g"]
