@@ -206,7 +206,7 @@ def _dead(user: Mapping[str, str]) -> dict[Property, str]:
         if key.startswith(DEAD):
             namespace, _, name = key.removeprefix(DEAD).rpartition(" ")
             text, is_valid = xml.escape(value), xml.is_name(name) and xml.escape(namespace) is not None
-            if is_valid and text is not None:  # else a user wrote it by another door
+            if is_valid and text is not None and namespace != DAV:  # else a user wrote it by another door
                 dead[namespace, name] = text
     return dead
 

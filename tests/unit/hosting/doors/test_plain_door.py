@@ -35,6 +35,7 @@ from chelonia.core.ports.files import (
     Named,
     Placed,
     Placing,
+    Set,
     Space,
     Want,
 )
@@ -669,6 +670,9 @@ def test_dead_properties_are_kept_and_live_ones_refused(bench: Bench) -> None:
     assert found.findtext(".//{urn:n}x") == "a < b"
     live = set_one.replace(value, b"<D:getetag>x</D:getetag>")
     assert "403 Forbidden" in bench.ask("PROPPATCH", "/f", live).text
+    bench.files.change(Set(place_of("/f"), user={"d:DAV: getcontentlength": "7"}))  # by another door
+    (found,) = responses(bench.ask("PROPFIND", "/f", Depth="0")).values()
+    assert found.findtext(f".//{DAV}getcontentlength") == "1"
     bomb = b'<!DOCTYPE x [<!ENTITY a "aa">]><x>&a;</x>'
     assert bench.ask("PROPFIND", "/f", bomb, Depth="0").status == 400
 
