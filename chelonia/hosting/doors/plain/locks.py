@@ -6,6 +6,7 @@ forbid. Locks are kept with their entries: every Bartender sees them, and they o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import unquote
@@ -53,9 +54,9 @@ async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     exchange.when.require(exchange.place, entry.attributes if entry else None)
     if entry is None:
         made = await _made(parts, exchange)
-    elif entry.attributes.type == TYPE_COLLECTION and wanted.deep:
-        await _check_below(parts, exchange.call, exchange.place, wanted)
     await apply(parts, exchange.call, Set(exchange.place, when=exchange.when if entry else When(), locks=(wanted,)))
+    if entry is not None and entry.attributes.type == TYPE_COLLECTION and wanted.deep:
+        await _keep_alone(parts, exchange, wanted)
     taken = await _covering(parts, exchange.call, exchange.place, wanted.token)
     return HttpResponse(201 if made else 200, (_XML, ("Lock-Token", f"<{wanted.token}>")), locks.discovered((taken,)))
 
@@ -156,6 +157,17 @@ async def _made(parts: DoorParts, exchange: Exchange) -> bool:
         raise CheloniaError(Kind.DENIED, "LOCK", str(place), cause)
     when = When(absent=True, tokens=exchange.tokens)
     return (await apply(parts, exchange.call, Write(exchange.place, when=when, inline=Inline(b"", parts.copies)))).made
+
+
+async def _keep_alone(parts: DoorParts, exchange: Exchange, taken: Lock) -> None:
+    """Keep the lock of a tree that holds no lock of others, else release it. Raises: as `_check_below`."""
+    # After it was taken: whoever locks something below from now on meets it.
+    try:
+        await _check_below(parts, exchange.call, exchange.place, taken)
+    except CheloniaError:
+        with contextlib.suppress(CheloniaError):
+            await apply(parts, exchange.call, Set(exchange.place, locks=(Lock(taken.token),)))
+        raise
 
 
 async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:

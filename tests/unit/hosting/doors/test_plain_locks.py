@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 from lxml import etree
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, Ms
-from chelonia.core.ports.files import Look
+from chelonia.core.ports.files import Listed, Listing, Look, Set
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
+from chelonia.hosting.doors.plain import locks
+from chelonia.hosting.doors.plain.parts import DoorParts, apply, place_of
 from chelonia.wire.shares import ShareToken, issue
 from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
@@ -109,6 +113,27 @@ def test_a_lock_of_a_tree(bench: Bench) -> None:
     assert bench.ask("LOCK", "/d/e/f", If=held, Timeout="Second-7").status == 200
     assert unlock(bench, "/d/e/f", held).status == 204
     assert bench.ask("DELETE", "/d").status == 204
+
+
+async def test_a_lock_of_a_tree_and_one_in_it_that_cross_are_not_both_given(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.look("MKCOL", "/a")
+    await apply(bench.parts, Call(dn=JOE), Set(place_of("/a"), policy={"ALL": "+read +addEntry"}))
+    await bench.look("PUT", "/a/f", b"1", EVE)
+    below = locks.list_pages
+
+    async def late(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterator[Listed]:
+        async for page in below(parts, call, ask):
+            yield page
+        seen.append((await bench.look("LOCK", "/a/f", INFO % b"exclusive", EVE)).status)
+
+    seen: list[int] = []
+    monkeypatch.setattr(locks, "list_pages", late)
+    seen.append((await bench.look("LOCK", "/a", INFO % b"exclusive")).status)
+    assert sorted(seen) == [200, 423]
+    refused = (await bench.look("LOCK", "/a", INFO % b"exclusive", Depth="0")).status == 423
+    assert refused is (seen[-1] == 200), "a lock that is refused is not kept"
 
 
 def test_a_lock_of_a_tree_looks_at_so_many_entries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
