@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
 from typing import Final
 
 from chelonia.core.contents.extents import ByteRange
@@ -34,8 +33,9 @@ from chelonia.core.ports.files import (
     Write,
     good,
 )
+from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import third_party
+from chelonia.hosting.doors.plain import locks, third_party
 from chelonia.hosting.doors.plain.parts import (
     DoorParts,
     Exchange,
@@ -45,6 +45,7 @@ from chelonia.hosting.doors.plain.parts import (
     cloned,
     destination,
     elsewhere,
+    gone_since,
     list_pages,
     look,
     reader,
@@ -104,6 +105,7 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     except CheloniaError as error:
         if existing is None or error.kind not in _IN_THE_WAY:
             raise
+        await _check_unlocked(parts, exchange, target, existing)
         await _move_over(parts, exchange, replace(change, over=Over.REFUSE))
     return HttpResponse(201 if existing is None else 204)
 
@@ -122,8 +124,11 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     exchange.when.require(source, entry.attributes)
     before = await seen(parts, exchange.call, target)
     _check_overwrite(exchange, target, before)
-    is_free = before is None or entry.attributes.type == before.attributes.type == TYPE_FILE
-    await (_copy_tree if is_free else _copy_over)(parts, exchange, entry, (source, target), deep=depth != "0")
+    if before is None or entry.attributes.type == before.attributes.type == TYPE_FILE:
+        await _copy_tree(parts, exchange, entry, (source, target), deep=depth != "0")
+    else:
+        await _check_unlocked(parts, exchange, target, before)
+        await _copy_over(parts, exchange, entry, (source, target), deep=depth != "0")
     return HttpResponse(201 if before is None else 204)
 
 
@@ -138,6 +143,13 @@ def _check_overwrite(exchange: Exchange, target: LogicalName, existing: Looked |
     """Raises: PRECONDITION where `Overwrite` keeps the entry that has the name."""
     if existing is not None and exchange.keeps_target:
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
+
+
+async def _check_unlocked(parts: DoorParts, exchange: Exchange, target: LogicalName, there: Looked) -> None:
+    """Refuse to replace a tree in which others hold locks. Raises: LOCKED, and as listing the tree fails."""
+    if there.attributes.type == TYPE_COLLECTION:
+        async for held in locks.below(parts, exchange.call, target):
+            check_held(held, exchange.tokens, exchange.call.dn)
 
 
 def _beside(target: LogicalName) -> LogicalName:
@@ -198,7 +210,7 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
     """Remove all that is in a collection. Raises: the error of the first entry that stays."""
     if depth > TREE_DEPTH_MAX:
         raise CheloniaError(Kind.TOO_LARGE, "DELETE", str(place), f"deeper than {TREE_DEPTH_MAX} levels")
-    with _gone_since():
+    with gone_since():
         async for page in list_pages(parts, exchange.call, Listing(place)):
             for entry in page.entries:
                 if entry.attributes.type == TYPE_COLLECTION:
@@ -209,16 +221,6 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
             for answer in await apply_all(parts, exchange.call, removals) if removals else ():
                 if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
                     raise answer.error("DELETE")
-
-
-@contextlib.contextmanager
-def _gone_since() -> Iterator[None]:
-    """Pass over an entry that others have removed since it was listed: a 404 would say so of the whole tree."""
-    try:
-        yield
-    except CheloniaError as error:
-        if error.kind is not Kind.NOT_FOUND:
-            raise
 
 
 async def _copy_tree(
@@ -234,7 +236,7 @@ async def _copy_tree(
     async for page in list_pages(parts, exchange.call, Listing(source)):
         for entry in page.entries:
             inside = source.child(entry.name)
-            with _gone_since():
+            with gone_since():
                 child = await look(parts, exchange.call, inside, Want.USER)
                 await _copy_tree(parts, exchange, child, (inside, target.child(entry.name)), deep=True)
 

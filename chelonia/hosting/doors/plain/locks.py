@@ -26,6 +26,7 @@ from chelonia.hosting.doors.plain.parts import (
     DoorParts,
     Exchange,
     apply,
+    gone_since,
     is_here,
     list_pages,
     look,
@@ -173,7 +174,7 @@ async def _keep_alone(parts: DoorParts, exchange: Exchange, taken: Lock) -> None
 async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:
     """Refuse to lock a tree in which others hold locks. Raises: LOCKED, TOO_LARGE."""
     left = bounds.LOCKED_BELOW_MAX
-    async for inside in _below(parts, call, place):
+    async for inside in below(parts, call, place):
         check_beside(wanted, inside)
         left -= 1
         if left < 0:
@@ -181,13 +182,14 @@ async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted:
             raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)
 
 
-async def _below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
+async def below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
     """Yield the own locks of each entry below a collection."""
     waiting = [place]
     while waiting:
         at = waiting.pop()
-        async for page in list_pages(parts, call, Listing(at, want=Want.LOCKS)):
-            for entry in page.entries:
-                yield entry.locks
-                if entry.attributes.type == TYPE_COLLECTION:
-                    waiting.append(at.child(entry.name))
+        with gone_since():
+            async for page in list_pages(parts, call, Listing(at, want=Want.LOCKS)):
+                for entry in page.entries:
+                    yield entry.locks
+                    if entry.attributes.type == TYPE_COLLECTION:
+                        waiting.append(at.child(entry.name))

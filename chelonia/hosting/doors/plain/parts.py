@@ -178,6 +178,16 @@ async def list_pages(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterato
         ask = replace(ask, after=page.after)
 
 
+@contextmanager
+def gone_since() -> Iterator[None]:
+    """Pass over an entry that others have removed since it was listed: a 404 would say so of the whole tree."""
+    try:
+        yield
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND:
+            raise
+
+
 async def apply(parts: DoorParts, call: Call, change: Change) -> Done:
     """Apply one change. Raises: as it fails."""
     (answer,) = await apply_all(parts, call, (change,))

@@ -16,6 +16,7 @@ from chelonia.core.ports.files import Clone, Listed, Listing, Move, Over, Remove
 from chelonia.hosting.doors.plain import changes
 from chelonia.hosting.doors.plain.parts import DoorParts, apply, place_of
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
+from tests.unit.hosting.doors.test_plain_locks import INFO
 
 
 @pytest.fixture
@@ -111,6 +112,23 @@ async def test_of_a_tree_that_was_replaced_stays_what_its_caller_may_not_remove(
     assert left.removesuffix("/his/f") in seen.text
     assert bench.files.data(left) == b"his"
     assert (await bench.look("PROPFIND", "/t", dn=EVE, Depth="1")).text.count("<D:response>") == 1
+
+
+@pytest.mark.parametrize(("method", "source"), [("COPY", "/s"), ("COPY", "/s/1"), ("MOVE", "/own")])
+async def test_a_tree_in_which_another_holds_a_lock_does_not_make_way(bench: Bench, method: str, source: str) -> None:
+    await _with_trees(bench)
+    await bench.look("MKCOL", "/own", dn=EVE)
+    await apply(bench.parts, Call(dn=EVE), Set(place_of("/t"), policy={"ALL": "+read +addEntry"}))
+    await bench.look("PUT", "/t/locked", b"his")
+    await apply(bench.parts, Call(dn=JOE), Set(place_of("/t/locked"), policy={"ALL": "+read"}))
+    held = (await bench.look("LOCK", "/t/locked", INFO % b"exclusive")).headers["Lock-Token"]
+    assert (await bench.look(method, source, dn=EVE, Destination="/t")).status == 423
+    assert bench.files.names() == ["/own", "/s", "/s/1", "/s/2", "/t", "/t/kept", "/t/locked"]
+    await bench.look("UNLOCK", "/t/locked", Lock_Token=held)
+    held = (await bench.look("LOCK", "/t/kept", INFO % b"exclusive", EVE)).headers["Lock-Token"]
+    assert (await bench.look(method, source, dn=EVE, Destination="/t")).status == 423
+    assert (await bench.look(method, source, dn=EVE, Destination="/t", If=f"</t/kept> ({held})")).status == 204
+    assert "/t/kept" not in bench.files.names()
 
 
 async def test_a_move_that_is_refused_late_leaves_the_tree_in_its_place(
