@@ -52,7 +52,7 @@ _MARKERS: Final = (("Content-Type", "text/perf-marker-stream"), ("Cache-Control"
 
 @dataclass(slots=True)
 class ThirdParty:
-    """The client for other servers, the users' delegated proxies, and each user's number of copies under way."""
+    """The client for other servers, the users' delegated proxies, and the number of copies under way by `waits_as`."""
 
     strangers: Strangers
     delegations: Delegations = field(default_factory=Delegations)
@@ -265,13 +265,13 @@ async def _markers(
 ) -> AsyncGenerator[bytes, None]:
     """Yield an empty piece once the copy has begun, markers while it goes on, and its result. The copy ends with its
     client's connection, and when this body is closed. Raises: BUSY."""
-    dn = exchange.call.dn
-    own, others = third.running[dn], third.running.total() - third.running[dn]
+    dn, user = exchange.call.dn, exchange.call.waits_as
+    own, others = third.running[user], third.running.total() - third.running[user]
     if 2 * (own + 1) > TRANSFERS_MAX - others:
         cause = f"{own} copies of yours go on, {others} of others, at most {TRANSFERS_MAX}: wait for one to end"
         third.delegations.limits.met("copies_of_other_servers", dn, "one was refused")
         raise CheloniaError(Kind.BUSY, "COPY", cause=cause)
-    third.running[dn] += 1
+    third.running[user] += 1
     task = asyncio.ensure_future(run())
 
     def cancel() -> None:
@@ -288,7 +288,7 @@ async def _markers(
             line, is_over = third_party.marker(int(time.time() * 1000), copy.moved.count), task.done()
             yield line + third_party.ended(_failure(task)) if is_over else line
     finally:
-        third.running[dn] -= 1
+        third.running -= Counter((user,))  # keeps what is above 0
         task.cancel()
         await asyncio.wait({task})
         failure = "the client has gone" if task.cancelled() else str(task.exception() or "")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from chelonia.core.caller import Call
+from chelonia.core.caller import BY_LINK, Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Dn
 from chelonia.core.names import LogicalName
@@ -235,6 +235,21 @@ async def test_a_copy_ends_when_its_client_goes(bench: Bench, other: Other, monk
     assert bench.parts.third.delegations.limits.reached == {"copies_of_other_servers": 6}
     other.waits.set()
     assert (await bench.look("GET", "/open/f")).status == 404
+
+
+async def test_the_holder_of_a_link_takes_none_of_its_giver_s_places(bench: Bench, other: Other) -> None:
+    other.waits = asyncio.Event()
+    by_link = Call(dn=JOE, via=f"{BY_LINK}abc", address="192.0.2.1")
+    bodies = []
+    with fails(Kind.BUSY):
+        while True:
+            ask = replace(bench.exchange("COPY", "/f", Source=OTHER), call=by_link)
+            bodies.append((await third_party.pull(bench.parts, ask)).body)
+    bodies.append((await third_party.pull(bench.parts, bench.exchange("COPY", "/f", Source=OTHER))).body)
+    for body in bodies:
+        await body.aclose()  # type: ignore[union-attr]
+    assert bench.parts.third is not None
+    assert not bench.parts.third.running
 
 
 async def test_a_copy_ends_at_once_when_its_client_s_connection_does(bench: Bench, other: Other) -> None:
