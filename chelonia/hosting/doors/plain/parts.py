@@ -114,7 +114,13 @@ class Exchange(msgspec.Struct, frozen=True):
     @property
     def when(self) -> When:
         """Conditions of a change of the entry: its header fields, and no lock of others. Raises: BAD_REQUEST."""
-        return replace(when_of(self.request.headers), tokens=self.tokens)
+        headers = self.request.headers
+        when = when_of(headers)
+        stated = {"If-Match": when.present or when.etags, "If-None-Match": when.absent or when.not_etags}
+        for name, value in stated.items():
+            if name in headers and not value:  # its client has lost the etag: no condition is not what it meant
+                raise CheloniaError(Kind.BAD_REQUEST, self.request.method, cause=f"{name} names no etag, nor *")
+        return replace(when, tokens=self.tokens)
 
     @property
     def free(self) -> When:

@@ -252,6 +252,14 @@ def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: 
     )[150:161]  # fmt: skip
 
 
+@pytest.mark.parametrize("value", ["", " ", ","])
+@pytest.mark.parametrize("name", ["If_Match", "If_None_Match"])
+def test_a_condition_that_names_nothing_is_no_leave_to_overwrite(bench: Bench, name: str, value: str) -> None:
+    bench.ask("PUT", "/f", b"1")
+    assert bench.ask("PUT", "/f", b"2", **{name: value}).status == 400
+    assert bench.ask("GET", "/f").body == b"1"
+
+
 def test_conditions(bench: Bench) -> None:
     etag = bench.ask("PUT", "/f", b"1").headers["ETag"]
     assert bench.ask("GET", "/f", If_None_Match=etag).status == 304
