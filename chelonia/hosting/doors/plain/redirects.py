@@ -40,7 +40,8 @@ async def download(parts: DoorParts, exchange: Exchange, attributes: Attributes)
     if attributes.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
     entry = await look(parts, _carried(exchange), exchange.place, Want.SOURCES)
-    sources = entry.sources  # none where it is of several blobs by now
+    # Other bytes by now? The request's conditions were about these.
+    sources = entry.sources if entry.attributes.etag == attributes.etag else ()
     return sent_to(f"{sources[0]}&{NAME}={quote(exchange.place.name, safe='')}") if sources else None
 
 
