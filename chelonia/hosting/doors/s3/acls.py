@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import structs
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Failure, Looked, Remove, Removing, Set, Want
+from chelonia.core.ports.files import Done, Failure, Listing, Look, Looked, Remove, Removing, Set, Want, When
 from chelonia.core.rights.policy import with_rules
-from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
+from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed, list_pages
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
     Ask,
     S3Parts,
     check_bucket,
     found,
+    in_own_name,
     read_xml,
     readable_bucket,
     xml_answer,
@@ -25,6 +29,9 @@ from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import acls, answers, apart, requests, versions
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.facts import Facts
+
+_OF_THE_DOOR: Final = (apart.COLLECTION, versions.COLLECTION)
+"""Collections that are parts of keys, though a request that broke off may have made them permanent."""
 
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -100,24 +107,80 @@ async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...])
         try:
             if change:
                 await apply(parts.plain, call, Set(LogicalName(entry.attributes.guid, ()), policy=change))
-                call = keyed(call)  # further changes have a key of their own
-                if not ask.target.key:
-                    await _as_the_bucket(parts, ask, change)
-            return
+            break
         except CheloniaError as error:
             if error.kind is not Kind.CONFLICT or not left:
                 raise
         call = structs.replace(call, is_first=False)
+    if not ask.target.key:
+        await _to_parts_of_keys(parts, ask)
 
 
-async def _as_the_bucket(parts: S3Parts, ask: Ask, policy: Mapping[str, str | None]) -> None:
-    """Give a bucket's policy to the collections it keeps apart, which still go with the last key in them."""
-    places = [ask.bucket.child(name) for name in (apart.COLLECTION, versions.COLLECTION)]
-    pairs = [(Set(place, policy=policy), Remove(place, Removing.MARK)) for place in places]
-    changes = tuple(change for pair in pairs for change in pair)
-    for answer in await apply_all(parts.plain, ask.exchange.call, changes):
-        if isinstance(answer, Failure) and answer.kind is not Kind.NOT_FOUND:
-            raise answer.error(ask.operation)
+async def _to_parts_of_keys(parts: S3Parts, ask: Ask) -> None:
+    """Give a bucket's policy to the collections that are only parts of its keys: they had it when they were made.
+    Raises: AccessDenied, ServiceUnavailable."""
+    for _ in range(AGAIN_MAX + 1):
+        bucket = await check_bucket(parts, in_own_name(parts, ask))
+        assert bucket is not None, "this node may see it"
+        # One that was made in a collection before that had the policy may have escaped the listing.
+        if not await _given_below(parts, ask, bucket.policy):
+            return
+    raise S3Error("ServiceUnavailable", "collections of the bucket are being changed all the time: send it again")
+
+
+async def _given_below(parts: S3Parts, ask: Ask, policy: Mapping[str, str]) -> bool:
+    """Give a policy to the collections of a bucket that are only parts of keys; return whether any had another."""
+    listing, above, changed = Listing(ask.bucket, below=True), [""], False
+    async for page in list_pages(parts.plain, in_own_name(parts, ask).exchange.call, listing):
+        places = list[LogicalName]()
+        for entry in page.entries:
+            if entry.attributes.type == TYPE_COLLECTION:
+                while not entry.name.startswith(above[-1]):
+                    above.pop()
+                is_part = entry.attributes.implied or entry.name in _OF_THE_DOOR
+                if is_part and entry.name[: entry.name.rfind("/") + 1] == above[-1]:
+                    above.append(f"{entry.name}/")
+                    places.append(LogicalName(ask.bucket.start, (*ask.bucket.parts, *entry.name.split("/"))))
+        if places:
+            changed = await _given(parts, ask, places, policy) or changed
+    return changed
+
+
+async def _given(parts: S3Parts, ask: Ask, places: list[LogicalName], policy: Mapping[str, str]) -> bool:
+    """Give a policy to collections, which still go with the last key in them; return whether any had another."""
+    own = in_own_name(parts, ask).exchange.call
+    looks, changes = tuple([Look(place, Want.POLICY) for place in places]), list[Set]()
+    for place, entry in zip(places, await parts.plain.files.look(own, looks), strict=True):
+        if isinstance(entry, Failure):
+            _check(ask, entry)
+        elif dict(entry.policy) != policy and (entry.attributes.implied or place.name in _OF_THE_DOOR):
+            rules = {**dict.fromkeys(entry.policy.keys() - policy.keys()), **policy}
+            when = When(version=entry.attributes.version, guid=entry.attributes.guid)
+            changes.append(Set(place, policy=rules, when=when))
+    marks = list[Remove]()
+    for each, answer in zip(changes, await _applied(parts, ask.exchange.call, tuple(changes)), strict=True):
+        if isinstance(answer, Failure):
+            _check(ask, answer)
+        elif answer.attributes is not None:
+            when = When(version=answer.attributes.version, guid=answer.attributes.guid)
+            marks.append(Remove(each.place, Removing.MARK, when=when))
+    # The change has made them permanent, which is no matter of the caller's rights.
+    for undone in await _applied(parts, own, tuple(marks)):
+        if isinstance(undone, Failure):
+            _check(ask, undone)
+    return bool(changes)
+
+
+async def _applied(parts: S3Parts, call: Call, changes: tuple[Set | Remove, ...]) -> tuple[Done | Failure, ...]:
+    return await apply_all(parts.plain, call, changes) if changes else ()
+
+
+def _check(ask: Ask, failure: Failure) -> None:
+    """Let a failure pass where others have changed the collection: it is listed again. Raises: all others."""
+    if failure.kind is Kind.DENIED:  # the name is not told: the caller may not know of it
+        raise S3Error("AccessDenied", "Access Denied: the list holds for the bucket, not for all collections in it")
+    if failure.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.CONFLICT):
+        raise failure.error(ask.operation)
 
 
 async def _entry(parts: S3Parts, ask: Ask) -> Looked:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Set
@@ -202,24 +202,34 @@ def test_a_marker_goes_though_another_one_that_the_caller_may_not_see_is_newer(k
     assert [version for _, version, _ in kept.history()] == [first]
 
 
-def test_a_list_that_another_changes_before_all_of_a_bucket_has_it_is_set_anew(
+def test_directories_that_others_change_while_a_bucket_gets_its_list_have_it_too(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second try is another change than the first, which was done: under its key nothing would happen."""
-    apply, keys = door.files.apply, list[str]()
+    door.put("d/k", b"his")
+    apply, refused = door.files.apply, list[Change]()
 
-    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
-        if len(changes) == 1:
-            keys.append(call.request_key)
-        elif len(keys) == 1:
-            await apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={"ALL": None}),))
-            return tuple(Failure(Kind.CONFLICT, "/lab") for _ in changes)
+    async def once(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Set) and changes[0].place.parts == ("lab", "d") and not refused:
+            refused.append(changes[0])
+            return (Failure(Kind.CONFLICT, "/lab/d"),)
         return await apply(call, changes)
 
-    monkeypatch.setattr(door.files, "apply", cross)
+    monkeypatch.setattr(door.files, "apply", once)
     assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
-    assert "READ" in door.ask("GET", "/lab?acl").texts("Permission")
-    assert len(set(keys)) == 2
+    assert (len(refused), door.ask("GET", "/lab?list-type=2", who=EVE).texts("Key")) == (1, ["d/k"])
+
+
+def test_a_bucket_has_no_list_unless_its_directories_have_it(door: Door) -> None:
+    door.put("d/k", b"his")
+    mine: dict[str, str | None] = {EVE: "+read +modifyPolicy"}
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=mine),)))
+    hers = {"x_amz_grant_write_acp": f"id={EVE}", "x_amz_grant_read": f"id={EVE}", "who": EVE}
+    refused = door.ask("PUT", "/lab?acl", **hers)
+    assert (refused.status, b"/lab/d" in refused.body) == (403, False), "she may not know of it"
+    assert door.ask("PUT", "/lab?acl", **{**hers, "who": JOE}).status == 200
+    assert door.ask("PUT", "/lab?acl", **{**hers, "x_amz_grant_read_acp": "id=/CN=ann"}).status == 200
+    assert door.ask("DELETE", "/lab/d/k").status == 204
+    assert door.ask("DELETE", "/lab").status == 204, "it went with its last key, though she may not remove it"
 
 
 def test_a_bucket_that_is_made_again_keeps_its_rights(door: Door) -> None:
@@ -231,3 +241,79 @@ def test_a_bucket_that_is_made_again_keeps_its_rights(door: Door) -> None:
     assert (taken.status, taken.texts("Code")) == (409, ["BucketAlreadyExists"]), "who may read it has not made it"
     assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 200
     assert door.ask("GET", "/new?list-type=2", who=EVE).status == 200
+
+
+LONG = "x" * 100
+KEYS = ("d/e/k", "d//k", f"{LONG}//k")
+"""Keys of which a part is a collection: by name, kept apart, and kept apart by two names."""
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_who_loses_a_right_on_a_bucket_loses_it_on_what_is_in_its_directories(door: Door, *, versioned: bool) -> None:
+    """Anybody went on to write and remove there."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    for key in KEYS:
+        door.put(key, b"his")
+        assert door.ask("PUT", f"/lab/{key}2", b"hers", who=EVE).status == 200
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 200
+    for key in KEYS:
+        assert door.ask("PUT", f"/lab/{key}3", b"hers", who=EVE).status == 403, key
+        assert door.ask("DELETE", f"/lab/{key}", who=EVE).status == 403, key
+        assert door.ask("GET", f"/lab/{key}").body == b"his"
+    assert not [key for key in door.ask("GET", "/lab?list-type=2").texts("Key") if key.endswith("/")]
+
+
+def test_who_gets_a_right_on_a_bucket_gets_it_on_what_is_in_its_directories(door: Door) -> None:
+    for key in KEYS:
+        door.put(key, b"his")
+    assert door.ask("PUT", "/lab/own/").status == 200
+    door.put("own/e/k", b"his")
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    assert set(KEYS) < set(door.ask("GET", "/lab?list-type=2", who=EVE).texts("Key"))
+    for key, status in (*((key, 200) for key in KEYS), ("own/e/k", 403)):
+        assert door.ask("PUT", f"/lab/{key}2", b"hers", who=EVE).status == status, key
+    for key in (*KEYS, "own/e/k"):
+        assert door.ask("DELETE", f"/lab/{key}").status == 204
+        assert door.ask("DELETE", f"/lab/{key}2").status == 204
+    assert door.ask("GET", "/lab?list-type=2").texts("Key") == ["own/"]
+    assert door.ask("DELETE", "/lab/own/").status == 204
+    assert door.ask("DELETE", "/lab").status == 204, "its directories went with their last keys"
+
+
+def test_a_directory_that_is_made_while_a_bucket_gets_its_list_has_it_too(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    door.put("d/e/k", b"his")
+    inner, due = door.files.apply, ["d/a/k", "d/e/a/k"]
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if due and isinstance(changes[0], Set) and changes[0].place.parts[1:]:
+            assert (await door._ask("PUT", f"/lab/{due.pop(0)}", b"his", JOE, {})).status == 200
+        return await inner(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 200
+    assert due == []
+    for key in ("d/a/k", "d/e/a/k", "d/e/k"):
+        assert door.ask("DELETE", f"/lab/{key}", who=EVE).status == 403, key
+
+
+def test_a_list_that_broke_off_goes_to_the_directories_when_it_is_sent_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    door.put("d/k", b"his")
+    inner = door.files.apply
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if changes[0].place.parts[1:]:  # type: ignore[union-attr]
+            raise CheloniaError(Kind.UNAVAILABLE)
+        return await inner(call, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.files, "apply", apply)
+        assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 503
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 200
+    assert door.ask("DELETE", "/lab/d/k", who=EVE).status == 403
