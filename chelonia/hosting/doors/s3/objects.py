@@ -7,7 +7,7 @@ them. Keys that cannot be names are kept apart (`wire.s3.apart`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,8 @@ from msgspec import structs
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
     UNSHARED,
@@ -24,6 +25,7 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
+    Look,
     Looked,
     Make,
     Placing,
@@ -58,7 +60,7 @@ from chelonia.hosting.doors.s3.parts import (
 )
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
 from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.wire.s3 import answers, checksums, facts, keys, requests
+from chelonia.wire.s3 import answers, apart, checksums, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.checksums import Measured, kind_of
@@ -295,14 +297,7 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
         return await versions.version_removed(parts, ask, version)
     if versioning:
         return await versions.removed(parts, ask, when)
-    changes = removals(ask, ask.target.key)
-    if match:
-        ask, entry = await seen(parts, ask)
-        if entry is None:
-            raise no_key(ask.target.key)
-        when.require(ask.exchange.place, entry.attributes)
-        changes = tuple(replace(change, when=when) for change in changes if change.place == ask.place)
-    answers = await apply_all(parts.plain, ask.exchange.call, changes)
+    answers = await apply_all(parts.plain, ask.exchange.call, await _removals_on(parts, ask, when))
     for answer in answers:
         if isinstance(answer, Failure) and answer.kind not in GONE:
             raise answer.error(ask.operation)
@@ -311,11 +306,37 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match
     return KeyRemoved(ask.target.key)
 
 
+async def _removals_on(parts: S3Parts, ask: Ask, when: When) -> tuple[Remove, ...]:
+    """Return the changes that remove the request's key, on a condition. Raises: NoSuchKey, PRECONDITION."""
+    changes = removals(ask, ask.target.key)
+    if when == ANY:
+        others = await no_objects(parts, ask, changes)
+        return tuple([change for change in changes if change.place not in others])
+    ask, entry = await seen(parts, ask)
+    if entry is None:
+        raise no_key(ask.target.key)
+    when.require(ask.exchange.place, entry.attributes)
+    return tuple([replace(change, when=when) for change in changes if change.place == ask.place])
+
+
 def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
     """Return the changes that remove a key from each place where it may be."""
     home, by_name = keys.home_of(ask.bucket, key), Removing.MARK if key.endswith("/") else Removing.KEY
     places = homes(ask.exchange.call, ask.bucket, key)
     return tuple([Remove(place, by_name if place == home else Removing.KEY) for place in places])
+
+
+async def no_objects(parts: S3Parts, ask: Ask, changes: Sequence[Remove]) -> frozenset[LogicalName]:
+    """Return the places of removals at which another door has made what is no object: a symlink, a mount point. A key
+    of that name is kept apart."""
+    named = [change.place for change in changes if apart.COLLECTION not in change.place.parts]
+    looks = tuple([Look(place) for place in named])
+    answers = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, looks) if looks else ()
+    return frozenset(
+        place
+        for place, answer in zip(named, answers, strict=True)
+        if isinstance(answer, Looked) and answer.attributes.type not in (TYPE_FILE, TYPE_COLLECTION)
+    )
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, ROOT
-from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Content, Make, Remove, Removing, Splice
+from chelonia.core.ports.files import Content, Look, Looked, Make, Remove, Removing, Set, Setting, Splice
 from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door
 
@@ -399,3 +399,31 @@ def test_a_body_whose_checksum_was_announced_and_did_not_come_is_not_stored(door
         answer = door.ask("PUT", "/lab/k", body, x_amz_trailer="x-amz-checksum-crc32", **fields)
         assert told(answer) == expected
         assert (door.ask("GET", "/lab/k").status == 200) is (expected[0] == 200)
+
+
+ALIEN = [
+    Make(LogicalName(ROOT, ("lab", "d", "k")), TYPE_SYMLINK, target="run5", parents=True),
+    Make(LogicalName(ROOT, ("lab", "d", "k")), TYPE_MOUNTPOINT, target="https://elsewhere/", parents=True),
+    Make(LogicalName(ROOT, ("lab", "d", "k")), TYPE_SPECIAL, Setting(mode=0o10644), parents=True),
+]
+
+
+@pytest.mark.parametrize("change", ALIEN)
+@pytest.mark.parametrize("rights", ["", "+removeEntry"])
+def test_what_is_no_object_is_not_removed_as_one(door: Door, change: Make, rights: str) -> None:
+    """A symlink of a mount went with the object that was kept apart for its sake."""
+    who = EVE if rights else JOE
+    door.files.change(change, Call(dn=JOE))
+    for name in ("lab",), ("lab", "d"):
+        door.files.change(Set(LogicalName(ROOT, name), policy={EVE: rights}), Call(dn=JOE))
+    one = "<Delete><Object><Key>d/k</Key></Object></Delete>"
+    for method, target, body in (("DELETE", "/lab/d/k", ""), ("POST", "/lab?delete", one)):
+        assert door.ask("PUT", "/lab/d/k", b"apart").status == 200
+        assert door.ask("GET", "/lab/d/k").body == b"apart"
+        answer = door.ask(method, target, body, who=who)
+        assert (answer.status in (200, 204), answer.texts("Error")) == (True, [])
+        assert door.ask("GET", "/lab/d/k").status == 404
+        (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(change.place),)))
+        assert isinstance(there, Looked)
+        assert there.attributes.type == change.type
+        assert door.ask(method, target, body, who=who).status == answer.status, "it is gone already"
