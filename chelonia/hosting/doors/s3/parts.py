@@ -403,10 +403,17 @@ async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
 
 
 async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
-    """Change fields of the `Facts` kept beside a bucket. Raises: PRECONDITION when it has changed meanwhile."""
-    entry = await readable_bucket(parts, ask)
-    user = facts.stored(structs.replace(facts.facts_of(entry.user), **changed))
-    await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=When(version=entry.attributes.version)))
+    """Change fields of the `Facts` kept beside a bucket; try again while others change it. Raises: as it fails."""
+    for left in range(AGAIN_MAX, -1, -1):
+        entry = await readable_bucket(parts, ask)
+        user = facts.stored(structs.replace(facts.facts_of(entry.user), **changed))
+        when = When(version=entry.attributes.version, guid=entry.attributes.guid)
+        try:
+            await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=when))
+            return
+        except CheloniaError as error:
+            if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:
+                raise
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:

@@ -780,3 +780,19 @@ def test_a_copy_has_the_checksum_of_its_own_bytes(kept: Door, monkeypatch: pytes
     assert (copied.status, len(looks)) == (200, 2)
     made = kept.ask("GET", "/lab/to", x_amz_checksum_mode="ENABLED")
     assert made.headers["x-amz-checksum-sha256"] == b64encode(sha256(made.body).digest()).decode()
+
+
+def test_settings_of_a_bucket_that_cross_are_all_kept(door: Door, meanwhile: Meanwhile) -> None:
+    """The second was refused for a condition that its client had not made, which no client repeats."""
+    tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"
+    crossed = meanwhile(Set, ("PUT", "/lab?tagging", tags))
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    assert [answer.status for answer in crossed] == [204]
+    assert door.ask("GET", "/lab?versioning").texts("Status") == ["Enabled"]
+    assert door.ask("GET", "/lab?tagging").texts("Key") == ["a"]
+
+
+def test_a_setting_is_of_the_bucket_that_was_seen(door: Door, meanwhile: Meanwhile) -> None:
+    crossed = meanwhile(Set, ("DELETE", "/lab"))
+    assert door.ask("PUT", "/lab?versioning", ON).texts("Code") == ["NoSuchBucket"]
+    assert [answer.status for answer in crossed] == [204]
