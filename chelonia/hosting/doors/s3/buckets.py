@@ -79,7 +79,10 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS and not (error.kind is Kind.DENIED and narrowed.tops(call, ask.bucket)):
             raise
-        bucket = await check_bucket(parts, narrowed.above(ask))
+        try:
+            bucket = await check_bucket(parts, narrowed.above(ask))
+        except S3Error:  # it is no collection
+            bucket = None
         if bucket is None or bucket.attributes.owner != call.dn:
             cause = "The requested bucket name is not available: all users of the cluster share the names of buckets"
             raise S3Error("BucketAlreadyExists", cause) from error
@@ -103,7 +106,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     try:
         await apply(parts.plain, ask.exchange.call, removal)
     except CheloniaError as error:
-        if error.kind is Kind.NOT_FOUND:
+        if error.kind in (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION):
             raise no_bucket(ask) from error
         if error.kind is not Kind.NOT_EMPTY or not await _swept(parts, ask):
             raise

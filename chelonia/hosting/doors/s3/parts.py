@@ -279,6 +279,8 @@ async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, la
     if hidden and not lately:
         (bucket,) = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, (Look(ask.bucket, Want.USER),))
     if isinstance(bucket, Looked):
+        if bucket.attributes.type != TYPE_COLLECTION:
+            raise no_bucket(ask)
         state = facts.facts_of(bucket.user).versioning
         return state if hidden else parts.note(call, ask.bucket, state)
     if bucket.kind is Kind.NOT_FOUND:

@@ -16,9 +16,22 @@ from hypothesis import strategies as st
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, ROOT
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Content, Look, Looked, Make, Remove, Removing, Set, Setting, Splice
+from chelonia.core.ports.files import (
+    Change,
+    Content,
+    Inline,
+    Look,
+    Looked,
+    Make,
+    Remove,
+    Removing,
+    Set,
+    Setting,
+    Splice,
+    Write,
+)
 from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door
 
@@ -427,3 +440,27 @@ def test_what_is_no_object_is_not_removed_as_one(door: Door, change: Make, right
         assert isinstance(there, Looked)
         assert there.attributes.type == change.type
         assert door.ask(method, target, body, who=who).status == answer.status, "it is gone already"
+
+
+@pytest.mark.parametrize("kind", [TYPE_SYMLINK, TYPE_FILE, TYPE_SPECIAL])
+def test_what_is_no_collection_is_no_bucket(door: Door, kind: str) -> None:
+    """Objects in it were said to be missing, or the request to be wrong."""
+    place = LogicalName(ROOT, ("taken",))
+    change: Change = Make(place, kind, target="lab" if kind == TYPE_SYMLINK else "")
+    change = Write(place, inline=Inline(b"", 2)) if kind == TYPE_FILE else change
+    door.files.change(change, Call(dn=JOE))
+    for method, path in (
+        ("GET", "/k"),
+        ("PUT", "/k"),
+        ("PUT", "/a//k"),
+        ("DELETE", "/k"),
+        ("POST", "/k?uploads"),
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/k?tagging"),
+    ):
+        answer = told(door.ask(method, f"/taken{path}", b"x" if method == "PUT" else b""))
+        assert answer == (404, "NoSuchBucket"), (method, path)
+    assert told(door.ask("PUT", "/taken")) == (409, "BucketAlreadyExists")
+    (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(place),)))
+    assert isinstance(there, Looked)
