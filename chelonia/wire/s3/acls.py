@@ -65,12 +65,17 @@ def _grantees(name: str, text: str) -> list[str]:
         if each[1] == "emailAddress":
             raise by_address()
         grantee = (each[2] or each[3] or "").strip()
-        if grantee not in GROUPS and not grantee.startswith("/"):
+        if grantee not in GROUPS and not _is_person(grantee):
             break
         found, at = [*found, grantee], each.end()
     if not found or at < len(text):
         raise S3Error("InvalidArgument", f'{name} is id="<DN>" or uri="<group>", and more behind commas')
     return found
+
+
+def _is_person(grantee: str) -> bool:
+    """Return whether a rule can be of this DN."""
+    return grantee.startswith("/") and grantee.isprintable()
 
 
 def by_address() -> S3Error:
@@ -94,7 +99,7 @@ def policy_of(grants: Iterable[Grant], owner: str, existing: Mapping[str, str]) 
     public: set[str] = set()
     for grantee, permission in grants:
         identity = ALL if grantee in GROUPS else grantee
-        if permission not in _ACTIONS or not (identity == ALL or identity.startswith("/")):
+        if permission not in _ACTIONS or not (identity == ALL or _is_person(identity)):
             raise S3Error("InvalidArgument", "a grant is of READ, WRITE, READ_ACP, WRITE_ACP or FULL_CONTROL, to a DN "
                                              "or to all users")  # fmt: skip
         if identity != owner:

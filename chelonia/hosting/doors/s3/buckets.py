@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -10,7 +11,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Attributes, Listing, Make, Remove, Removing
+from chelonia.core.ports.files import Attributes, Done, Listing, Make, Remove, Removing, When
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
 from chelonia.hosting.doors.s3 import acls, narrowed
 from chelonia.hosting.doors.s3.parts import (
@@ -26,6 +27,7 @@ from chelonia.hosting.doors.s3.parts import (
 )
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, facts, keys, requests
+from chelonia.wire.s3.acls import Grant
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.operations import EMPTY, UNSET
 from chelonia.wire.s3.versions import COLLECTION
@@ -70,12 +72,9 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     if call.dn == ANONYMOUS:
         raise S3Error("AccessDenied", "Access Denied: sign the request")
     new, grants = facts.Facts(location=where, tags=tags), acls.header_grants(ask)
+    user = facts.stored(new) if new != facts.Facts() else {}
     try:
-        await apply(
-            parts.plain,
-            call,
-            Make(ask.bucket, TYPE_COLLECTION, user=facts.stored(new) if new != facts.Facts() else {}),
-        )
+        made = await apply(parts.plain, call, Make(ask.bucket, TYPE_COLLECTION, user=user))
     except CheloniaError as error:
         if error.kind is not Kind.EXISTS and not (error.kind is Kind.DENIED and narrowed.tops(call, ask.bucket)):
             raise
@@ -88,8 +87,21 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
             raise S3Error("BucketAlreadyExists", cause) from error
     else:
         if grants is not None:
-            await acls.apply_grants(parts, ask, grants)
+            await _granted(parts, ask, made, grants)
     return HttpResponse(200, (("Location", f"/{ask.target.bucket}"),), b"", 0)
+
+
+async def _granted(parts: S3Parts, ask: Ask, made: Done, grants: tuple[Grant, ...]) -> None:
+    """Give a new bucket its list. One without it goes again: a client that repeats its request would be told that it
+    is done."""
+    try:
+        await acls.apply_grants(parts, ask, grants)
+    except CheloniaError:
+        if made.attributes is not None:
+            removal = Remove(ask.bucket, Removing.COLLECTION, when=When(guid=made.attributes.guid))
+            with contextlib.suppress(CheloniaError):
+                await apply(parts.plain, ask.exchange.call, removal)
+        raise
 
 
 async def head(parts: S3Parts, ask: Ask) -> HttpResponse:

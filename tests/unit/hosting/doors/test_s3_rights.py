@@ -317,3 +317,31 @@ def test_a_list_that_broke_off_goes_to_the_directories_when_it_is_sent_again(
         assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 503
     assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 200
     assert door.ask("DELETE", "/lab/d/k", who=EVE).status == 403
+
+
+@pytest.mark.parametrize("grantee", ["/CN=a\u200bb", "/CN=a\u0085b"])
+def test_a_bucket_is_not_made_for_a_list_that_no_policy_can_hold(door: Door, grantee: str) -> None:
+    """It was made, and was there without its list when the request came again."""
+    to = f"<Grantee><ID>{grantee}</ID></Grantee><Permission>READ</Permission>"
+    body = f"<AccessControlPolicy><AccessControlList><Grant>{to}</Grant></AccessControlList></AccessControlPolicy>"
+    for method, target in ("PUT", "/new"), ("PUT", "/lab/d/"), ("PUT", "/lab/k"), ("POST", "/lab/k?uploads"):
+        assert door.ask(method, target, x_amz_grant_read=f'id="{grantee}"').texts("Code") == ["InvalidArgument"]
+    assert door.ask("PUT", "/lab?acl", body).texts("Code") == ["InvalidArgument"]
+    assert [door.ask("HEAD", target).status for target in ("/new", "/lab/d/", "/lab/k")] == [404] * 3
+
+
+def test_a_bucket_is_made_with_its_list_or_made_anew(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request came again, found the caller's own bucket, and was answered as done: the list was never set."""
+    inner = door.files.apply
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if isinstance(changes[0], Set):
+            raise CheloniaError(Kind.UNAVAILABLE)
+        return await inner(call, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.files, "apply", apply)
+        assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 503
+    assert door.ask("HEAD", "/new").status == 404
+    assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 200
+    assert door.ask("GET", "/new?list-type=2", who=EVE).status == 200
