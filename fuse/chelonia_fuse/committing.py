@@ -372,9 +372,8 @@ class FileCommitter:
         elif current.attributes.size == staged.base == 0:
             staged.etag = current.attributes.etag
         elif staged.appended and staged.size > staged.base:
-            at, end = staged.base, staged.size
-            copy.shift(at, end, staged.moved_on(current.attributes.etag, current.attributes.size))
-            copy.source, inode.shown = None, ""
+            copy.move_on(current.attributes.etag, current.attributes.size)
+            inode.shown = ""
         else:
             await self._beside(inode, copy, current)
             inode.learn(current.attributes)

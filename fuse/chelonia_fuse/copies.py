@@ -202,7 +202,15 @@ class CachedCopy:
             self.store(start, data)
             self.staged.valid.add(start, start + len(data))
 
-    def shift(self, at: int, end: int, by: int) -> None:
+    def move_on(self, etag: str, size: int) -> None:
+        """Move appended bytes behind another version, which another writer has committed."""
+        moved, at, end = self.staged.moved_on(etag, size), self.staged.base, self.staged.size
+        self._shift(at, end, moved.size - end)
+        if moved.size < end:
+            self._cut(moved.size)
+        self.staged, self.source = moved, None
+
+    def _shift(self, at: int, end: int, by: int) -> None:
         starts = range(at, end, bounds.CHUNK_BYTES)
         for start in reversed(starts) if by > 0 else starts:
             size = min(bounds.CHUNK_BYTES, end - start)

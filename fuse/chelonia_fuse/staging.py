@@ -227,15 +227,13 @@ class Staged:
         for start, end in plan.ranges:
             self.dirty.remove(start, end)
 
-    def moved_on(self, etag: str, size: int) -> int:
-        """Move appended bytes behind another version, which another writer has committed; drop those of the old one.
-        Returns: by how many bytes they move."""
+    def moved_on(self, etag: str, size: int) -> Staged:
+        """Return its appended bytes behind another version, which another writer has committed, without the rest."""
         assert self.appended, "only what was appended can go elsewhere"
         shift = size - self.base
-        self.dirty = Ranges((start + shift, end + shift) for start, end in self.dirty)
-        self.valid, self.size = Ranges([(size, self.size + shift)]), self.size + shift
-        self.etag, self.base, self.kept, self.tails = etag, size, size, []
-        return shift
+        dirty = Ranges((start + shift, end + shift) for start, end in self.dirty)
+        valid = Ranges([(size, self.size + shift)])
+        return Staged(etag, size, self.size + shift, size, laid=self.laid, valid=valid, dirty=dirty)
 
 
 def joined(ranges: list[Range], most: int) -> tuple[Range, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from unittest.mock import AsyncMock
 
@@ -148,6 +149,33 @@ async def test_who_appends_on_writes_behind_what_others_have_appended_meanwhile(
     await mount.system.write(one, 6, b"three\n")  # the kernel does not know yet that it is longer
     await mount.close(one)
     assert await other.read("log") == await mount.read("log") == b"0\ntwo\none\nthree\n"
+
+
+async def test_who_appends_behind_what_others_wrote_reads_what_they_wrote(mount: Trial, other: Trial) -> None:
+    """Bytes of the old version were on their way then."""
+    await other.write("f", b"a" * (4 << 20))
+    handle = await mount.open("f", os.O_RDWR | os.O_APPEND)
+    await mount.system.write(handle, 0, b"1")
+    mount.network.slow_bytes = asyncio.Event()
+    await mount.system.read(handle, 0, 1 << 20)
+    assert handle.inode.copy is not None
+    coming = [each.task for each in handle.inode.copy.fetching]
+    await other.write("f", b"b" * (4 << 20), flags=os.O_WRONLY)
+    await mount.system.sync(handle)
+    mount.network.slow_bytes.set()
+    await asyncio.wait(coming)
+    assert await mount.system.read(handle, 0, 5 << 20) == await other.read("f")
+
+
+async def test_behind_what_was_appended_to_a_file_that_others_cut_are_zeros(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"x" * 100)
+    handle = await mount.open("f", os.O_RDWR | os.O_APPEND)
+    await mount.system.write(handle, 0, b"1" * 10)
+    await other.system.resize(await other.find("f"), 0, by_name=True)
+    await mount.system.sync(handle)
+    await mount.system.resize(handle.inode, 50, by_name=False)
+    await mount.close(handle)
+    assert await mount.read("f") == await other.read("f") == b"1" * 10 + bytes(40)
 
 
 async def test_a_link_is_to_the_file_that_has_the_name_now(mount: Trial, other: Trial) -> None:

@@ -245,7 +245,7 @@ def test_appends_move_behind_what_somebody_else_appended() -> None:
     staged.wrote(100, 110, append=True)
     assert staged.appended
     assert staged.tails == [90]
-    assert staged.moved_on("f", 130) == 30
+    staged = staged.moved_on("f", 130)
     assert staged.tails == [], "its last pieces are others'"
     assert (staged.size, list(staged.dirty), staged.missing(0, 200)) == (140, [(130, 140)], [(0, 130)])
     staged.wrote(3, 4, append=True)
