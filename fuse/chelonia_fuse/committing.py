@@ -19,10 +19,10 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, BlobId, Guid
+from chelonia.core.ids import ANONYMOUS, Guid
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.files import LEAVE, MARK, Attributes, Looked, Set, Setting, Want, When
+from chelonia.core.ports.files import MARK, Attributes, Looked, Set, Setting, Want, When
 from chelonia.core.timing.jobs import Job, Wait, every
 from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
@@ -175,7 +175,7 @@ class FileCommitter:
             self._cache.with_room(copy.file)
             await copy.sync()
             place = str(self._place(inode, copy))
-            record = record_of(inode.guid, place, copy.staged, copy.settled(), copy.commit)
+            record = record_of(inode.guid, place, copy)
             self._cache.with_room(lambda: self._journal.write(record))
             copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode
@@ -192,7 +192,7 @@ class FileCommitter:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
             copy.commit = copy.commit or new_etag()
-            record = record_of(inode.guid, str(self._place(inode, copy)), copy.staged, copy.settled(), copy.commit)
+            record = record_of(inode.guid, str(self._place(inode, copy)), copy)
             try:
                 await self._packed.keep(record, copy.read(0, copy.staged.size))
                 copy.kept = True
@@ -253,9 +253,10 @@ class FileCommitter:
                     raise
                 attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(attributes)
-            inode.copy = CachedCopy(self._cache.path(guid), record.staged(), queued=True)
+            staged = record.staged()
+            inode.copy = CachedCopy(self._cache.path(guid), staged, queued=True)
             inode.copy.set(record.setting())
-            inode.copy.commit, inode.copy.kept = record.commit, True
+            inode.copy.commit, inode.copy.earlier, inode.copy.kept = record.commit, record.sent(staged), True
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
             self.waiting[guid] = inode
@@ -320,7 +321,7 @@ class FileCommitter:
                     if error.kind not in _REFUSED:
                         raise
                     with _saving(copy):
-                        by_guid = await self._judge(inode, copy, plan, [*tried, BlobId(etag)])
+                        by_guid = await self._judge(inode, copy, plan, {*tried, etag})
                 continue
             except CheloniaError as error:
                 if error.kind is Kind.TOO_LARGE and not anew:
@@ -350,39 +351,61 @@ class FileCommitter:
 
     def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
         copy.staged.committed(plan, attributes.etag)
-        copy.modified_ns, copy.source, copy.setting = None, None, LEAVE
+        copy.settle()
         inode.learn(attributes)
         inode.shown = attributes.etag
 
-    async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, tried: list[BlobId]) -> bool:
-        """Find out why a commit was refused, and resolve it. Returns: whether to try again by GUID."""
-        staged, current = copy.staged, await self._look(inode, plan)
+    async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, names: set[str]) -> bool:
+        """Find out why a commit was refused, and resolve it. `names`: of the tries. Returns: whether to try again by
+        GUID."""
+        current = await self._look(inode, plan)
         if current is None:
             if not inode.gone:  # else it was removed here
                 await self._beside(inode, copy, None)
             inode.gone = True
-        elif current.attributes.etag in tried or any(
-            _names(current, extent.blob) & {*tried} for extent in current.extents
-        ):
+        elif current.attributes.etag in names:
             self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
-        elif current.attributes.size == plan.size == 0:
-            self._done(inode, copy, plan, current.attributes)  # the same, or another writer has emptied it
-        elif current.attributes.etag == staged.etag:
+        elif _names(current) & names:
+            self._follow(inode, copy, current)  # the same; others may have changed it since
+        elif current.attributes.size == plan.size and not plan.ranges:
+            self._follow(inode, copy, current)  # the same, or another writer has cut it
+        elif current.attributes.etag == copy.staged.etag:
             return True  # it has another name
-        elif current.attributes.size == staged.base == 0:
-            staged.etag = current.attributes.etag
+        else:
+            await self._rebase(inode, copy, current)
+        return False
+
+    async def _rebase(self, inode: Inode, copy: CachedCopy, current: Looked) -> None:
+        """Put the changes on another version: another writer's, or an earlier state of the same bytes."""
+        etag, size, found = current.attributes.etag, current.attributes.size, _names(current)
+        sent = next((each for each in copy.earlier if each.commit in found), None)
+        if sent is not None and not sent.staged.changed:  # attributes alone were set since
+            await self._cluster.change(Set(LogicalName(inode.guid, ()), copy.settled()))
+            self._follow(inode, copy, current)
+            return
+        if sent is not None:
+            copy.staged, copy.source, copy.earlier = sent.staged, None, []
+            copy.staged.etag = sent.commit
+        staged = copy.staged
+        if etag == staged.etag:
+            return
+        if size == staged.base == 0:
+            staged.etag = etag
         elif staged.appended and staged.size > staged.base:
-            copy.move_on(current.attributes.etag, current.attributes.size)
+            copy.move_on(etag, size)
             inode.shown = ""
         else:
             await self._beside(inode, copy, current)
-            inode.learn(current.attributes)
-            inode.shown = ""
-            copy.restart(Staged.of(current.attributes.etag, current.attributes.size))
+            self._follow(inode, copy, current)
             if self._strict:
                 cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
                 raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
-        return False
+
+    def _follow(self, inode: Inode, copy: CachedCopy, current: Looked) -> None:
+        """Go on with the present version, of which no byte is here."""
+        inode.learn(current.attributes)
+        inode.shown = ""
+        copy.restart(Staged.of(current.attributes.etag, current.attributes.size))
 
     async def _look(self, inode: Inode, plan: Plan) -> Looked | None:
         start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (0, 0)
@@ -431,9 +454,10 @@ class FileCommitter:
         return place if place.parts or copy.place is None else copy.place
 
 
-def _names(current: Looked, blob: BlobId) -> set[str]:
-    """Names of a piece: its blob, and the mark that it was sent with."""
-    return {blob, current.sums.get(blob, {}).get(MARK, "")}
+def _names(current: Looked) -> set[str]:
+    """Names of a version: its etag, and of its pieces the blobs, and the marks that they were sent with."""
+    blobs = {extent.blob for extent in current.extents}
+    return {current.attributes.etag, *blobs, *(current.sums.get(blob, {}).get(MARK, "") for blob in blobs)} - {""}
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -35,8 +35,19 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Most bytes fetched ahead of a sequential reader; otherwise four times the bytes it has read in one go."""
 BEHIND_BYTES: Final = 1024 * 1024
 """Bytes kept behind a reader when room is needed: the kernel's own reads ahead overtake one another."""
+EARLIER_MAX: Final = 16
+"""Earlier states kept besides the first: of the tries of an outage its first and last ones may have applied."""
 SHED_PARTS: Final = 4
 """Dropping bytes pays if they are at least a quarter of those that stay, which are written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentState:
+    """An earlier state of a copy, sent as `commit`: it is not known whether that has applied. `staged`: the copy's
+    state now if it has."""
+
+    commit: str
+    staged: Staged
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +83,7 @@ class CachedCopy:
         source: the look by which to read the base, made at `source_ms`.
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: its place then.
         commit: the etag chosen for its bytes, "" for none since the last change; `tried`: blobs they were sent as.
+        earlier: states before the last change that were sent, the first and the last `EARLIER_MAX`.
         due_s: monotonic time of the next try of a refused commit; 0: it was not refused.
         held: the bytes while they are few and have no file; None: they are in the file.
         saving: done once it is known whether a commit under way has applied; None: there is none.
@@ -90,6 +102,7 @@ class CachedCopy:
     kept: bool = False
     commit: str = ""
     tried: list[BlobId] = field(default_factory=list)
+    earlier: list[SentState] = field(default_factory=list)
     place: LogicalName | None = None
     due_s: float = 0.0
     saving: asyncio.Future[None] | None = None
@@ -154,7 +167,8 @@ class CachedCopy:
         self.modified_ns = self._changed()
         while data:
             done = self._put(offset, data)
-            self.staged.wrote(offset, offset + done, append=append)
+            for staged in self._states():
+                staged.wrote(offset, offset + done, append=append)
             data, offset = data[done:], offset + done
 
     def resize(self, size: int) -> None:
@@ -162,7 +176,12 @@ class CachedCopy:
         self.modified_ns = self._changed()
         if size < self.staged.size:
             self._cut(size)
-        self.staged.resize(size)
+        for staged in self._states():
+            staged.resize(size)
+
+    def _states(self) -> Iterator[Staged]:
+        yield self.staged
+        yield from (each.staged for each in self.earlier)
 
     def set(self, setting: Setting) -> None:
         """Keep attributes for the commit."""
@@ -174,6 +193,9 @@ class CachedCopy:
         self._changed()
 
     def _changed(self) -> int:
+        if self.commit:
+            self.earlier.append(SentState(self.commit, self.staged.sent()))
+            del self.earlier[1:-EARLIER_MAX]
         self.kept, self.commit, self.tried, self.due_s, self.written_ns = False, "", [], 0.0, time.time_ns()
         return self.written_ns
 
@@ -184,7 +206,13 @@ class CachedCopy:
     def restart(self, staged: Staged) -> None:
         """Drop all bytes and changes, for another version."""
         self._cut(0)
-        self.staged, self.source, self.modified_ns, self.setting = staged, None, None, LEAVE
+        self.staged = staged
+        self.settle()
+
+    def settle(self) -> None:
+        """Note that its changes are committed, or dropped."""
+        self.source, self.modified_ns, self.setting = None, None, LEAVE
+        self.commit, self.tried, self.earlier = "", [], []
 
     def shed(self) -> None:
         """Drop bytes that are neither near the last read nor on their way, if they are many (`SHED_PARTS`)."""
@@ -208,7 +236,7 @@ class CachedCopy:
         self._shift(at, end, moved.size - end)
         if moved.size < end:
             self._cut(moved.size)
-        self.staged, self.source = moved, None
+        self.staged, self.source, self.earlier = moved, None, []
 
     def _shift(self, at: int, end: int, by: int) -> None:
         starts = range(at, end, bounds.CHUNK_BYTES)

@@ -22,6 +22,7 @@ from msgspec import structs
 
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
+from chelonia_fuse.copies import CachedCopy, SentState
 from chelonia_fuse.staging import Range, Ranges, Staged
 
 TURN_BYTES: Final = 16 << 20
@@ -31,9 +32,19 @@ _HEAD: Final = struct.Struct("<III")
 _LOG = logging.getLogger(__name__)
 
 
-class JournalRecord(msgspec.Struct, frozen=True):
+class SentRecord(msgspec.Struct, frozen=True):
+    """An earlier state of the bytes, as in `copies.SentState`."""
+
+    commit: str
+    base: int
+    kept: int
+    appended: bool
+    dirty: tuple[Range, ...]
+
+
+class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change. `path`: the file's place then. `commit`: the etag chosen for its bytes, "" for none yet. The rest is
-    as in `Staged`."""
+    as in `Staged` and `CachedCopy`."""
 
     guid: str
     path: str
@@ -46,6 +57,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     dirty: tuple[Range, ...]
     attributes: dict[str, int]
     commit: str = ""
+    earlier: tuple[SentRecord, ...] = ()
 
     def staged(self) -> Staged:
         valid, dirty = Ranges(self.valid), Ranges(self.dirty)
@@ -55,14 +67,26 @@ class JournalRecord(msgspec.Struct, frozen=True):
         """Return the attributes to commit with it."""
         return Setting(**self.attributes)
 
+    def sent(self, staged: Staged) -> list[SentState]:
+        """Return the earlier states of a staged file."""
+        return [
+            SentState(
+                each.commit,
+                Staged("", each.base, self.size, each.kept, appended=each.appended, valid=staged.valid,
+                       dirty=Ranges(each.dirty)),
+            )
+            for each in self.earlier
+        ]  # fmt: skip
 
-def record_of(guid: Guid, path: str, staged: Staged, setting: Setting, commit: str = "") -> JournalRecord:
+
+def record_of(guid: Guid, path: str, copy: CachedCopy) -> JournalRecord:
     """Return the record of a change."""
-    values = structs.asdict(setting)
+    staged, values = copy.staged, structs.asdict(copy.settled())
+    sent = ((each.commit, each.staged) for each in copy.earlier)
     return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
-        commit,
+        copy.commit, tuple(SentRecord(commit, s.base, s.kept, s.appended, tuple(s.dirty)) for commit, s in sent),
     )  # fmt: skip
 
 

@@ -227,6 +227,10 @@ class Staged:
         for start, end in plan.ranges:
             self.dirty.remove(start, end)
 
+    def sent(self) -> Staged:
+        """Return its state if all changes so far were committed. Later changes go to both; they share `valid`."""
+        return Staged("", self.size, self.size, self.size, laid=self.laid + 1, valid=self.valid)
+
     def moved_on(self, etag: str, size: int) -> Staged:
         """Return its appended bytes behind another version, which another writer has committed, without the rest."""
         assert self.appended, "only what was appended can go elsewhere"

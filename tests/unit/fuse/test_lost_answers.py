@@ -1,0 +1,176 @@
+"""Commits that applied although their answer was lost: what was written is there once, and others' bytes stay."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Setting
+from chelonia_fuse import committing
+from chelonia_fuse.copies import EARLIER_MAX
+from chelonia_fuse.filesystem import Handle
+from tests.support.cluster import MemoryCluster
+from tests.unit.fuse.mounts import Trial, mounted, names
+
+LARGE = bytes(range(256)) * 4096
+APPEND = os.O_WRONLY | os.O_APPEND
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
+
+
+@contextmanager
+def unheard(memory: MemoryCluster) -> Iterator[None]:
+    """All changes apply, and no answer comes back."""
+    apply = memory.apply
+
+    async def lost(*args: Any) -> None:
+        await apply(*args)
+        raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "apply", lost)
+        patch.setattr(committing, "GIVE_UP_S", -1.0)
+        yield
+
+
+def lost_once(
+    memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, then: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """The next change applies, and its answer is lost."""
+    apply = memory.apply
+
+    async def lost(*args: Any) -> None:
+        monkeypatch.setattr(memory, "apply", apply)
+        await apply(*args)
+        if then is not None:
+            await then()
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
+
+    monkeypatch.setattr(memory, "apply", lost)
+
+
+async def appended(trial: Trial, handle: Handle, data: bytes) -> None:
+    await trial.system.write(handle, 0, data)
+    await trial.system.flush(handle)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+async def test_what_others_append_behind_a_commit_whose_answer_was_lost_is_not_written_over(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f", APPEND)
+    lost_once(memory, monkeypatch, lambda: other.write("f", b"2", flags=APPEND))
+    await appended(mount, handle, b"1" * size)
+    await appended(mount, handle, b"3")
+    await mount.close(handle)
+    assert await other.read("f", len(LARGE)) == await mount.read("f", len(LARGE)) == b"1" * size + b"23"
+
+
+@pytest.mark.expect_log("will be committed later")
+@pytest.mark.parametrize(("old", "others"), [(b"", b""), (b"old ", b""), (LARGE, b""), (LARGE, b"2")])
+async def test_an_append_whose_answer_was_lost_is_there_once_though_more_is_appended(
+    mount: Trial, other: Trial, memory: MemoryCluster, old: bytes, others: bytes
+) -> None:
+    await mount.write("f", old)
+    handle = await mount.open("f", APPEND)
+    with unheard(memory):
+        await appended(mount, handle, b"1")
+    if others:
+        await other.write("f", others, flags=APPEND)
+    await appended(mount, handle, b"3")
+    await mount.close(handle)
+    assert await names(other) == ["f"]
+    assert await other.read("f") == await mount.read("f") == old + b"1" + others + b"3"
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_an_append_whose_answer_an_earlier_mount_never_heard_is_there_once_though_more_was_appended(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f", APPEND)
+    with unheard(memory):
+        await appended(mount, handle, b"1")
+    for number in range(3 * EARLIER_MAX):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(memory, "apply", failing)
+            patch.setattr(committing, "GIVE_UP_S", -1.0)
+            await appended(mount, handle, b"%d " % number)
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await appended(mount, handle, b"end")
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert await names(other) == ["f"]
+    written = b"1" + b"".join(b"%d " % number for number in range(3 * EARLIER_MAX)) + b"end"
+    assert await other.read("f", len(LARGE)) == await again.read("f", len(LARGE)) == written
+
+
+async def failing(*args: object) -> None:
+    raise CheloniaError(Kind.NETWORK, "apply", cause="the network is away")
+
+
+@pytest.mark.expect_log("will be committed later")
+async def test_a_mode_that_was_set_after_a_commit_whose_answer_was_lost_is_kept(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    with unheard(memory):
+        await appended(mount, handle, b"bytes")
+    await mount.system.set(handle.inode, Setting(mode=0o600))
+    await mount.close(handle)
+    assert await names(other) == ["f"]
+    assert (await other.find("f")).attributes.mode == 0o600
+    assert await other.read("f") == await mount.read("f") == b"bytes"
+
+
+@pytest.mark.parametrize("size", [0, 1 << 19, 1 << 21])
+async def test_a_file_whose_size_was_set_has_it_though_the_answer_was_lost(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await mount.write("f", LARGE)
+    known = await mount.find("f")
+    lost_once(memory, monkeypatch)
+    await mount.system.resize(known, size, by_name=True)
+    assert await names(other) == ["f"]
+    assert await other.read("f") == await mount.read("f") == (LARGE + bytes(1 << 20))[:size]
+
+
+@pytest.mark.expect_log("will be committed later")
+async def test_whatever_is_done_after_a_commit_whose_answer_was_lost_is_what_is_read(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    """Small files are written anew, so their etag shows that nobody else has changed them."""
+    for number in range(12):
+        chosen, name = random.Random(number), f"f{number}"
+        model = bytearray(chosen.randbytes(chosen.randrange(200)))
+        await mount.write(name, bytes(model))
+        handle = await mount.open(name)
+        for step in range(6):
+            for _ in range(chosen.randrange(1, 4)):
+                at, data = chosen.randrange(300), chosen.randbytes(chosen.randrange(1, 40))
+                if chosen.random() < 0.4:
+                    await mount.system.resize(handle.inode, at, by_name=False)
+                    model[:] = (model + bytes(at))[:at]
+                else:
+                    await mount.system.write(handle, at, data)
+                    model += bytes(max(0, at - len(model)))
+                    model[at : at + len(data)] = data
+            if chosen.random() < 0.5 and step < 5:
+                with unheard(memory):
+                    await mount.system.flush(handle)
+            assert await mount.system.read(handle, 0, 1000) == model, number
+        await mount.close(handle)
+        assert await other.read(name) == await mount.read(name) == model, number
+    assert mount.committer.conflicts == 0
