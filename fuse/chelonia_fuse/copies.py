@@ -266,6 +266,7 @@ class CachedCopy:
             self.fd = -1
 
     def remove(self) -> None:
+        self.staged = Staged.of("", 0)  # so bytes on their way here are not stored
         made = self.held is None or self.fd >= 0
         self._close()
         if made:

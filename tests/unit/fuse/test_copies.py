@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -172,3 +173,20 @@ async def test_what_is_open_without_a_name_is_not_let_go_for_room(
         assert await small.read(f"f{n}") == LARGE
     assert await small.system.read(handle, 0, 8 * len(LARGE)) == LARGE * 8
     await small.close(handle)
+
+
+async def test_bytes_on_their_way_to_a_removed_file_leave_neither_a_descriptor_nor_a_file(
+    mount: Trial, other: Trial, tmp_path: Path
+) -> None:
+    await other.write("f", bytes(8 << 20))
+    mount.network.slow_bytes = asyncio.Event()
+    handle = await mount.open("f", os.O_RDONLY)
+    await mount.system.read(handle, 0, 1 << 20)
+    copy = handle.inode.copy
+    assert copy is not None
+    coming = [each.task for each in copy.fetching]
+    await mount.close(handle)
+    await mount.system.remove(mount.root, "f", directory=False)
+    mount.network.slow_bytes.set()
+    await asyncio.wait(coming)
+    assert (copy.fd, list((tmp_path / "data").iterdir())) == (-1, [])
