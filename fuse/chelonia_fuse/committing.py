@@ -160,9 +160,9 @@ class FileCommitter:
 
     def let_go(self, inode: Inode) -> None:
         """Remove a change from the journal: it is committed, or its file is no more."""
+        self.waiting.pop(inode.guid, None)  # also what a full disk has kept out of the journal
         if inode.copy is not None and inode.copy.queued:
             inode.copy.queued = inode.copy.kept = False
-            self.waiting.pop(inode.guid, None)
             self._packed.done(inode.guid)
             self._journal.remove(inode.guid)
 
@@ -212,7 +212,8 @@ class FileCommitter:
         return True
 
     async def _unsent(self, inode: Inode, error: CheloniaError | OSError) -> None:
-        """Keep a change in the journal, as while the cluster is away; where even that fails its packed record stays."""
+        """Keep a change in the journal, as while the cluster is away. Where even that fails it is tried again all the
+        same, and a packed record stays."""
         if inode.copy is None:
             return
         passing = isinstance(error, CheloniaError) and error.kind in AGAIN
@@ -220,6 +221,7 @@ class FileCommitter:
             await (self._later(inode, error) if passing else self._keep(inode))
         except OSError as trouble:
             _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
+            self.waiting[inode.guid] = inode
         if not passing:
             self._refused(inode, error)
 

@@ -20,7 +20,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock
-from chelonia_fuse import journal
+from chelonia_fuse import committing, journal
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from tests.support.cluster import MemoryCluster
@@ -332,6 +332,37 @@ async def test_what_waits_is_committed_though_the_disk_does_not_give_another_fil
     assert list(mount.committer.waiting) == [bad.guid]
     await mount.committer.work_off()
     assert await (await mounted(memory, tmp_path / "two")).read("bad") == b"bytes"
+
+
+@pytest.mark.expect_log("the cache directory: .*full|closed here and cannot be committed|is committed now")
+@pytest.mark.parametrize("behind", [False, True])
+async def test_what_neither_cluster_nor_disk_took_is_committed_later_and_once(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, behind: bool
+) -> None:
+    go, name = held(mount, monkeypatch), "f" if behind else "many0"
+    handle = await mount.open(name, NEW if behind else os.O_RDWR)
+    await mount.system.write(handle, 0, b"bytes")
+    if behind:
+        await mount.close(handle)
+    monkeypatch.setattr(committing, "REFUSED_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(mount.network, "away", True)
+        patch.setattr(mount.network, "why", Kind.NETWORK if behind else Kind.QUOTA)
+        patch.setattr(committing, "GIVE_UP_S", -1.0)
+        patch.setattr(mount.committer._journal, "write", full_disk)
+        if not behind:
+            with pytest.raises(CheloniaError, match="network is away"):
+                await mount.close(handle)
+        go.set()
+        await mount.committer.behind.drained()
+    for _ in range(2):
+        await mount.committer.work_off()
+    assert await other.read(name) == b"bytes"
+    assert (len(mount.committer.waiting), caplog.text.count("is committed now")) == (0, 1)
+
+
+def full_disk(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
 
 
 @pytest.mark.expect_log("job failed: commit")
