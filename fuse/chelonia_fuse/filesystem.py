@@ -393,6 +393,7 @@ class FileSystem:
         inode.learn(looked.attributes)
         if looked.attributes.version < inode.attributes.version:
             return  # a commit from here came after the request
+        copy = inode.copy  # it may be another one by now
         if copy is not None and copy.staged.etag != looked.attributes.etag and not copy.staged.changed:
             self._reader.changed(inode, copy, looked)
         if looked.data is not None or looked.sources or (looked.blobs and looked.told >= looked.attributes.size):

@@ -15,6 +15,7 @@ from chelonia_fuse import copies, filesystem, reading
 from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.staging import Staged
 from tests.support.cluster import MemoryCluster
+from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import Trial, mounted
 from tests.unit.fuse.test_filesystem import bound
 
@@ -190,3 +191,21 @@ async def test_bytes_on_their_way_to_a_removed_file_leave_neither_a_descriptor_n
     mount.network.slow_bytes.set()
     await asyncio.wait(coming)
     assert (copy.fd, list((tmp_path / "data").iterdir())) == (-1, [])
+
+
+async def test_who_opens_a_changed_file_late_takes_no_bytes_from_one_who_opened_it_meanwhile(
+    mount: Trial, other: Trial
+) -> None:
+    await other.write("f", b"a" * 100_000)
+    await mount.read("f")
+    inode = await mount.find("f")
+    await other.write("f", b"b" * 100_000)
+    late = mount.network.late["look"] = asyncio.Event()
+    opening = asyncio.create_task(mount.system.open(inode, os.O_RDONLY))
+    await poll_async(lambda: "look" not in mount.network.late, what="its look is under way")
+    mount.cache.trim(0)
+    handle = await mount.system.open(inode, os.O_RDONLY)
+    assert await mount.system.read(handle, 0, 100_000) == b"b" * 100_000
+    late.set()
+    await opening
+    assert await mount.system.read(handle, 0, 100_000) == b"b" * 100_000
