@@ -31,6 +31,13 @@ class Lookups:
 
     async def lookup(self, parent: Inode, name: str) -> Inode:
         """Return the inode that a name leads to. Raises: NOT_FOUND, DENIED."""
+        inode = await self._found(parent, name)
+        if inode.gone:  # unless that answer is old, it was brought back, or has another name after all
+            inode = await self._looked(parent, name, None)
+            inode.gone = False
+        return inode
+
+    async def _found(self, parent: Inode, name: str) -> Inode:
         check_name(name)
         if self._serves(parent, name) is not None:
             return self._answered(parent, name)

@@ -10,6 +10,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.bartender import UndeleteRequest
 from chelonia.core.ports.files import Clone, Done, Move, Over
 from chelonia_fuse import committing
 from chelonia_fuse.filesystem import Handle
@@ -64,6 +65,19 @@ async def test_what_is_written_after_a_name_is_removed_is_read_by_one_that_other
     await mount.system.remove(mount.root, "f", directory=False)
     await mount.close(handle)
     assert await other.read("g") == b"2"
+
+
+async def test_what_is_written_to_a_file_that_was_brought_back_is_committed_though_it_was_open_all_the_time(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    await mount.write("f", b"old")
+    handle = await mount.open("f")
+    await mount.system.remove(mount.root, "f", directory=False)
+    request = UndeleteRequest("1", "/f")
+    await memory.ask(lambda stage: stage.bartender, "undelete", Call(dn=WHO), (request,))
+    await mount.write("f", b"new", flags=os.O_RDWR)
+    await mount.close(handle)
+    assert await other.read("f") == await mount.read("f") == b"new"
 
 
 async def _swapped(mount: Trial, other: Trial) -> Handle:
