@@ -157,9 +157,8 @@ class FileSystem:
         removing = Removing.COLLECTION if directory else Removing.NAME
         while True:
             inode = self.inodes.named(parent.number, name)
-            await self._before_removal(inode)
             try:
-                async with self._settled(inode):
+                async with self._kept(inode), self._settled(inode):
                     await self._cluster.change(Remove(self._inside(parent, name), removing, _still(inode)))
                     last = inode is not None and (inode.attributes.links <= 1 or directory)
                     self._removed(parent, name, inode, gone=last)
@@ -174,6 +173,16 @@ class FileSystem:
         parent.children.change(name, time.monotonic_ns())
         if await self.lookups.lookup(parent, name) is known:
             raise error
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, inode: Inode | None, *, replaced: bool = False) -> AsyncIterator[None]:
+        """Hold while a name is removed: the bytes of an open file stay here until it fails, or the file is gone."""
+        try:
+            await (self._before_replacing(inode) if replaced else self._before_removal(inode))
+            yield
+        finally:
+            if inode is not None and inode.copy is not None:
+                inode.copy.pinned &= inode.gone
 
     async def _before_removal(self, inode: Inode | None) -> None:
         """Fetch the bytes of an open file before its last name goes, so that it can still be read."""
@@ -250,10 +259,9 @@ class FileSystem:
         inode, existing = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not existing:
             await self.committer.settle(inode)  # a file has its new name only once it is whole
-        if over is Over.REPLACE and existing is not inode:
-            await self._before_replacing(existing)
+        replaced = existing if over is Over.REPLACE and existing is not inode else None
         places = self._inside(old, old_name), self._inside(new, new_name)
-        async with self._settled(existing):
+        async with self._kept(replaced, replaced=True), self._settled(existing):
             done = await self._cluster.change(Move(*places, over, when=_still(inode)))
             if inode is not None and inode is existing:
                 return

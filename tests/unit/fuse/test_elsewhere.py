@@ -80,6 +80,25 @@ async def test_what_is_written_to_a_file_that_was_brought_back_is_committed_thou
     assert await other.read("f") == await mount.read("f") == b"new"
 
 
+@pytest.mark.parametrize("by", ["remove", "rename"])
+async def test_who_has_a_file_open_that_could_not_be_removed_reads_on_what_others_append(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    for name in ("f", "g"):
+        await mount.write(name, b"1")
+    handle = await mount.open("f", os.O_RDONLY)
+    with monkeypatch.context() as patch, fails(Kind.DENIED):
+        patch.setattr(memory, "apply", AsyncMock(side_effect=CheloniaError(Kind.DENIED, cause="it is theirs")))
+        if by == "remove":
+            await mount.system.remove(mount.root, "f", directory=False)
+        else:
+            await mount.system.rename((mount.root, "g"), (mount.root, "f"), Over.REPLACE)
+    await other.write("f", b"2", flags=os.O_WRONLY | os.O_APPEND)
+    handle.inode.learned_ns = handle.inode.listed_ns = 0
+    await mount.system.refresh(handle.inode)
+    assert await mount.system.read(handle, 0, 10) == b"12"
+
+
 async def _swapped(mount: Trial, other: Trial) -> Handle:
     """A file `f`, open and written to here, that another machine has renamed `g`; its `f` is another file."""
     await mount.write("f", b"1")
