@@ -115,6 +115,27 @@ class FileCommitter:
                 raise
             await self._unsent(inode, error)
 
+    async def drain(self, limit_s: float) -> None:
+        """Commit all changes at the end of the mount, for at most so long. The others wait in the journal, unless the
+        mount is strict."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.behind.drained()
+                for inode in self._unkept():
+                    with contextlib.suppress(CheloniaError, OSError):
+                        await self.part(inode)
+                await self.work_off()
+        for inode in () if self._strict else self._unkept():
+            try:
+                await self._keep(inode)
+            except OSError as error:
+                _LOG.error("%s: its last changes are lost: the cache directory: %s", self._inodes.place(inode), error)
+
+    def _unkept(self) -> list[Inode]:
+        """Files with changes that the journal does not have."""
+        changed = [each for each in self._cache.inodes() if each.copy is not None and each.copy.staged.changed]
+        return [each for each in changed if each.copy is not None and not each.copy.kept and not each.gone]
+
     async def commit(self, inode: Inode) -> None:
         """Return once the changes are durable in the cluster. Raises: its failures."""
         copy = inode.copy

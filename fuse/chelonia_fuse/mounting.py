@@ -119,14 +119,7 @@ class Mount:
 
     async def _drain(self) -> None:
         """Commit local changes, for at most `DRAIN_S`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                await self._committer.behind.drained()
-                for inode in self._cache.inodes():
-                    if inode.copy is not None and inode.copy.staged.changed and not inode.copy.kept:
-                        with contextlib.suppress(CheloniaError, OSError):
-                            await self._committer.part(inode)
-                await self._committer.work_off()
+        await self._committer.drain(DRAIN_S)
         if waits := self._waits():
             _LOG.warning("%d files wait in %s; the next mount commits them", waits, self._directory)
         for inode in self._cache.inodes():

@@ -361,6 +361,19 @@ async def test_what_neither_cluster_nor_disk_took_is_committed_later_and_once(
     assert (len(mount.committer.waiting), caplog.text.count("is committed now")) == (0, 1)
 
 
+@pytest.mark.expect_log("is committed now")
+async def test_what_the_end_of_a_mount_has_no_time_to_commit_is_committed_by_the_next_one(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    for name in ("many0", "many1"):
+        await mount.system.write(await mount.open(name), 0, b"bytes")
+    mount.network.late["apply"] = asyncio.Event()  # the first of them has no answer
+    await mount.committer.drain(0.2)
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert [await other.read(name) for name in ("many0", "many1")] == [b"bytes", b"bytes"]
+
+
 def full_disk(*args: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
