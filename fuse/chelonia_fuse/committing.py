@@ -194,9 +194,8 @@ class FileCommitter:
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
             self._cache.with_room(copy.file)
+            record = record_of(inode.guid, str(self._place(inode, copy)), copy)  # without bytes that come meanwhile
             await copy.sync()
-            place = str(self._place(inode, copy))
-            record = record_of(inode.guid, place, copy)
             self._cache.with_room(lambda: self._journal.write(record))
             copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode

@@ -21,8 +21,10 @@ from chelonia.core.names import parse_ln
 from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_fuse import committing, journal
+from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
+from chelonia_fuse.staging import Ranges
 from tests.support.cluster import MemoryCluster
 from tests.support.polling import poll_async
 from tests.unit.fuse.mounts import Trial, mounted
@@ -372,6 +374,29 @@ async def test_what_the_end_of_a_mount_has_no_time_to_commit_is_committed_by_the
     again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert [await other.read(name) for name in ("many0", "many1")] == [b"bytes", b"bytes"]
+
+
+async def test_a_record_promises_no_bytes_that_came_while_the_others_were_synced(
+    mount: Trial, other: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave zeros in their place."""
+    await other.write("f", b"x" * (4 << 20))
+    handle, slow = await mount.open("f"), asyncio.Event()
+    await mount.system.write(handle, 0, b"bytes")
+    mount.network.slow_bytes = slow
+    await mount.system.read(handle, 0, 1 << 20)
+    assert handle.inode.copy is not None
+    coming = [each.task for each in handle.inode.copy.fetching]
+
+    async def syncing(copy: CachedCopy) -> None:
+        slow.set()
+        await asyncio.wait(coming)
+
+    monkeypatch.setattr(CachedCopy, "sync", syncing)
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.system.flush(handle)
+    (record,) = StagingJournal(tmp_path / "one" / "journal").records()
+    assert Ranges(record.valid).end < 4 << 20
 
 
 def full_disk(*args: object) -> None:
