@@ -201,6 +201,14 @@ class FileCommitter:
             self.waiting[inode.guid] = inode
             self._packed.done(inode.guid)
 
+    def cutting(self, inode: Inode, copy: CachedCopy) -> None:
+        """Write a record anew before bytes that it promises are cut: for these the next mount would commit zeros."""
+        if copy.queued and inode.guid not in self._packed:
+            try:
+                self._journal.write(record_of(inode.guid, str(self._place(inode, copy)), copy))
+            except OSError as error:
+                _LOG.error("the cache directory: %s: if the mount dies, zeros stand for what was cut", error)
+
     async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
         await self._keep(inode)
         path = self._inodes.place(inode)
@@ -309,6 +317,9 @@ class FileCommitter:
             except CheloniaError as error:
                 if error.kind in AGAIN:
                     _LOG.info("%s waits still: %s", path, error)
+                    with contextlib.suppress(OSError):
+                        if not inode.copy.kept:  # its bytes may have moved behind others' just now
+                            await self._keep(inode)
                     return
                 self._refused(inode, error)
                 continue

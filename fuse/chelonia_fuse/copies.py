@@ -171,13 +171,16 @@ class CachedCopy:
                 staged.wrote(offset, offset + done, append=append)
             data, offset = data[done:], offset + done
 
-    def resize(self, size: int) -> None:
-        """Truncate, or lengthen by zeros."""
+    def resize(self, size: int, cutting: Callable[[], None] | None = None) -> None:
+        """Truncate, or lengthen by zeros. `cutting` is called before bytes go."""
         self.modified_ns = self._changed()
-        if size < self.staged.size:
-            self._cut(size)
+        is_cut = size < self.staged.size
         for staged in self._states():
             staged.resize(size)
+        if is_cut:
+            if cutting is not None:
+                cutting()
+            self._cut(size)
 
     def _states(self) -> Iterator[Staged]:
         yield self.staged
@@ -236,7 +239,7 @@ class CachedCopy:
         self._shift(at, end, moved.size - end)
         if moved.size < end:
             self._cut(moved.size)
-        self.staged, self.source, self.earlier = moved, None, []
+        self.staged, self.source, self.earlier, self.kept = moved, None, [], False
 
     def _shift(self, at: int, end: int, by: int) -> None:
         starts = range(at, end, bounds.CHUNK_BYTES)

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -352,7 +353,7 @@ class FileSystem:
         inode.opens += 1  # else a `close` meanwhile drops this copy
         try:
             async with copy.lock:
-                copy.resize(size)
+                copy.resize(size, partial(self.committer.cutting, inode, copy))
             if not copy.staged.changed:  # then no commit follows that carries the attributes
                 await self.set(inode, copy.settled())
                 if not (inode.gone or copy.staged.changed):

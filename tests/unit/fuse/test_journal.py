@@ -399,6 +399,42 @@ async def test_a_record_promises_no_bytes_that_came_while_the_others_were_synced
     assert Ranges(record.valid).end < 4 << 20
 
 
+@pytest.mark.expect_log("is committed now")
+async def test_what_was_cut_after_it_was_closed_has_no_zeros_in_its_place_when_the_mount_dies(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await kept(mount, "f", "g")
+    handle = await mount.open("f", os.O_RDWR | os.O_TRUNC)
+    await mount.system.write(handle, 0, b"12")
+    await mount.system.resize(await mount.find("g"), 3, by_name=False)
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert (await other.read("f"), await other.read("g")) == (b"", b"byt")
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_moved_behind_others_bytes_is_what_was_appended_though_the_mount_dies_before_its_commit(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", bytes(300_000))
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.write("f", b"mine", flags=os.O_WRONLY | os.O_APPEND)
+    await other.write("f", b"2", flags=os.O_WRONLY | os.O_APPEND)
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "TRIES", 2)  # the second finds the others' bytes, and no cluster
+        apply = memory.apply
+
+        async def once(*args: Any) -> Any:
+            patch.setattr(memory, "apply", AsyncMock(side_effect=CheloniaError(Kind.NETWORK, cause="it is away")))
+            return await apply(*args)
+
+        patch.setattr(memory, "apply", once)
+        await mount.committer.work_off()
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert await other.read("f", 300_000) == b"2mine"
+
+
 def full_disk(*args: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
