@@ -127,7 +127,9 @@ class PartedUpload:
 
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
         """Give the parts, by numbers and etags, the file's name."""
-        await self._apply("commitPut", Seal(self.place, upload, tuple(order), when=self.wish.when))
+        wish = self.wish
+        change = Seal(self.place, upload, tuple(order), when=wish.when, user=dict(wish.user or {}), policy=wish.policy)
+        await self._apply("commitPut", change)
 
     async def drop(self, upload: UploadId) -> None:
         """Have the cluster forget the parts; if that fails, they go after a week."""

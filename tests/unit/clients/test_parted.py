@@ -11,7 +11,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Files, Look, Looked, UploadParts, Uploads
+from chelonia.core.ports.files import Files, Look, Looked, UploadParts, Uploads, Want
 from chelonia.core.timing.clock import Clock
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer import upload as sending
@@ -92,6 +92,16 @@ async def test_a_part_has_the_patience_that_those_before_it_needed(
     fake.store.faults = [Fault(), Fault(after=1, kind=Kind.NETWORK)]
     await upload_stream(on(fake)[0], stream(), "/big", PLAIN)
     assert patience == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("size", [999, len(DATA)])
+async def test_a_stream_has_the_policy_and_the_metadata_that_were_asked_for(fake: FakeBartender, size: int) -> None:
+    client, files = on(fake)
+    wish = UploadOptions(user={"colour": "red"}, policy={"/CN=eve": "-read"})
+    await upload_stream(client, stream(size), "/f", wish)
+    looked = (await files.look(Call(), (Look(parse_ln("/f"), Want.USER | Want.POLICY),)))[0]
+    assert isinstance(looked, Looked)
+    assert (dict(looked.user), dict(looked.policy)) == ({"colour": "red"}, {"/CN=eve": "-read"})
 
 
 async def test_a_short_stream_is_sent_again_and_is_one_blob(fake: FakeBartender) -> None:
