@@ -27,6 +27,7 @@ from chelonia.core.ids import (
     BlobId,
     Guid,
     ObjectId,
+    RequestKey,
     ServiceId,
     blob_object,
     content_object,
@@ -394,6 +395,7 @@ class Fsck:
 
     async def mend(self, call: Call, findings: Sequence[Finding]) -> tuple[Mended, ...]:
         """Repair findings, one transact each."""
+        call = call.keyed(RequestKey(""))  # under the call's key each would get the outcome of the first
         return tuple([await self._mend_one(call, finding) for finding in findings])
 
     async def _mend_one(self, call: Call, finding: Finding) -> Mended:

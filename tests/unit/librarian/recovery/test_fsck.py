@@ -624,6 +624,15 @@ async def test_a_finding_made_up_is_not_mended(stage: Stage) -> None:
     assert (await stage.bench.names(stage.data))["f"] == stage.file
 
 
+async def test_each_finding_of_a_keyed_call_is_mended(stage: Stage) -> None:
+    """A request key answers for one transact; a repair of several findings makes several."""
+    for name in ("ghost", "phantom"):
+        await stage.write(put(ObjectId(stage.data), "entries", name, STRAY))
+    answers = await stage.bench.service.mend(ADMIN.keyed(RequestKey("k1")), tuple(await faults(stage.bench)))
+    assert [answer.done for answer in answers] == [True, True]
+    assert await faults(stage.bench) == []
+
+
 # --- a live cluster -------------------------------------------------------------------------------------------------
 
 
