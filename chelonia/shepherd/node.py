@@ -248,10 +248,15 @@ class ShepherdNode:
             self.doubt(reference)  # a receipt of before it was damaged says so
 
     async def settle(self) -> None:
-        """Have the store note which replicas are committed. A crash may lose that: the next start reports them."""
-        references, self._to_settle = tuple(self._to_settle), {}
+        """Have the store note which replicas are committed. A crash may lose that: the next start reports them.
+        Raises: UNAVAILABLE; the next call notes them then."""
+        references, self._to_settle = self._to_settle, {}
         if references:
-            await self.ports.blobs.settle(references)
+            try:
+                await self.ports.blobs.settle(tuple(references))
+            except BaseException:  # one set aside as uncommitted would be erased by its age
+                self._to_settle = references | self._to_settle
+                raise
 
     async def set_aside(self, held: KeptReplica) -> None:
         """Quarantine a replica that the namespace does not know."""

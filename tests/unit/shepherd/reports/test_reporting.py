@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import ReplicaState
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem, InventoryPage
 from chelonia.core.ports.shepherd import Authority, GetRequest, Purpose, SmallBlob, Upload
@@ -557,6 +557,30 @@ async def test_a_committed_replica_the_namespace_forgot_is_set_aside_and_never_e
     await world.restart(run=True)  # the comparison at its start finds that the inventory lacks it
     await world.pass_ms(4000)
     assert await world.state_of(reference) == "alive"
+    await world.pass_ms(600_000)
+    assert await world.state_of(reference) == "none"
+    assert [(s.reference, s.committed) for s in await world.blobs.quarantined()] == [(reference, True)]
+
+
+@pytest.mark.expect_log("replica set aside")
+@pytest.mark.expect_log("tidy is tried again")
+@virtual
+async def test_a_committed_replica_is_never_erased_though_the_disk_failed_when_that_was_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await World(unknown_grace_ms=5_000, quarantine_keep_ms=1000, compare_ms=60_000).start(run=True)
+    settle, failures = world.blobs.settle, [CheloniaError(Kind.UNAVAILABLE, "disk", cause="a sync failed")]
+
+    async def fails_once(references: tuple[ReferenceId, ...]) -> None:
+        if failures:
+            raise failures.pop()
+        await settle(references)
+
+    monkeypatch.setattr(world.blobs, "settle", fails_once)
+    reference = await world.store(DATA)
+    await world.pass_ms(20_000)
+    assert not failures
+    world.librarian.known.clear()
     await world.pass_ms(600_000)
     assert await world.state_of(reference) == "none"
     assert [(s.reference, s.committed) for s in await world.blobs.quarantined()] == [(reference, True)]
