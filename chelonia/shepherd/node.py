@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Location, Receipt, ReplicaState
-from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, RequestKey
 from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.librarian import Librarian, ReportedReplica
@@ -272,13 +271,14 @@ class ShepherdNode:
             log.info("upload set aside: nobody committed it reference=%s blob=%s", held.reference, held.blob)
 
     async def erase(self, reference: ReferenceId) -> None:
-        """Erase a replica by order, wherever it is. Raises: UNAVAILABLE; a replica that may be left is checked."""
+        """Erase a replica by order, wherever it is. Raises: UNAVAILABLE; a replica that may be left, as after a
+        cancelled call, is checked."""
         held = self.index.remove(reference)
         if held is not None and self.journal.may_be_reported(reference):
             self.index.miss(reference)
         try:
             await self.ports.blobs.erase(reference)
-        except CheloniaError:
+        except BaseException:
             if held is not None and reference not in self.index:
                 self.index.put(lifecycle.unproven(held))
                 self.suspect(reference)

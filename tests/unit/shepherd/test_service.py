@@ -16,6 +16,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.ports.librarian import InventoryItem
 from chelonia.core.ports.shepherd import Authority, CopyOrder, Notes, ShepherdState, Upload
+from chelonia.core.timing.clock import within as within_ms
 from chelonia.shepherd.reports import stock
 from chelonia.shepherd.service import ERASED_TOGETHER
 from chelonia.shepherd.store.index import Index
@@ -78,6 +79,29 @@ async def test_what_could_not_be_erased_is_here_still(world: World, monkeypatch:
     await world.pass_ms(3000)
     assert await world.state_of(reference) == "alive"
     assert "deleted" not in [state for _, state in world.librarian.states()]
+    assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
+    assert (world.blobs.used_bytes(), await world.state_of(reference)) == (0, "none")
+
+
+@running
+async def test_what_was_not_erased_before_its_order_was_given_up_is_here_still(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Librarian of the same process waits for a slow disk no longer, and may then call the order off."""
+    reference = await world.store(DATA)
+    await world.pass_ms(1100)
+
+    async def hangs(_: ReferenceId) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.blobs, "erase", hangs)
+        ordered = order(world, reference, Position(CLUSTER, 1, 5))
+        assert await kind_of(within_ms(world.clock, 1000, ordered)) is Kind.TIMEOUT
+    await world.pass_ms(3000)
+    assert world.blobs.data(reference) == DATA
+    assert await world.state_of(reference) == "alive"
     assert await order(world, reference, Position(CLUSTER, 1, 5)) == "deleted"
     assert (world.blobs.used_bytes(), await world.state_of(reference)) == (0, "none")
 
