@@ -137,10 +137,10 @@ class Voms:
         if CERTIFICATES not in extensions:
             raise _refused("it does not carry its signer's certificate")
         given = _certificates(extensions[CERTIFICATES]["extn_value"].contents)
-        signers = self._chain(given, now_ms)
+        signers, crl_end_ms = self._chain(given, now_ms)
         _check_signature(ac, signers[0])
         self._check_lsc(vo, signers)
-        return fqans, min(instant_ms(end), *(instant_ms(cert.not_valid_after_utc) for cert in signers))
+        return fqans, min(instant_ms(end), crl_end_ms, *(instant_ms(cert.not_valid_after_utc) for cert in signers))
 
     def _check_targets(self, encoded: bytes) -> None:
         names = [
@@ -153,8 +153,9 @@ class Voms:
         if not {name.rpartition("://")[2] for name in names} & hosts:
             raise _refused(f"it is meant for {', '.join(names) or 'nobody'}, this is {', '.join(sorted(hosts))}")
 
-    def _chain(self, given: list[x509.Certificate], now_ms: Ms) -> list[x509.Certificate]:
-        """Return the signer's certificate and those above it, up to a trusted one. Raises: UNTRUSTED, EXPIRED."""
+    def _chain(self, given: list[x509.Certificate], now_ms: Ms) -> tuple[list[x509.Certificate], Ms]:
+        """Return the signer's certificate and those above it, up to a trusted one, and the end of the first CRL relied
+        on. Raises: UNTRUSTED, EXPIRED."""
         trust, chain = self._trust(), given[:1]
         while chain[-1].subject != chain[-1].issuer:
             above = (*given[1:], *trust.cas)
@@ -165,8 +166,7 @@ class Voms:
         if is_ca(chain[0]) or proxy_language(chain[0]) is not None:
             raise _refused("its signer is no host or service")
         check_validity(chain, now_ms)
-        trust.check(chain, now_ms)
-        return chain
+        return chain, trust.check(chain, now_ms)
 
     def _check_lsc(self, vo: str, signers: list[x509.Certificate]) -> None:
         """Refuse a signer that no `.lsc` file names, by its DN and those above. Raises: UNTRUSTED."""

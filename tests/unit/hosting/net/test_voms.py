@@ -157,6 +157,12 @@ def test_a_revoked_signer_is_nobody(scene: Scene) -> None:
     assert "revoked" in told.reasons[0]
 
 
+def test_groups_count_no_longer_than_the_crl_that_their_signer_was_checked_against(scene: Scene) -> None:
+    scene.grid.ca.write_crl(scene.grid.now, lifetime_s=600)
+    scene.trust = scene.grid.server().trust
+    assert scene.says(scene.ac()).until_ms == (scene.grid.now // 1000 + 600) * 1000
+
+
 def test_a_signer_that_is_over_is_a_ca_or_is_another_than_the_ac_says_is_nobody(scene: Scene) -> None:
     grid, ca = scene.grid, scene.grid.ca.issued
     over = grid.ca.issue_host(SIGNER, ["voms.example"], Ms(grid.now - 9 * 86_400_000), lifetime_s=86_400)
