@@ -136,7 +136,7 @@ class StagingJournal:
                 record = msgspec.json.decode(path.read_bytes(), type=JournalRecord)
                 self._directory.with_name("data").joinpath(record.guid).stat()  # else zeros would be committed
                 out.append(record)
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 _LOG.error("journal %s: it cannot be read (%s); it stays there as .bad with its bytes", path, error)
                 path.replace(path.with_suffix(".bad"))
                 self.unreadable.add(path.stem)

@@ -169,7 +169,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         raise _damaged(data)
     try:
         return decoder.decode(memoryview(data)[1:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(data) from error
 
 

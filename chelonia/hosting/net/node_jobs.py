@@ -51,7 +51,7 @@ async def jobs_of(http: HttpClient, node: str) -> NodeJobs:
     raise_for_status(answer.status, answer.headers, answer.body, "jobs")
     try:
         return msgspec.json.decode(answer.body, type=NodeJobs)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         cause = "its answer is no list of jobs; is it of another version?"
         raise CheloniaError(Kind.BAD_REQUEST, "jobs", node, cause) from error
 

@@ -274,8 +274,11 @@ async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken
 
 
 @pytest.mark.expect_log("it cannot be read .* it stays there as .bad with its bytes")
-async def test_bytes_whose_record_cannot_be_read_stay(mount: Trial, memory: MemoryCluster, tmp_path: Path) -> None:
-    (tmp_path / "one" / "journal" / "6d4a.json").write_bytes(b"no record")
+@pytest.mark.parametrize("record", [b"no record", b'{"guid": "\xff"}'])
+async def test_bytes_whose_record_cannot_be_read_stay(
+    mount: Trial, memory: MemoryCluster, tmp_path: Path, record: bytes
+) -> None:
+    (tmp_path / "one" / "journal" / "6d4a.json").write_bytes(record)
     (tmp_path / "one" / "data" / "6d4a").write_bytes(b"bytes")
     for _ in range(2):
         await mounted(memory, tmp_path / "one")

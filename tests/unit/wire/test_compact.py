@@ -97,10 +97,11 @@ def test_a_call_beyond_what_its_caller_may_is_passed_over_and_its_number_told(
 
 DEEP = b"\x91" * 100_000
 NO_TEXT = body(compact.encode_asked(ASKED)).replace(b"status", b"stat\xff\xff")
+NOT_UTF_8 = b"\x99\x01\xa1\xff"
 
 
 @pytest.mark.parametrize(
-    "junk", [b"", b"\xc1", b"GET / HTTP/1.1\r\n", b"\x92\x01\x02", DEEP, NO_TEXT, b"\x99" + b"\x01" * 9]
+    "junk", [b"", b"\xc1", b"GET / HTTP/1.1\r\n", b"\x92\x01\x02", DEEP, NO_TEXT, b"\x99" + b"\x01" * 9, NOT_UTF_8]
 )
 def test_what_is_no_call_is_refused(junk: bytes) -> None:
     with fails(Kind.BAD_REQUEST):
@@ -111,6 +112,12 @@ def test_what_is_no_call_is_refused(junk: bytes) -> None:
 def test_arguments_of_other_types_are_refused(args: object) -> None:
     with fails(Kind.BAD_REQUEST):
         compact.decode_args(compact.methods(AHASH)["get"], msgspec.Raw(msgspec.msgpack.encode(args)))
+
+
+def test_arguments_that_are_not_utf_8_are_refused() -> None:
+    encoded = msgspec.msgpack.encode([["id"], None]).replace(b"id", b"\xffd")
+    with fails(Kind.BAD_REQUEST):
+        compact.decode_args(compact.methods(AHASH)["get"], msgspec.Raw(encoded))
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:

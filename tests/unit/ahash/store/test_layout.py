@@ -72,7 +72,10 @@ def test_a_range_holds_exactly_its_section(object_id: str, section: str, other: 
     assert (start <= key < end) == (other[0] == object_id)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x02\x92\x01\x80", b"\x01", b"\x01\xc1", b"\x01\x93\x01\x80\x80"])
+NOT_UTF_8 = b"\x01\x92\x01\x81\xa1\xff\x80"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02\x92\x01\x80", b"\x01", b"\x01\xc1", b"\x01\x93\x01\x80\x80", NOT_UTF_8])
 def test_a_record_that_is_damaged_or_newer_is_refused(data: bytes) -> None:
     for decode in (layout.decode_header, layout.decode_state, layout.decode_outcome):
         with fails(Kind.INTERNAL):

@@ -9,6 +9,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,11 @@ from tests.unit.hosting.doors.test_compact import (
     Port,
     SlowPort,
     Wire,
+    answer_from,
     answered,
     asked,
     door,
+    raw,
     stub,
     until,
 )
@@ -216,3 +219,16 @@ async def test_of_what_a_caller_calls_his_request_no_more_is_kept_than_by_other_
     assert heard == ["x" * 64] * 2
     assert b"x" * 64 in answer
     assert b"xy" not in answer
+
+
+async def test_bytes_that_are_not_utf_8_cost_their_sender_the_connection(tmp_path: Path) -> None:
+    """No event loop's handler of errors sees them: strangers could fill the log with stack traces."""
+    trouble: list[dict[str, Any]] = []
+    grid, port = Grid(tmp_path), Port(answered)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: trouble.append(context))
+    async with door(grid, port) as server, raw(grid, server) as (reader, writer):
+        writer.write(asked(1))
+        assert (await answer_from(reader)).number == 1
+        writer.write(asked(2).replace(b"ahash", b"ahas\xff"))
+        assert not await reader.read()
+    assert (port.asked, trouble) == (1, [])

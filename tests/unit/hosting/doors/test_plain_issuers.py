@@ -126,10 +126,13 @@ def test_a_key_for_another_algorithm_or_use_does_not_count(tmp_path: Path) -> No
         call_of(token(), issuer(str(path)))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": []}', '{"keys": 1}', '{"keys": "\udcff"}'])
-def test_a_key_file_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+DEEP = b'{"keys":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"keys": []}', b'{"keys": 1}', b'{"keys": "\xff"}', DEEP])
+def test_a_key_file_that_is_none_is_told(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "keys.json"
-    path.write_text(text, errors="surrogateescape")
+    path.write_bytes(data)
     with fails(Kind.UNAVAILABLE):
         call_of(token(), issuer(str(path)))
 
