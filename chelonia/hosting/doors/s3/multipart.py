@@ -24,7 +24,6 @@ from chelonia.core.ports.files import (
     ANY,
     Done,
     Drop,
-    Failure,
     Look,
     Looked,
     Open,
@@ -201,11 +200,13 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
                     return replace(now, version=facts.facts_of(entry.user).version), entry.user
                 continue
             (answer,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
-            if isinstance(answer, Looked) and answer.attributes.etag == etag:
+            # An erasure of the current version may have exchanged it with this one, and both may have these bytes.
+            is_same = isinstance(answer, Looked) and answer.attributes.guid == each.guid
+            if isinstance(answer, Looked) and is_same and answer.attributes.etag == etag:
                 final = ask.place if each.place.name.endswith(tag) else None  # it waits for its key
                 now = replace(now.at(each.place), guid=answer.attributes.guid)
                 return replace(now, final=final, version=facts.facts_of(answer.user).version), answer.user
-            moved = moved or isinstance(answer, Failure)
+            moved = moved or not is_same
         # It may have had its key only while the others were listed.
         if not moved and before == (now.current, kept):
             return None

@@ -453,35 +453,6 @@ def test_what_comes_back_to_a_key_that_was_removed_anew_and_is_overwritten_stand
     assert [version for _, version, _ in kept.history()] == [three, anew, two, one]
 
 
-def test_who_completes_again_is_told_the_version_though_it_was_overwritten(kept: Door, meanwhile: Meanwhile) -> None:
-    kept.put("k", b"one")
-    target, whole = parted(kept)
-    version = kept.ask("POST", target, whole).version
-    assert version != ""
-    for after in ("nothing", "PUT", "DELETE"):
-        if after != "nothing":
-            assert kept.ask(after, "/lab/k", b"newer").status in (200, 204)
-        again = kept.ask("POST", target, whole)
-        assert (again.status, again.version) == (200, version), after
-    erasing = kept.history()[1][1]
-    looked = meanwhile(Seal, ("DELETE", f"/lab/k?versionId={erasing}"))
-    assert kept.ask("POST", target, whole).version == version
-    assert looked == [] or looked[0].status == 204
-    kept.ask("DELETE", f"/lab/k?versionId={version}")
-    assert kept.ask("POST", target, whole).texts("Code") == ["NoSuchUpload"]
-
-
-def test_who_completes_again_is_told_the_version_though_a_copy_of_it_is_the_null_one(kept: Door) -> None:
-    """The answer had none, as that of the copy, which has its bytes and its etag."""
-    target, whole = parted(kept)
-    version = kept.ask("POST", target, whole).version
-    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
-    source = {"x_amz_copy_source": f"/lab/k?versionId={version}", "x_amz_metadata_directive": "REPLACE"}
-    assert kept.ask("PUT", "/lab/k", **source).version == ""
-    again = kept.ask("POST", target, whole)
-    assert (again.status, again.version) == (200, version)
-
-
 def test_of_two_that_complete_an_upload_to_the_null_version_both_are_told_that_it_is_done(
     suspended: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
