@@ -133,12 +133,14 @@ async def listed(ports: Ports, cache: RightsCache, turn: ElementCall, ask: Listi
         ObjectId(found.guid), ask.after, False, ask.prefix, ask.delimiter, ask.below, limit, needed, True, marks
     )
     leaves, after = await walk.page(below)
-    page, rights = await cache.learn(walk, leaves, needed)
+    learned = await cache.learn(walk, leaves, needed)
+    if len(learned.leaves) < len(leaves):
+        leaves, after = list(learned.leaves), learned.leaves[-1].path
     turn.room.take(len(leaves), ())
-    readable = ReadableCollection(walk, rights)
+    readable = ReadableCollection(walk, learned.rights)
     now = ports.clock.now_ms()
     entries = tuple(
-        [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in page]
+        [readable.named(leaf.path, words) if words else _named(walk, ask, leaf, now) for leaf, words in learned.entries]
     )
     return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]) if ask.delimiter else ())
 

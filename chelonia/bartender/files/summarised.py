@@ -15,6 +15,7 @@ from msgspec import structs
 
 from chelonia.bartender.below import RecursiveWalk
 from chelonia.bartender.rights import RIGHTS
+from chelonia.core import bounds
 from chelonia.core.contents.below import Leaf
 from chelonia.core.contents.summaries import (
     COMMON_WORD,
@@ -36,7 +37,21 @@ _READ: Final[Sequence[str]] = ()
 Rights = Mapping[str, tuple[Dn, Mapping[str, str]]]
 """Owners and policies of a page by the common words of its files; those in memory by the digest alone."""
 RIGHTS_KEPT: Final = 4096
-"""Pairs of an owner and a policy that are kept in memory: a few kilobytes each at most, most far less."""
+"""Pairs of an owner and a policy that are kept in memory."""
+POLICY_KEPT_MAX: Final = 8 * 1024
+"""Characters of a policy that is kept: most have far fewer, and all of them together are some megabytes."""
+READ_TOGETHER: Final = bounds.PAGE_BYTES_MAX // bounds.USER_METADATA_BYTES_MAX
+"""Files read at once: no more than a page may read, however long their policies are."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPage:
+    """A page of a listing with all that its files' rights rest on. `leaves`: those that it is made of, all or the first
+    ones: a page of long policies ends early."""
+
+    leaves: Sequence[Leaf]
+    entries: Sequence[PageLeaf]
+    rights: Rights
 
 
 @dataclass(slots=True)
@@ -45,35 +60,60 @@ class RightsCache:
 
     by_name: dict[str, tuple[Dn, Mapping[str, str]]] = field(default_factory=dict)
 
-    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> tuple[list[PageLeaf], Rights]:
-        """Return the entries among the leaves, and the rights of those with summaries. Unknown ones are read."""
+    async def learn(self, walk: RecursiveWalk, leaves: Sequence[Leaf], needed: Filter) -> LearnedPage:
+        """Return the entries among the leaves, and the rights of those with summaries. Unknown ones are read. Raises:
+        TOO_LARGE once the call has read too much."""
         page = [(leaf, words_of(leaf.summary) if leaf.summary else _READ)
                 for leaf in leaves if leaf.summary or not leaf.sums_up]  # fmt: skip
-        commons = {words[COMMON_WORD]: Guid(words[GUID_WORD]) for _, words in reversed(page) if words}
+        commons, one_of = dict[str, str](), dict[str, Guid]()
+        for _, words in page:
+            if words:
+                commons.setdefault(words[COMMON_WORD], words[GUID_WORD])
         by_common = {common: rights_in(common) for common in commons}
-        one_of = {by_common[common]: guid for common, guid in commons.items()}  # of equal rights one will do
+        for common, guid in commons.items():  # of equal rights one will do
+            one_of.setdefault(by_common[common], Guid(guid))
         found = {name: self.by_name[name] for name in one_of if name in self.by_name}  # before others replace them
-        first = tuple([guid for name, guid in one_of.items() if name not in found])
-        for stored in await walk.ports.librarian.get(walk.turn.service, first, RIGHTS) if first else ():
+        first = {name: guid for name, guid in one_of.items() if name not in found}
+        read = await _read(walk, tuple(first.values()), RIGHTS, bounds.PAGE_BYTES_MAX)
+        for stored in read:
             found |= self._kept(Dn(stored.value("entry", "owner")), stored.sections.get("policy", {}))
+        unread = set(tuple(first)[len(read) :])
+        if unread:
+            ends = next(leaf for leaf, words in page if words and by_common[words[COMMON_WORD]] in unread)
+            leaves = leaves[: leaves.index(ends)]
+            page = page[: [leaf for leaf, _ in page].index(ends)]
         rights = {common: found[name] for common, name in by_common.items() if name in found}
-        if len(rights) == len(by_common):
-            return page, rights
         guids = {
             leaf.path: Guid(words[GUID_WORD]) for leaf, words in page if words and words[COMMON_WORD] not in rights
         }
-        read = await walk.ports.librarian.get(walk.turn.service, tuple(guids.values()), needed)
-        walk.turn.room.read(read)
-        fresh = dict(zip(guids, read, strict=True))
+        if not guids:
+            return LearnedPage(leaves, page, rights)
+        fresh = dict(zip(guids, await _read(walk, tuple(guids.values()), needed), strict=True))
         page = [(Leaf(leaf.path, fresh[leaf.path]), _READ) if leaf.path in fresh else (leaf, words)
                 for leaf, words in page]  # fmt: skip
-        return [(leaf, words) for leaf, words in page if leaf.object is None or leaf.object.exists], rights
+        there = [(leaf, words) for leaf, words in page if leaf.object is None or leaf.object.exists]
+        return LearnedPage(leaves, there, rights)
 
     def _kept(self, owner: Dn, policy: Mapping[str, str]) -> Rights:
-        while len(self.by_name) >= RIGHTS_KEPT:
-            del self.by_name[next(iter(self.by_name))]
-        self.by_name[rights_of(owner, policy)] = (owner, policy)
-        return {rights_of(owner, policy): (owner, policy)}
+        name = rights_of(owner, policy)
+        if sum(map(len, policy)) + sum(map(len, policy.values())) <= POLICY_KEPT_MAX:
+            while len(self.by_name) >= RIGHTS_KEPT:
+                del self.by_name[next(iter(self.by_name))]
+            self.by_name[name] = (owner, policy)
+        return {name: (owner, policy)}
+
+
+async def _read(
+    walk: RecursiveWalk, guids: tuple[Guid, ...], needed: Filter, most: int = bounds.READ_BYTES_MAX + 1
+) -> list[StoredObject]:
+    """Read entries in order, some at once; no more once they have `most` bytes. Raises: TOO_LARGE."""
+    found, weight = list[StoredObject](), 0
+    while len(found) < len(guids) and weight < most:
+        some = await walk.ports.librarian.get(walk.turn.service, guids[len(found) : len(found) + READ_TOGETHER], needed)
+        walk.turn.room.read(some)
+        weight += sum(stored.weight for stored in some)
+        found += some
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from chelonia.bartender.files import summarised
+from chelonia.bartender.files.summarised import READ_TOGETHER
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.contents.below import Below
@@ -90,6 +91,28 @@ async def test_of_the_files_of_a_page_with_equal_rights_one_is_read(stage: Stage
     found = await stage.bartender.files.list(JOE, Listing(at("/a")))
     assert {entry.attributes.mode for entry in found.entries} == {0o400, 0o600, 0o640}
     assert [len(guids) for _, guids, _ in stage.between.named("get")] == [1]
+
+
+@scene
+async def test_a_page_of_files_with_long_policies_ends_early(stage: Stage) -> None:
+    """One listing read as much as 128 MB at once, for everybody who listed the collection, and kept it in memory."""
+    await stage.add_shepherds("s1")
+    names = [f"f{number:03}" for number in range(2 * READ_TOGETHER + 3)]
+    for each in names:
+        policy = {f"/CN={each} {rule} {'x' * 1500}": "+read" for rule in range(80)}
+        await stage.bartender.files.apply(JOE, (Write(at(f"/{each}"), inline=Inline(b"x", 1), policy=policy),))
+    got, after, pages = list[str](), "", 0
+    while pages == 0 or after:
+        stage.between.calls.clear()
+        page = await stage.bartender.files.list(JOE, Listing(at("/"), after))
+        read = [len(guids) for _, guids, _ in stage.between.named("get")]
+        assert sum(read) <= 2 * READ_TOGETHER
+        assert max(read) <= READ_TOGETHER
+        got += [entry.name for entry in page.entries]
+        assert {entry.attributes.owner for entry in page.entries} == {JOE.dn}
+        after, pages = page.after, pages + 1
+    assert (got, pages) == (names, 2)
+    assert not stage.bartender.files._rights.by_name
 
 
 @scene
