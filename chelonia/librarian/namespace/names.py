@@ -299,8 +299,8 @@ class Names:
         return RemoveOutcome(request_id, "removed")
 
     async def _emptied(self, call: Call, collection: StoredObject, *, swept: bool = True, spares: bool = False) -> None:
-        """Sweep expired reservations and uploads out of a collection, once its removal is decided; not `swept`: presume
-        there are none; `spares`: leave uploads alone. Raises: NOT_EMPTY when anything else is in it."""
+        """Sweep expired reservations and uploads out of a collection whose removal is decided. Raises: NOT_EMPTY when
+        anything else is in it. Not `swept`: presume there are none. `spares`: uploads stay."""
         inside = await self._records.scan(call, collection.id, "entries", "", 1)
         if inside.items:
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection.id, "the collection is not empty")
