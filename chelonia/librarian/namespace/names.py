@@ -68,6 +68,8 @@ SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
 _UNMADE: Filter = (*tree.ENTRY, Needed("parents"))
 """Sections of a collection that removing it reads; not its names, which may be many."""
+_TRASHED: Filter = (*tree.ENTRY, Needed("states"), Needed("trashed"))
+"""Sections that describe an entry in the trash; not what users wrote, which may be much."""
 _DESCRIBED: Filter = (*SUMMARISED, Needed("node"), Needed("mountpoint"), Needed("tally", "changed"))
 """Sections that the attributes of any entry are made of."""
 
@@ -268,7 +270,7 @@ class Names:
         page = await self._records.scan(call, TRASH_OBJECT, "formerly", max(after, under), limit)
         keys = [key for key, _ in page.items if key.startswith(under)]
         former = [trash.parse_former(key) for key in keys]
-        files = await self._records.get(call, [entry_id(guid) for _, _, guid in former])
+        files = await self._records.get(call, [entry_id(guid) for _, _, guid in former], _TRASHED)
         pairs = zip(former, files, strict=True)
         found = [trash.described(file, p, n) for (p, n, _), file in pairs if tree.type_of(file) == TYPE_TRASHED]
         return TrashPage(tuple(found), keys[-1] if page.more and len(keys) == len(page.items) else "")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn
+from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.ports.bartender import DeletedEntry, ListRequest, UndeleteRequest
 from chelonia.core.ports.librarian import Undelete
 from tests.support.stage import ADMIN, JOE, Stage, keyed, scene
@@ -54,6 +57,24 @@ async def test_the_last_of_several_comes_back_and_any_by_its_guid(stage: Stage) 
     assert await undelete(stage, first, "/first") == "restored"
     assert await stage.guid("/first") == first
     assert await listed(stage) == []
+
+
+@scene
+async def test_a_listing_reads_nothing_of_what_users_wrote(stage: Stage) -> None:
+    """It read all entries of a page whole, other users' too: of a thousand files as much as 128 MB."""
+    await stage.make("/d", metadata=(Triple("metadata", "k", "v" * 50_000),))
+    assert await stage.name_op("unmakeCollection", "/d") == "removed"
+    get, read = stage.ahash.get, list[StoredObject]()
+
+    async def noted(*args: Any) -> tuple[StoredObject, ...]:
+        found = await get(*args)
+        read.extend(found)
+        return found
+
+    stage.ahash.get = noted  # type: ignore[method-assign]
+    (entry,) = await listed(stage)
+    assert (entry.name, entry.owner, entry.type) == ("/d", JOE.dn, "collection")
+    assert sum(stored.weight for stored in read) < 1000
 
 
 @scene
