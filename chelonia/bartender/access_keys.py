@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from msgspec.json import encode as encoded
 
 from chelonia.bartender import audit
+from chelonia.bartender.bulk import as_seen
 from chelonia.bartender.ports import Ports
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -38,6 +39,8 @@ from chelonia.core.ports.access_keys import (
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import NARROWED, Scopes
 from chelonia.wire.shares import mark_of
+
+T = TypeVar("T")
 
 _CONTEXT: Final = b"chelonia access key 1"
 _NONCE_BYTES: Final = 12
@@ -81,20 +84,20 @@ class AccessKeysService:
         key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, credential, new.scopes)
         issued = IssuedKey(key, base64.b32encode(ids.token(_SECRET_BYTES)).decode())
         sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
-        await self._ports.librarian.keep_access_key(self._ports.own(call), sealed)
+        await _asked(call, self._ports.librarian.keep_access_key(self._ports.own(call), sealed))
         audit.record(call, "createKey", dn, action="createKey", decision="allowed", rule=f"key {key_id}")
         return issued
 
     async def list(self, call: Call) -> tuple[AccessKey, ...]:
-        kept = await self._ports.librarian.access_keys(self._ports.own(call))
+        kept = await _asked(call, self._ports.librarian.access_keys(self._ports.own(call)))
         visible = [each for each in kept if each.key.dn == call.dn or call.has(Role.ADMINISTRATOR)]
         return tuple([structs.replace(each.key, void=self._is_void(each)) for each in visible])
 
     async def revoke(self, call: Call, key_id: str) -> None:
-        sealed = await self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id)
+        sealed = await _asked(call, self._ports.librarian.access_key(self._ports.own(call).strongly(), key_id))
         if sealed is None or not (sealed.key.dn == call.dn != ANONYMOUS or call.has(Role.ADMINISTRATOR)):
             raise CheloniaError(Kind.NOT_FOUND, "revokeKey", key_id[:80], "you have no such key")
-        await self._ports.librarian.drop_access_key(self._ports.own(call), key_id)
+        await _asked(call, self._ports.librarian.drop_access_key(self._ports.own(call), key_id))
         self._cache.pop(key_id, None)
         audit.record(call, "revokeKey", sealed.key.dn, action="revokeKey", decision="allowed", rule=f"key {key_id}")
 
@@ -107,7 +110,8 @@ class AccessKeysService:
         now, mono = self._ports.clock.now_ms(), self._ports.clock.monotonic_ms()
         cached = self._cache.get(key_id)
         if cached is None or cached.until_ms <= mono:
-            sealed = await self._ports.librarian.access_key(self._ports.own(Call()).strongly(), key_id)
+            own = self._ports.own(Call()).strongly()
+            sealed = await _asked(own, self._ports.librarian.access_key(own, key_id))
             if len(self._cache) >= bounds.ACCESS_KEYS_KNOWN_MAX:
                 self._cache.clear()
             issued = None if sealed is None else self._opened(sealed)
@@ -137,6 +141,14 @@ class AccessKeysService:
         except (ValueError, InvalidTag):
             return None
         return IssuedKey(sealed.key, plain.decode())
+
+
+async def _asked(user: Call, request: Awaitable[T]) -> T:
+    """Return the Librarian's answer. Raises: its error, as the user may see it."""
+    try:
+        return await request
+    except CheloniaError as error:
+        raise as_seen(error, user) from error
 
 
 def _bound(key: AccessKey) -> bytes:

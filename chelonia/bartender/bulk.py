@@ -469,7 +469,7 @@ async def _serve(
                 return operation.recalled(request), None
         except CheloniaError as unknown:  # a first try may have applied: this one's error is not the answer yet
             error = error if error.meaning.retryable else unknown
-    return _failed(operation, turn, request, _as_seen(error, turn.user))
+    return _failed(operation, turn, request, as_seen(error, turn.user))
 
 
 async def _has_applied(ports: Ports, service: Call, joint: JointStep, place: int) -> bool:
@@ -504,7 +504,7 @@ async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCa
     return await operation.act(turn, request)
 
 
-def _as_seen(error: CheloniaError, user: Call) -> CheloniaError:
+def as_seen(error: CheloniaError, user: Call) -> CheloniaError:
     """Return the error as the user may see it. Services that refuse one another are the cluster's trouble, not a
     missing right of his. The bearer of a token learns neither which collections have quotas nor their use."""
     if error.kind is Kind.QUOTA and user.scopes:

@@ -23,7 +23,7 @@ from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, l
 from chelonia.bartender.transfers import read_turls
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.quotas import QuotaUse
+from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.attributes import attributes_of, is_empty
 from chelonia.core.contents.below import Below, Leaf
@@ -33,7 +33,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ObjectId
 from chelonia.core.metadata import TYPE_FILE, Filter, Needed, StoredObject
 from chelonia.core.names import LogicalName, entry_name
-from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Want
+from chelonia.core.ports.files import Listed, Listing, Look, Looked, Named, Space, Want
 from chelonia.core.ports.librarian import Traversal
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.policy import Action
@@ -145,12 +145,17 @@ async def listed(ports: Ports, cache: RightsCache, turn: ElementCall, ask: Listi
     return Listed(entries, after, tuple([leaf.path for leaf in leaves if leaf.sums_up]) if ask.delimiter else ())
 
 
-async def quotas(ports: Ports, turn: ElementCall, ask: Look) -> tuple[QuotaUse, ...]:
-    """Return the quotas that count the caller's bytes below an entry; only his own if he cannot read it."""
+async def space(ports: Ports, turn: ElementCall, ask: Look) -> Space:
+    """Return the space of all Shepherds, and the quotas that count the caller's bytes below an entry. If he cannot read
+    it, return only his own."""
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
     exists = walked.complete and is_visible(walked.last)
     readable = exists and Judge(turn.user, "space").may(Action.READ, existing(ask.place, walked))
-    return await ports.librarian.quotas(turn.service, turn.user.dn, Guid(walked.last.id) if readable else Guid(""))
+    within = Guid(walked.last.id) if readable else Guid("")
+    quotas = await ports.librarian.quotas(turn.service, turn.user.dn, within)
+    alive = [node for node in await ports.shepherds.nodes(turn.service) if node.state == NODE_ALIVE]
+    free = sum(node.free_bytes for node in alive if node.accepting)
+    return Space(sum(node.total_bytes for node in alive), free, quotas)
 
 
 def _named(walk: RecursiveWalk, ask: Listing, leaf: Leaf, now: Ms) -> Named:

@@ -14,7 +14,6 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import check_within, is_visible
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.placement import NODE_ALIVE
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
@@ -120,11 +119,7 @@ class FilesService:
         return await self._one(call, "parts", partial(parts.listed, self._ports), ask)
 
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
-        quotas = await self._one(call, "space", partial(reading.quotas, self._ports), Look(place))
-        nodes = await self._ports.shepherds.nodes(self._ports.own(call))
-        alive = [node for node in nodes if node.state == NODE_ALIVE]
-        free = sum(node.free_bytes for node in alive if node.accepting)
-        return Space(sum(node.total_bytes for node in alive), free, quotas)
+        return await self._one(call, "space", partial(reading.space, self._ports), Look(place))
 
     async def _apply_or_undo(self, turn: ElementCall, change: Change) -> Done | Failure:
         try:

@@ -15,6 +15,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.access_keys import NewKey
 from chelonia.core.ports.bartender import MakeRequest, NameRequest
 from chelonia.core.ports.librarian import ModifyEntry
 from tests.support.failing import fails
@@ -356,6 +357,22 @@ async def test_services_that_refuse_one_another_do_not_blame_the_user(stage: Sta
     stage.between.after["traverse"] = CheloniaError(kind, op, "", "not registered, or its certificate is not good")
     with fails(Kind.UNAVAILABLE, match="administrator can approve"):
         await stage.bartender.del_file(JOE, (NameRequest("1", "/f"),))
+
+
+@scene
+async def test_neither_keys_nor_space_are_refused_for_want_of_a_role_of_the_bartender(stage: Stage) -> None:
+    refused = CheloniaError(Kind.DENIED, "librarian.some", "", "not registered and approved as bartender")
+    keys, files = stage.bartender.keys, stage.bartender.files
+    for method, ask in (
+        ("access_key", lambda: keys.find("K" * 20)),
+        ("access_key", lambda: keys.revoke(JOE, "K" * 20)),
+        ("access_keys", lambda: keys.list(JOE)),
+        ("keep_access_key", lambda: keys.create(JOE, NewKey())),
+        ("nodes", lambda: files.space(JOE)),
+    ):
+        stage.between.after[method] = refused
+        with fails(Kind.UNAVAILABLE, match="administrator can approve"):
+            await ask()
 
 
 @scene
