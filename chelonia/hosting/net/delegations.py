@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -23,7 +24,7 @@ from chelonia.core.limits import LimitCounts
 from chelonia.hosting.net.certificates import Issued, KeyKind, PrivateKey, make_key
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import Peer
-from chelonia.hosting.net.identity import check_validity, identity_of_chain
+from chelonia.hosting.net.identity import check_validity, identity_of_chain, load_certificate
 
 log = logging.getLogger("chelonia.delegations")
 
@@ -74,9 +75,10 @@ class Delegations:
         user = _user_of(peer)
         held = self._held.get(user, _Delegated())
         try:
-            chain = tuple(x509.load_pem_x509_certificates(pem.encode()))
+            found = x509.load_pem_x509_certificates(pem.encode())
+            chain = tuple(load_certificate(each.public_bytes(serialization.Encoding.DER)) for each in found)
             public = chain[0].public_key()
-        except (ValueError, UnicodeEncodeError) as error:
+        except (ValueError, UnicodeEncodeError, UnsupportedAlgorithm) as error:
             raise CheloniaError(Kind.BAD_REQUEST, "putProxy", cause=f"no certificates in PEM: {error}") from None
         if len(chain) > CHAIN_MAX:
             raise CheloniaError(Kind.BAD_REQUEST, "putProxy", cause=f"a chain of more than {CHAIN_MAX} certificates")

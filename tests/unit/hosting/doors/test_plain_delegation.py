@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,6 +63,14 @@ def leaves(answer: Seen) -> dict[str, str]:
     found = {str(each.tag): each.text or "" for each in etree.fromstring(answer.body).iter() if not len(each)}
     assert ("faultcode" in found) == (answer.status == 500)
     return {name: text for name, text in found.items() if not name.startswith("{http://www.gridsite")}
+
+
+def altered(proxy: str, number: int, old: str, new: str) -> str:
+    """Return a chain with these bytes (hex) in place of others in one of its certificates."""
+    chain = [ssl.PEM_cert_to_DER_cert(each.strip() + ssl.PEM_FOOTER) for each in proxy.split(ssl.PEM_FOOTER)[:-1]]
+    assert bytes.fromhex(old) in chain[number]
+    chain[number] = chain[number].replace(bytes.fromhex(old), bytes.fromhex(new))
+    return "".join(map(ssl.DER_cert_to_PEM_cert, chain))
 
 
 @pytest.fixture
@@ -154,6 +163,8 @@ def test_what_is_no_proxy_of_the_caller_is_refused(asker: Asker) -> None:
         (chain_pem(asker.grid.proxy(asker.joe()).chain).decode(), "not of a key"),
         ("x", "no certificates"),
         (asker.sign(request, asker.joe()) * 9, "more than 16"),
+        (altered(asker.sign(request, asker.joe()), 0, "2a864886f70d010101", "2a864886f70d01017f"), "no certificates"),
+        (altered(asker.sign(request, asker.joe()), 1, "0603551d13", "0603551d0f"), "cannot be read"),
     ):
         assert why in asker.call("putProxy", proxy=proxy)["faultstring"]
     assert asker.copy("/f", Source=OTHER).status == 302
