@@ -43,10 +43,10 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
     for left in range(TRIES, -1, -1):
         when, size = await _still(parts, exchange, span)
         tail, version = await _tail(parts, exchange, size) if 0 < size == span.offset else (b"", -1)
-        whole = tail + body
+        whole, ask = tail + body, placing
         if tail:
-            placing, when = replace(placing, size=len(whole), checksums=Checksums()), replace(when, version=version)
-        content = _content(await kept_sent(parts, exchange, placing, whole), span.offset - len(tail), len(whole))
+            ask, when = replace(placing, size=len(whole), checksums=Checksums()), replace(when, version=version)
+        content = _content(await kept_sent(parts, exchange, ask, whole), span.offset - len(tail), len(whole))
         try:
             return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
         except CheloniaError as error:

@@ -41,7 +41,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.plain import changes, measuring, properties
+from chelonia.hosting.doors.plain import changes, measuring, patches, properties
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place_of
 from chelonia.hosting.doors.plain.redirects import COPIER
@@ -233,6 +233,22 @@ def test_what_is_appended_to_a_short_tail_is_what_was_announced(bench: Bench) ->
     assert bench.ask("GET", "/f").body == b"0123456789"
     assert bench.ask("PUT", "/f", b"ab", **told).status == 204
     assert bench.ask("GET", "/f").body == b"0123456789ab"
+
+
+async def test_an_append_that_another_has_overtaken_is_laid_over_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.look("PUT", "/f", b"0123")
+    sent, others = patches.kept_sent, [b"other bytes"]
+
+    async def late(*args: Any) -> tuple[Placed, Arrived]:
+        if others:
+            await bench.look("PUT", "/f", others.pop(), Content_Range="bytes 4-14/*")
+        return await sent(*args)
+
+    monkeypatch.setattr(patches, "kept_sent", late)
+    assert (await bench.look("PUT", "/f", b"own", Content_Range="bytes 4-6/*")).status == 204
+    assert bench.files.data("/f") == b"0123owner bytes"
 
 
 def test_many_appends_leave_few_blobs_and_many_extents_are_read_in_pages(bench: Bench) -> None:
