@@ -181,7 +181,8 @@ async def _copy_over(
         is_sure = False
         await apply(parts, exchange.call, Move(beside, target, Over.EXCHANGE, when=exchange.free))
     except CheloniaError as error:
-        if is_sure or not error.meaning.retryable:  # else the two may have exchanged names, or do so yet
+        refused = error.meaning.http < 500 and (error.kind is Kind.CONFLICT or not error.meaning.retryable)
+        if is_sure or refused:  # else the two may have exchanged names, or do so yet
             with contextlib.suppress(CheloniaError):
                 await _clear(parts, exchange, beside)
         raise

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Clone, Listed, Listing, Move, Over, Remove, Set
@@ -95,6 +95,26 @@ async def test_a_copy_that_fails_halfway_costs_no_tree(bench: Bench, monkeypatch
     monkeypatch.setattr(changes, "cloned", full)
     assert (await bench.look("COPY", "/s", dn=EVE, Destination="/t")).status == 507
     assert bench.files.names() == ["/s", "/s/1", "/s/2", "/t", "/t/kept"]
+
+
+@pytest.mark.parametrize("kind", [Kind.CONFLICT, Kind.DENIED, Kind.UNAVAILABLE, Kind.INTERNAL, Kind.TIMEOUT])
+async def test_what_may_have_its_name_yet_is_not_cleared_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    await _with_trees(bench)
+    applied = changes.apply
+
+    async def late(parts: DoorParts, call: Call, change: Any) -> Any:
+        if isinstance(change, Move):
+            raise CheloniaError(kind)
+        return await applied(parts, call, change)
+
+    monkeypatch.setattr(changes, "apply", late)
+    assert (await bench.look("COPY", "/s", dn=EVE, Destination="/t")).status == TABLE[kind].http
+    names = bench.files.names()
+    assert names[-5:] == ["/s", "/s/1", "/s/2", "/t", "/t/kept"]
+    copied = [] if kind in (Kind.CONFLICT, Kind.DENIED) else ["", "/1", "/2"]
+    assert [name[len("/.replaced-0123456789abcdef") :] for name in names[:-5]] == copied
 
 
 @pytest.mark.parametrize("method", ["COPY", "MOVE"])
