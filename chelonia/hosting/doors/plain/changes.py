@@ -99,7 +99,7 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if existing is not None and existing.attributes.guid == moved.guid:
         await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave an entry with both its names
         return HttpResponse(204)
-    change = Move(source, target, Over.REFUSE if existing is None else Over.REPLACE, when=when)
+    change = Move(source, target, Over.REFUSE if exchange.keeps_target else Over.REPLACE, when=when)
     try:
         await apply(parts, exchange.call, change)
     except CheloniaError as error:

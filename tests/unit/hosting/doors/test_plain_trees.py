@@ -210,3 +210,19 @@ async def test_a_copy_is_of_one_state_of_its_source(bench: Bench, monkeypatch: p
     etag = (await bench.look("HEAD", "/f")).headers["ETag"]
     assert (await bench.look("COPY", "/f", Destination="/h", If_Match=etag)).status == 412
     assert bench.files.names() == ["/f", "/g"]
+
+
+@pytest.mark.parametrize(("overwrite", "status", "last"), [("T", 201, b"moved"), ("F", 409, b"late")])
+async def test_of_two_that_move_to_one_free_name_the_last_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, overwrite: str, status: int, last: bytes
+) -> None:
+    await bench.look("PUT", "/part", b"moved")
+    applied = changes.apply
+
+    async def late(parts: DoorParts, call: Call, change: Any) -> Any:
+        await bench.look("PUT", "/f", b"late")
+        return await applied(parts, call, change)
+
+    monkeypatch.setattr(changes, "apply", late)
+    assert (await bench.look("MOVE", "/part", Destination="/f", Overwrite=overwrite)).status == status
+    assert bench.files.data("/f") == last
