@@ -80,8 +80,8 @@ class PlainDoor:
             else:
                 call = await self._call_of(request)
                 dn, place = call.dn, requested(request)
-                tokens = await locks.submitted(self._parts, request, call, place)
-                answer = await handler(self._parts, Exchange(request, call, place, tokens))
+                tokens, etag = await locks.submitted(self._parts, request, call, place)
+                answer = await handler(self._parts, Exchange(request, call, place, tokens, etag))
         except CheloniaError as error:
             kind = error.kind.value
             _log_refusal(request, dn, error)

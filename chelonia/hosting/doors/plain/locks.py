@@ -75,11 +75,16 @@ async def unlock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     return HttpResponse(204)
 
 
-async def submitted(parts: DoorParts, request: HttpRequest, call: Call, place: LogicalName) -> tuple[str, ...]:
-    """Return the lock tokens that a request shows. Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST."""
+async def submitted(
+    parts: DoorParts, request: HttpRequest, call: Call, place: LogicalName
+) -> tuple[tuple[str, ...], str]:
+    """Return the lock tokens that a request shows, and the etag that its `If` wants of its own entry ("": any).
+
+    Raises: PRECONDITION when no list of its `If` holds; BAD_REQUEST.
+    """
     header = request.headers.get("If", "")
     if not header:
-        return ()
+        return (), ""
     lists = locks.parse_if(header)
     facts: dict[str, tuple[tuple[str, ...], str]] = {}
     for each in lists:
@@ -87,7 +92,9 @@ async def submitted(parts: DoorParts, request: HttpRequest, call: Call, place: L
             facts[each.resource] = await _facts(parts, call, _named(each.resource, request, place))
         tokens, etag = facts[each.resource]
         if all(condition.holds(tokens, etag) for condition in each.conditions):
-            return locks.submitted(lists)
+            named = [one.etag for one in each.conditions if one.etag and not one.negated]
+            is_own = named and _named(each.resource, request, place) == place
+            return locks.submitted(lists), named[0] if is_own else ""
     raise CheloniaError(Kind.PRECONDITION, "If", str(place), "none of its lists holds: look at locks and etags again")
 
 

@@ -104,12 +104,14 @@ class DoorParts:
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request: as it came, its call, the entry that its path names, and the lock tokens that it shows."""
+    """One request: as it came, its call, the entry that its path names, and of its `If` the lock tokens that it shows
+    and the etag that it wants of the entry ("": any)."""
 
     request: HttpRequest
     call: Call
     place: LogicalName
     tokens: tuple[str, ...] = ()
+    etag: str = ""
 
     @property
     def when(self) -> When:
@@ -120,6 +122,8 @@ class Exchange(msgspec.Struct, frozen=True):
         for name, value in stated.items():
             if name in headers and not value:  # its client has lost the etag: no condition is not what it meant
                 raise CheloniaError(Kind.BAD_REQUEST, self.request.method, cause=f"{name} names no etag, nor *")
+        if self.etag and (not when.etags or self.etag in when.etags):  # else If-Match refuses what is there
+            when = replace(when, etags=(self.etag,))
         return replace(when, tokens=self.tokens)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from lxml import etree
@@ -10,11 +11,11 @@ from lxml import etree
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS, Ms
-from chelonia.core.ports.files import Listed, Listing, Look, Set
+from chelonia.core.ports.files import Listed, Listing, Look, Placing, Set
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
-from chelonia.hosting.doors.plain import locks
-from chelonia.hosting.doors.plain.parts import DoorParts, apply, place_of
+from chelonia.hosting.doors.plain import content, locks
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place_of
 from chelonia.wire.shares import ShareToken, issue
 from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench, Seen
@@ -158,6 +159,25 @@ def test_conditions_of_if(bench: Bench) -> None:
     assert bench.ask("PUT", "/f", b"2", If=f"(<urn:x>) {held}").status == 204
     assert bench.ask("PUT", "/f", b"2", If="(Not <urn:x>)").status == 423
     assert bench.ask("PUT", "/below/f", b"2", If="(<urn:x>)").status == 412
+
+
+@pytest.mark.parametrize(
+    "condition", ["([{etag}])", "(Not <no-lock:> [{etag}])", "</f> ([{etag}])", '(Not ["x"] [{etag}])']
+)
+async def test_an_etag_in_if_holds_until_the_change_applies(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    etag = (await bench.look("PUT", "/f", b"1")).headers["ETag"]
+    sent = content.for_write
+
+    async def late(parts: DoorParts, exchange: Exchange, placing: Placing) -> Any:
+        if "If" in exchange.request.headers:
+            await bench.look("PUT", "/f", b"2")
+        return await sent(parts, exchange, placing)
+
+    monkeypatch.setattr(content, "for_write", late)
+    assert (await bench.look("PUT", "/f", b"3", If=condition.format(etag=etag))).status == 412
+    assert (await bench.look("GET", "/f")).body == b"2"
 
 
 def test_an_if_of_names_far_below_anything_costs_few_questions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
