@@ -69,7 +69,8 @@ class Bearers:
         """Return a call by a share link: its giver's, narrowed."""
         now_ms = self.clock.now_ms()
         token = await self._verified(text, now_ms)
-        if now_ms >= token.issued_ms + self.lifetime_ms_max:
+        ends_ms = Ms(token.issued_ms + self.lifetime_ms_max)
+        if now_ms >= ends_ms:
             cause = f"share links are good for {self.lifetime_ms_max // 1000} s here by now: ask for a new one"
             raise CheloniaError(Kind.EXPIRED, "token", cause=cause)
         if token.credential and self.revoked(token.credential):
@@ -82,7 +83,7 @@ class Bearers:
         grant = await self.registry.grant(token.dn, issuer=issuer)
         return msgspec.structs.replace(
             call, dn=token.dn, roles=grant.roles, scopes=(token.scope,), via=f"{BY_LINK}{link}",
-            until_ms=token.expires_ms,
+            until_ms=min(token.expires_ms, ends_ms),
         )  # fmt: skip
 
     async def _verified(self, text: str, now_ms: Ms) -> shares.ShareToken:
