@@ -17,6 +17,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
+    Attributes,
     Change,
     Clone,
     Failure,
@@ -81,7 +82,7 @@ async def delete(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     entry, _ = await seen_or_hidden(parts, exchange.call, place)
     if entry is not None:  # else only the transact can judge
         when.require(place, entry.attributes)
-        if entry.attributes.type == TYPE_COLLECTION:
+        if _goes_whole(entry.attributes):
             await remove_below(parts, exchange, place)
             when = exchange.free  # its etag has changed with its entries
     await apply(parts, exchange.call, Remove(place, Removing.NAME, when))
@@ -201,10 +202,15 @@ async def _drop_replaced(parts: DoorParts, exchange: Exchange, target: LogicalNa
 async def _clear(parts: DoorParts, exchange: Exchange, place: LogicalName) -> None:
     """Remove the entry of a name, with all that is in it."""
     entry = await seen(parts, exchange.call, place)
-    if entry is not None and entry.attributes.type == TYPE_COLLECTION:
+    if entry is not None and _goes_whole(entry.attributes):
         await remove_below(parts, exchange, place)
     if entry is not None:
         await apply(parts, exchange.call, Remove(place, when=exchange.free))
+
+
+def _goes_whole(attributes: Attributes) -> bool:
+    """Whether an entry is a collection that goes with this name: one with other names keeps what is in it."""
+    return attributes.type == TYPE_COLLECTION and attributes.links <= 1
 
 
 async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName, depth: int = 0) -> None:
@@ -214,7 +220,7 @@ async def remove_below(parts: DoorParts, exchange: Exchange, place: LogicalName,
     with gone_since():
         async for page in list_pages(parts, exchange.call, Listing(place)):
             for entry in page.entries:
-                if entry.attributes.type == TYPE_COLLECTION:
+                if _goes_whole(entry.attributes):
                     await remove_below(parts, exchange, place.child(entry.name), depth + 1)
             removals: tuple[Change, ...] = tuple(
                 Remove(place.child(entry.name), when=exchange.free) for entry in page.entries

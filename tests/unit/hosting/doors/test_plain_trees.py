@@ -226,3 +226,15 @@ async def test_of_two_that_move_to_one_free_name_the_last_has_it(
     monkeypatch.setattr(changes, "apply", late)
     assert (await bench.look("MOVE", "/part", Destination="/f", Overwrite=overwrite)).status == status
     assert bench.files.data("/f") == last
+
+
+@pytest.mark.parametrize("path", ["/b", "/d"])
+async def test_a_collection_that_has_another_name_keeps_what_is_in_it(bench: Bench, path: str) -> None:
+    for each in ("/a", "/d"):
+        await bench.look("MKCOL", each)
+    await bench.look("PUT", "/a/f", b"bytes")
+    for each in ("/b", "/d/c"):
+        bench.files.change(Move(place_of("/a"), place_of(each), keep=True))
+    assert (await bench.look("DELETE", path)).status == 204
+    left = ["/b", "/b/f", "/d", "/d/c", "/d/c/f"]
+    assert bench.files.names() == ["/a", "/a/f", *(name for name in left if not name.startswith(path))]
