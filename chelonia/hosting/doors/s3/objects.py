@@ -365,10 +365,11 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, entry: Looked) -> HttpR
     ask, when = ready_to.ask, ready_to.when
     if ask.marks and ask.place != source.place:
         if not entry.attributes.size:
-            return xml_answer(answers.copied(*_stamp(await _mark(parts, ask, kept, when), entry)))
+            made = await _mark(parts, ask, structs.replace(kept, version=""), when)
+            return xml_answer(answers.copied(*_stamp(made, entry)))
         ask = ask.at(ask.apart)
     itself = ask.place == source.place
-    ask = await versions.staged(parts, ask, ready_to.entry)
+    ask = ask if ask.marks else await versions.staged(parts, ask, ready_to.entry)
     rules = await acls.rules(parts, ask, ready_to.entry, acls.header_grants(ask))
     place, version = ask.place, versions.Headers()
     changes = anew or ask.header("x-amz-storage-class") or ask.header("x-amz-checksum-algorithm")

@@ -17,7 +17,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Set, Setting
 from chelonia.hosting.doors.s3 import multipart
 from tests.unit.hosting.doors.test_s3_bad_input import told
-from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, Heard, door
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door
 
 __all__ = ["door"]
 DATA = bytes(range(256)) * 4
@@ -243,3 +243,15 @@ def test_open_uploads_of_keys_that_are_no_names_come_in_pages(door: Door) -> Non
 
 def test_a_version_to_go_on_behind_is_one_of_a_key(door: Door) -> None:
     assert told(door.ask("GET", "/lab?versions&version-id-marker=null")) == (400, "InvalidArgument")
+
+
+def test_a_directory_that_is_a_copy_has_no_version_of_its_source(door: Door) -> None:
+    """It told the version of the empty object that it is a copy of; and its own facts could not be replaced."""
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    door.put("empty", b"")
+    assert door.ask("PUT", "/lab/d/", x_amz_copy_source="lab/empty").status == 200
+    assert door.ask("HEAD", "/lab/d/").version == "null"
+    anew = {"x_amz_metadata_directive": "REPLACE", "x_amz_meta_a": "1"}
+    assert door.ask("PUT", "/lab/d/", x_amz_copy_source="lab/d/", **anew).status == 200
+    assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-a"] == "1"
+    assert [key for key, _, _ in door.history()] == ["d/", "empty"]
