@@ -298,7 +298,7 @@ class Objects:
         op = self._op() if isinstance(of, tuple) else (of[0] if isinstance(of, list) else of).id
         answer = await front.answer(op, method, target, body, fields)
         self._note(op, f"{method} {target} {fields or ''} -> {answer and (answer.status, answer.headers)}")
-        is_known = answer is not None and answer.status != 409 and answer.status < 500 and not _late(answer)
+        is_known = answer is not None and answer.status != 409 and answer.status < 500
         stays = answer is not None and answer.status < 300 and method == "PUT"
         if answer is not None and is_known and (stays or not self._world.network.flying(f"op{op}")):
             self._ends(of)
@@ -405,11 +405,6 @@ class Objects:
 
 def _place(key: KeyHistory) -> str:
     return f"{BUCKET}/{key.name}"
-
-
-def _late(answer: HttpResponse) -> bool:
-    """Whether the ticket expired because a clock stepped."""
-    return isinstance(answer.body, bytes) and b"<Code>ExpiredToken<" in answer.body
 
 
 def _bare(etag: str) -> str:

@@ -80,6 +80,11 @@ CONDITIONS: Final = {
     f"{prefix}{name}".lower(): f"{prefix}{name}" for prefix in ("", "x-amz-copy-source-") for name in _CONDITIONS
 }
 """Names of header fields with conditions: in lower case -> as an error shows them."""
+_OF_THE_CLUSTER: Final = (
+    Kind.TIMEOUT, Kind.INCOMPLETE, Kind.CHECKSUM, Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.UNTRUSTED,
+    Kind.WRONG_CLUSTER,
+)  # fmt: skip
+"""Kinds that say, unless an `S3Error` has them, what went wrong between nodes. They are no fault of the client's."""
 
 
 class S3Error(CheloniaError):
@@ -95,8 +100,7 @@ def code_of(error: CheloniaError) -> str:
     """Return the S3 code of any error."""
     if isinstance(error, S3Error):
         return error.code
-    # A timeout inside the cluster is no fault of the client's.
-    return "ServiceUnavailable" if error.kind in (Kind.TIMEOUT, Kind.INCOMPLETE) else error.meaning.s3
+    return "ServiceUnavailable" if error.kind in _OF_THE_CLUSTER else error.meaning.s3
 
 
 def status_of(code: str) -> int:

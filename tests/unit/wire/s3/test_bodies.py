@@ -12,7 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.wire.s3 import answers, facts, requests
 from chelonia.wire.s3.answers import Asked, Item
 from chelonia.wire.s3.checksums import ALGORITHMS, Measured, announced, named
-from chelonia.wire.s3.errors import CODES, S3Error, error_body
+from chelonia.wire.s3.errors import CODES, S3Error, code_of, error_body, status_of
 
 NUMBERS = b"123456789"
 CHECKED = {
@@ -147,3 +147,21 @@ def test_every_error_has_a_body() -> None:
         told = etree.fromstring(error_body(S3Error(code, "why <not>"), "/a&b", "id"))
         assert (told.findtext("Code"), told.findtext("Resource")) == (code, "/a&b")
         assert str(told.findtext("Message")).endswith("why <not>")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind.TIMEOUT, Kind.INCOMPLETE, Kind.CHECKSUM, Kind.BAD_TICKET, Kind.EXPIRED, Kind.ALREADY_DONE, Kind.UNTRUSTED,
+        Kind.WRONG_CLUSTER,
+    ],
+)  # fmt: skip
+def test_trouble_of_the_cluster_is_no_fault_of_the_client(kind: Kind) -> None:
+    """Bytes that went wrong between two nodes were answered as a body with a wrong digest, which no client repeats. A
+    node whose certificate had ended answered 403."""
+    assert status_of(code_of(CheloniaError(kind))) == 503
+
+
+@pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "InvalidAccessKeyId"])
+def test_a_fault_of_the_client_is_told_as_what_it_is(code: str) -> None:
+    assert code_of(S3Error(code, "why")) == code
