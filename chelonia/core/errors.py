@@ -107,7 +107,7 @@ TABLE: dict[Kind, Meaning] = {
     Kind.NOT_FOUND: Meaning(404, _C, "NoSuchKey", errno.ENOENT, _X.NOT_FOUND),
     Kind.DENIED: Meaning(403, _C, "AccessDenied", errno.EACCES, _X.DENIED),
     Kind.UNTRUSTED: Meaning(403, _C, "AccessDenied", errno.EACCES, _X.DENIED),
-    Kind.EXISTS: Meaning(409, _C, "PreconditionFailed", errno.EEXIST, _X.CONFLICT),
+    Kind.EXISTS: Meaning(409, _C, "OperationAborted", errno.EEXIST, _X.CONFLICT),
     Kind.NO_PARENT: Meaning(409, _C, "NoSuchKey", errno.ENOENT, _X.NOT_FOUND),
     Kind.NOT_A_COLLECTION: Meaning(409, _C, "InvalidRequest", errno.ENOTDIR, _X.CONFLICT),
     Kind.NOT_A_FILE: Meaning(409, _C, "InvalidRequest", errno.EISDIR, _X.CONFLICT),

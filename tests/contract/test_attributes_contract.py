@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Clone, Done, Listing, Set, Want
+from chelonia.core.ports.files import Clone, Done, Listing, Move, Over, Set, Want
 from tests.support.files_worlds import World, applied, at, done, played, there, write
-from tests.support.stage import JOE
+from tests.support.stage import EVE, JOE
 
 MIB = 2**20
 
@@ -51,3 +51,17 @@ async def test_an_entry_of_very_many_properties_is_shown_and_listed(world: World
     assert len(user) > bounds.USER_METADATA_MAX
     (named,) = (await world.files.list(JOE, Listing(at("/"), want=Want.USER))).entries
     assert named.user == user
+
+
+@played
+async def test_a_change_of_nothing_tells_nothing_and_changes_nothing(world: World) -> None:
+    """Its answer had the attributes of an entry that its caller may not read. It made a collection permanent."""
+    await write(world, "/a/b/f", parents=True)
+    before = await there(world, "/a/b")
+    assert before.attributes.implied
+    for place in ("/a/b/f", "/a/b"):
+        for change in (Set(at(place)), Move(at(place), at(place), Over.REPLACE), Move(at(place), at(place), keep=True)):
+            assert await applied(world, change, EVE) in (Kind.DENIED, Kind.EXISTS), change
+    assert await there(world, "/a/b") == before
+    assert (await done(world, Set(at("/a/b")))).attributes == before.attributes
+    assert await there(world, "/a/b") == before

@@ -88,10 +88,10 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     after = merged(found.object.sections, from_triples(put))
     check_volume(after)
     check_count({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
-    if is_implied(found.object):  # now it exists for its own sake
-        drop = (*drop, ("node", "implied"))
     if not (put or drop):
         return Done()
+    if is_implied(found.object):  # now it exists for its own sake
+        drop = (*drop, ("node", "implied"))
     order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
     return done(await ports.librarian.change_entry(turn.service, order))
 

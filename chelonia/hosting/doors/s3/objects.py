@@ -210,11 +210,14 @@ async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When)
         except CheloniaError as error:
             if error.kind is not Kind.EXISTS:
                 raise
+            there = error
         try:
             return await apply_again(parts, ask, marked, _crossed)
         except CheloniaError as gone:
-            if gone.kind is not Kind.NOT_FOUND or not left:
+            if gone.kind is not Kind.NOT_FOUND:
                 raise
+            if not left:  # an upload that is not complete holds the name
+                raise there from gone
     raise AssertionError("the last try returns or raises")
 
 

@@ -138,7 +138,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
 async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
     """Remove a version that is refused its key, from its place by now. Raises: ConditionalRequestConflict, when it is
     not there: a removal of the newest version has given it its key."""
-    if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, *_REFUSED):
+    if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.EXISTS, Kind.CONFLICT, *_REFUSED):
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
         (answer,) = await apply_all(parts.plain, _makers(ask), (change,))
         if isinstance(answer, Failure) and answer.kind in _RACES:

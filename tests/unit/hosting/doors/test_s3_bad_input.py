@@ -25,8 +25,11 @@ from chelonia.core.ports.files import (
     Look,
     Looked,
     Make,
+    Placed,
+    Placing,
     Remove,
     Removing,
+    Reserving,
     Set,
     Setting,
     Splice,
@@ -464,3 +467,33 @@ def test_what_is_no_collection_is_no_bucket(door: Door, kind: str) -> None:
     assert told(door.ask("PUT", "/taken")) == (409, "BucketAlreadyExists")
     (there,) = asyncio.run(door.files.look(Call(dn=JOE), (Look(place),)))
     assert isinstance(there, Looked)
+
+
+@pytest.mark.parametrize("target", ["/lab/k", "/lab/k/below", "/lab/k/e/below", "/lab/k/", "/lab/k?uploads"])
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_name_that_an_unfinished_upload_holds_is_said_to_be_held(
+    door: Door, monkeypatch: pytest.MonkeyPatch, target: str, *, versioned: bool
+) -> None:
+    """Below it the Bartender tried to make the collection for ever; at it a condition that nobody had made failed."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    door.files.change(Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+addEntry"}), Call(dn=JOE))
+    held = Placing(LogicalName(ROOT, ("lab", "k")), 5, reserving=Reserving())
+    (placed,) = asyncio.run(door.files.place(Call(dn=EVE), (held,)))
+    assert isinstance(placed, Placed)
+    librarian, tried = door.files.stage.bartender.files._ports.librarian, list[object]()
+    make = librarian.make_entry
+
+    async def again(*asked: object) -> object:
+        tried.append(asked)
+        assert len(tried) < 200, "it tries for ever"
+        return await make(*asked)
+
+    monkeypatch.setattr(librarian, "make_entry", again)
+    if target.endswith("uploads"):
+        upload = door.opened("k")
+        answer = door.ask("POST", f"/lab/k?uploadId={upload}", door.part("k", upload, b"x"))
+    else:
+        answer = door.ask("PUT", target, b"" if target.endswith("/") else b"x")
+    assert told(answer) == (409, "OperationAborted")
+    assert b"an upload that is not complete holds it" in answer.body
+    assert (door.ask("GET", "/lab?list-type=2").texts("Key"), door.history()) == ([], [])
