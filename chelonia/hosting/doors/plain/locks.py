@@ -19,7 +19,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
-from chelonia.core.rights.locks import Lock, check_beside
+from chelonia.core.rights.locks import Lock, check_beside, check_new
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import (
@@ -51,6 +51,7 @@ async def lock(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         timeout=exchange.header("Timeout"),
         depth=exchange.header("Depth").strip().lower(),
     )
+    check_new(wanted)
     entry, made = await seen(parts, exchange.call, exchange.place), False
     exchange.when.require(exchange.place, entry.attributes if entry else None)
     if entry is None:

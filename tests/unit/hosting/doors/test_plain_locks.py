@@ -98,6 +98,12 @@ def test_a_name_that_its_maker_could_not_lock_is_not_made(bench: Bench) -> None:
         assert bench.ask("GET", name).status == (404 if status == 403 else 200)
 
 
+def test_a_lock_that_is_refused_makes_no_file(bench: Bench) -> None:
+    note = b"<D:owner>" + b"x" * bounds.LOCK_NOTE_BYTES_MAX + b"y</D:owner></D:lockinfo>"
+    told = bench.ask("LOCK", "/new", (INFO % b"exclusive").replace(b"</D:lockinfo>", note))
+    assert (told.status, bench.files.names()) == (413, [])
+
+
 def test_a_lock_of_a_tree(bench: Bench) -> None:
     for path in ("/d", "/d/e"):
         bench.ask("MKCOL", path)
