@@ -10,6 +10,7 @@ import asyncio
 import errno
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +27,20 @@ Emptied = list[Job]
 """Removals of collections or directories that are empty once all files are gone, the topmost first."""
 
 
-def sync_up(
+async def sync_up(
     client: Client, source: Path, ln: str, options: TreeOptions = PLAIN, *, delete: bool = False
 ) -> AsyncGenerator[TransferResult, None]:
-    """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`."""
+    """Make the collection `ln` the same as the directory `source`; results of removals have an empty `target`.
+
+    Raises: CONFLICT when names are to be removed and the directory is another one by then.
+    """
     emptied: Emptied = []
+    top = _Top(source, await asyncio.to_thread(_identity, source))
     work = put_tree(client, source, ln, replace(options, replace=True))
-    extras = _extra_names(client, source, ln, options, emptied) if delete else None
-    return _both(work, extras, emptied, options)
+    extras = _extra_names(client, top, ln, options, emptied) if delete else None
+    async with aclosing(_both(work, extras, emptied, options)) as results:
+        async for done in results:
+            yield done
 
 
 def sync_down(
@@ -71,8 +78,24 @@ async def _both(
             yield done
 
 
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """A directory, and its device and inode when it was first looked at."""
+
+    path: Path
+    identity: tuple[int, int] | None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 async def _extra_names(
-    client: Client, source: Path, ln: str, options: TreeOptions, emptied: Emptied
+    client: Client, top: _Top, ln: str, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
     """Removals of entries that are in the collection and not in the directory; none if the collection is not there."""
     try:
@@ -83,7 +106,7 @@ async def _extra_names(
             if entry.closed:
                 error = unlisted("sync", to_ln(ln, names))
                 yield known(TransferResult("collection", error.subject, "", error=error))
-            if not await asyncio.to_thread(_is_gone, source, names):
+            if not await asyncio.to_thread(_is_gone, top, names):
                 continue
             drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
             job: Job = partial(removed, drop.get(entry.type, client.unlink), entry.type, to_ln(ln, names))
@@ -97,12 +120,12 @@ async def _extra_names(
             raise
 
 
-def _is_gone(source: Path, names: Sequence[str]) -> bool:
+def _is_gone(top: _Top, names: Sequence[str]) -> bool:
     """Whether a directory has no such path. A path behind a link, which is skipped, does not count as gone.
 
-    Raises: CheloniaError where that cannot be seen.
+    Raises: CheloniaError where that cannot be seen, as when the disk has been unmounted.
     """
-    path = source.joinpath(*names)
+    source, path = top.path, top.path.joinpath(*names)
     try:
         path.lstat()
     except OSError as error:
@@ -110,6 +133,9 @@ def _is_gone(source: Path, names: Sequence[str]) -> bool:
             return False
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise local_error(error, "sync", path) from error
+        if _identity(source) != top.identity:
+            cause = "the local directory is gone, or another one by now; nothing more is removed"
+            raise CheloniaError(Kind.CONFLICT, "sync", printable(str(source)), cause) from error
         return True
     return False
 

@@ -15,9 +15,11 @@ from chelonia.core.timing.pacing import Pace
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia_clients.choosing import Choice
+from chelonia_clients.mirroring import sync_up
 from chelonia_clients.throttle import limited
 from tests.support.bartender import FakeBartender
 from tests.support.clocks import QuickClock
+from tests.support.failing import fails
 from tests.unit.clients.faking import Command, client_on
 from tests.unit.hosting.test_front import DATA as REPLICA
 from tests.unit.hosting.test_front import SOURCES, WHOLE, Replicas
@@ -111,6 +113,28 @@ def test_nothing_is_removed_when_something_failed(chelonia: Command, fake: FakeB
     fake.add_file("/d/old", b"x")
     (tree / "bad\n").write_bytes(b"")
     assert chelonia(*UP, "--delete").code == 2
+    assert "/d/old" in fake.names()
+
+
+@pytest.mark.parametrize("left", [False, True])
+async def test_nothing_counts_as_gone_once_the_directory_itself_is(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """As when its disk is unmounted while files are sent; another directory is at its place then."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("d", "d/a", "d/b"):
+        Path(name).mkdir()
+    fake.add_collection("/d")
+    fake.add_file("/d/old", b"x")
+    done = []
+    with fails(Kind.CONFLICT):
+        async for each in sync_up(client_on(fake), Path("d"), "/d", delete=True):
+            done.append(each.target)
+            if each.target == "/d/b":
+                Path("d").rename("away")
+                if left:
+                    Path("d").mkdir()
+    assert done == ["/d", "/d/a", "/d/b"]
     assert "/d/old" in fake.names()
 
 
