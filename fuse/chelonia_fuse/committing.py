@@ -263,11 +263,14 @@ class FileCommitter:
         copy.due_s = time.monotonic() + REFUSED_S
         self.waiting[inode.guid] = inode
 
-    async def replay(self) -> int:
-        """Load the changes that an earlier mount left in the journal; all else in the cache goes. Returns: how many.
-        Raises: as a look does."""
+    async def replay(self, cluster: str = "") -> int:
+        """Load the changes that an earlier mount left in the journal; all else in the cache goes. `cluster`: its
+        identity, "" if unknown. Returns: how many. Raises: BAD_CONFIG when they are another cluster's; as a look does.
+        """
         records = {record.guid: record for record in self._journal.records()}
-        for record, data in self._packed.records():
+        packed = list(self._packed.records())
+        self._journal.claim(cluster, is_free=not (records or packed))
+        for record, data in packed:
             if record.guid not in records:  # else that record is later: the file was closed again, and not packed
                 self._cache.keep(record.guid, data)
                 self._journal.write(record)

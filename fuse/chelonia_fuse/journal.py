@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
 from chelonia_fuse.copies import CachedCopy, SentState
@@ -100,6 +101,19 @@ class StagingJournal:
         self._unsynced = False
         self._settling = asyncio.Lock()
         self.packed = PackedJournal(directory.with_name("packed"))
+
+    def claim(self, cluster: str, *, is_free: bool) -> None:
+        """Note whose changes it has; "": unknown. Raises: BAD_CONFIG when it has some of another (not `is_free`)."""
+        path = self._directory.with_name("cluster")
+        with contextlib.suppress(FileNotFoundError):
+            if cluster and not is_free and path.read_text() not in ("", cluster):
+                cause = (
+                    "files closed on a mount of another cluster wait here: mount that one to commit them, or give "
+                    f"-o cache=DIR (if it is the same one, rebuilt: remove {path})"
+                )
+                raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
+        if cluster:
+            path.write_text(cluster)
 
     def write(self, record: JournalRecord) -> None:
         """Write a record durably, in place of an earlier one of the same file. Raises: OSError."""

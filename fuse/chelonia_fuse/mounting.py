@@ -17,7 +17,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
-from chelonia.core.names import LogicalName
+from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.timing.jobs import Job, Jobs, Wait, every
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import HttpClient
@@ -27,6 +27,7 @@ from chelonia_fuse import kernel
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
 from chelonia_fuse.copies import Cache
+from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.filesystem import FileSystem
 from chelonia_fuse.inodes import Inodes
 from chelonia_fuse.journal import StagingJournal
@@ -77,9 +78,19 @@ class Mount:
             raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {attributes.type}")
         with _locked(self._directory):
             self._bind(Inodes(attributes, self._place, self._options.inodes))
-            if waits := await self._committer.replay():
+            if waits := await self._committer.replay(await self._identity()):
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
             await self._serve(ready, report)
+
+    async def _identity(self) -> str:
+        """Text that identifies the cluster: when its root was made; "" where the user may not see that."""
+        try:
+            made_ns = (await self._cluster.look(parse_ln("/"))).attributes.created_ns
+        except CheloniaError as error:
+            if error.kind in AGAIN:
+                raise
+            made_ns = 0
+        return str(made_ns) if made_ns else ""
 
     def _bind(self, inodes: Inodes) -> None:
         self._cache = Cache(self._directory / "data", self._options.cache_bytes)

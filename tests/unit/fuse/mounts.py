@@ -154,7 +154,7 @@ async def mounted(memory: MemoryCluster, directory: Path, *, strict: bool = Fals
     cache = Cache(directory / "data", cache_bytes)
     reader = CopyReader(cluster, cache)
     committer = FileCommitter(cluster, inodes, cache, reader, StagingJournal(directory / "journal"), strict=strict)
-    await committer.replay()
+    await committer.replay(str(there.attributes.created_ns))
     return Trial(network, FileSystem(cluster, inodes, cache, committer, reader), committer, cache)
 
 

@@ -26,8 +26,9 @@ from chelonia_fuse.inodes import Inode
 from chelonia_fuse.journal import JournalRecord, PackedJournal, StagingJournal
 from chelonia_fuse.staging import Ranges
 from tests.support.cluster import MemoryCluster
+from tests.support.failing import fails
 from tests.support.polling import poll_async
-from tests.unit.fuse.mounts import Trial, mounted
+from tests.unit.fuse.mounts import WHO, Trial, mounted
 from tests.unit.fuse.test_behind import NEW, held, mount, other, quick, slow_disk
 
 __all__ = ["mount", "other", "quick"]
@@ -436,6 +437,21 @@ async def test_what_moved_behind_others_bytes_is_what_was_appended_though_the_mo
     again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await other.read("f", 300_000) == b"2mine"
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_waits_for_one_cluster_is_not_committed_to_another(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await kept(mount, "f")
+    another = MemoryCluster(WHO)
+    with fails(Kind.BAD_CONFIG):
+        await mounted(another, tmp_path / "one")
+    assert another.names() == []
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert await other.read("f") == b"bytes"
+    await mounted(another, tmp_path / "one")  # nothing waits there any more
 
 
 def full_disk(*args: object) -> None:
