@@ -138,13 +138,17 @@ async def download(
         mtime_s: the modification time it gets.
         landing: shared by downloads that run together.
         size: in bytes, from a listing, -1: not known; small files share calls by it.
-    Raises: EXISTS when the target is there and `overwrite` is False, NOT_A_FILE for a device, a pipe or a directory;
-        as `read`, and OSError.
+    Raises: EXISTS when the target is there and `overwrite` is False, FileExistsError when it has come meanwhile;
+        NOT_A_FILE for a device, a pipe or a directory; as `read`, and OSError.
     """
     target = _replaceable(target, overwrite)
     with contextlib.ExitStack() as stack:
         fetched, part = await _fetch(
-            client, ln, lambda whole: stack.enter_context(PartFile(target, whole)), progress, size
+            client,
+            ln,
+            lambda whole: stack.enter_context(PartFile(target, whole, replaces=overwrite)),
+            progress,
+            size,
         )
         await (landing or Landing()).land(part, mtime_s)
     return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)

@@ -8,6 +8,7 @@ this user's own, a new file is written, as for small bytes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,6 +16,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -33,9 +35,11 @@ class PartFile:
     Use as a context manager. All calls block and raise OSError from the local disk.
     """
 
-    def __init__(self, target: Path, whole: str = "") -> None:
-        """Begin, or continue an earlier download. `whole`: text that identifies the bytes; "": they are not kept."""
+    def __init__(self, target: Path, whole: str = "", *, replaces: bool = True) -> None:
+        """Begin, or continue an earlier download. `whole`: text that identifies the bytes; "": they are not kept.
+        `replaces`: they may take the place of a file."""
         self._target = target
+        self._replaces = replaces
         kept = _kept(target, whole) if whole else None
         self._file: BinaryIO | None
         self._file, self._path = kept or (None, target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"))
@@ -67,7 +71,8 @@ class PartFile:
 
     def _written(self) -> BinaryIO:
         if self._file is None:
-            self._file = open(self._path, "xb")  # noqa: SIM115 - closed by `__exit__` or `name`
+            opener = partial(os.open, mode=_mode(self._target))
+            self._file = open(self._path, "xb", opener=opener)  # noqa: SIM115 - closed by `__exit__` or `name`
             _as_open_as(self._target, self._file)
         file = self._file
         held, self._held, self._held_bytes = self._held, [], 0
@@ -96,8 +101,12 @@ class PartFile:
         os.fsync(self.fileno())
 
     def name(self) -> None:
-        """Rename the file to its target; call it once the bytes are on stable storage."""
-        self._path.replace(self._target)
+        """Rename the file to its target; call it once the bytes are on stable storage. Raises: FileExistsError where
+        there is one that it may not replace."""
+        if self._replaces:
+            self._path.replace(self._target)
+        else:
+            _rename(self._path, self._target)
         file, self._file = self._file, None
         assert file is not None, "a file is named once"
         file.close()
@@ -108,8 +117,30 @@ def is_kept(name: str) -> bool:
     return re.fullmatch(r"\.chelonia(\.[0-9a-f]{16}){1,2}\.part", name) is not None
 
 
+def _rename(path: Path, target: Path) -> None:
+    """Rename a file. Raises: FileExistsError."""
+    try:
+        os.link(path, target)  # unlike a renaming it replaces nothing
+    except FileExistsError:
+        raise
+    except OSError as error:  # this file system has no hard links
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        path.replace(target)
+    else:
+        path.unlink()
+
+
+def _mode(target: Path) -> int:
+    """Mode of a new file: only readers of the old one may read it, from its first moment on."""
+    try:
+        return target.stat().st_mode & 0o777
+    except OSError:
+        return 0o666
+
+
 def _as_open_as(target: Path, file: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # before any byte is written: only readers of the old file may read the new one
+    with contextlib.suppress(OSError):  # before any byte is written
         os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
 
 
@@ -129,14 +160,14 @@ def _kept(target: Path, whole: str) -> tuple[BinaryIO, Path] | None:
             if entry.name.startswith(prefix) and entry.name != path.name and (other := _locked(Path(entry.path))):
                 with other:
                     os.unlink(entry.path)
-    file = _locked(path, os.O_CREAT)
+    file = _locked(path, os.O_CREAT, _mode(target))
     return None if file is None else (file, path)
 
 
-def _locked(path: Path, create: int = 0) -> BinaryIO | None:
+def _locked(path: Path, create: int = 0, mode: int = 0o666) -> BinaryIO | None:
     """A file of this user's own, locked; None where it is not, another process has it, or it has lost its name."""
     try:
-        descriptor = os.open(path, create | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, create | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError:
         return None
     file = cast(BinaryIO, os.fdopen(descriptor, "r+b"))

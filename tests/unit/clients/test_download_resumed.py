@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -109,6 +112,40 @@ async def test_what_is_overwritten_keeps_its_permissions_and_is_never_seen_by_ot
     await download(client_on(fake), "/f", tmp_path / "f", overwrite=True, progress=moved)
     assert (tmp_path / "f").read_bytes() == DATA[:size]
     assert modes | {(tmp_path / "f").stat().st_mode & 0o777} == {0o600}
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("size", [9_000, len(DATA)])
+async def test_a_file_that_appears_during_a_download_is_not_written_over(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, links: bool
+) -> None:
+    fake.add_file("/f", DATA[:size])
+    if not links:
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "no hard links here")))
+    with pytest.raises(FileExistsError):
+        await download(client_on(fake), "/f", tmp_path / "f", progress=lambda _: (tmp_path / "f").touch())
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b""
+    await download(client_on(fake), "/f", tmp_path / "g")
+    assert (tmp_path / "g").read_bytes() == DATA[:size]
+    assert (tmp_path / "g").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("size", [9_000, len(DATA)])
+async def test_what_is_overwritten_is_not_seen_by_others_for_a_moment_either(
+    fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    fake.add_file("/f", DATA[:size])
+    (tmp_path / "f").write_bytes(b"private")
+    (tmp_path / "f").chmod(0o600)
+    monkeypatch.setattr(os, "fchmod", Mock(side_effect=OSError(errno.EPERM, "not yet")))
+    modes: set[int] = set()
+
+    def moved(_: int) -> None:
+        modes.update(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+
+    await download(client_on(fake), "/f", tmp_path / "f", overwrite=True, progress=moved)
+    assert modes == {0o600}
 
 
 async def test_what_a_download_is_writing_is_no_file_of_the_directory(
