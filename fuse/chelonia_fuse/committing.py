@@ -428,7 +428,7 @@ class FileCommitter:
         if size == staged.base == 0:
             staged.etag = etag
         elif staged.appended and staged.size > staged.base:
-            copy.move_on(etag, size)
+            self._cache.with_room(partial(copy.move_on, etag, size))
             inode.shown = ""
         else:
             await self._beside(inode, copy, current)

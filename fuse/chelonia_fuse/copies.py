@@ -234,8 +234,11 @@ class CachedCopy:
             self.staged.valid.add(start, start + len(data))
 
     def move_on(self, etag: str, size: int) -> None:
-        """Move appended bytes behind another version, which another writer has committed."""
+        """Move appended bytes behind another version, which another writer has committed. Raises: OSError, and
+        then nothing has moved."""
         moved, at, end = self.staged.moved_on(etag, size), self.staged.base, self.staged.size
+        if moved.size > HELD_BYTES_MAX and moved.size > end:  # else a full disk would leave bytes half moved
+            os.posix_fallocate(self.file(), end, moved.size - end)
         self._shift(at, end, moved.size - end)
         if moved.size < end:
             self._cut(moved.size)

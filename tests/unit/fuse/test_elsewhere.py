@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from unittest.mock import AsyncMock
 
@@ -198,6 +199,35 @@ async def test_who_appends_behind_what_others_wrote_reads_what_they_wrote(mount:
     mount.network.slow_bytes.set()
     await asyncio.wait(coming)
     assert await mount.system.read(handle, 0, 5 << 20) == await other.read("f")
+
+
+async def test_what_a_full_disk_does_not_let_move_behind_others_bytes_stays_as_it_is(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", bytes(100_000))
+    handle = await mount.open("f", os.O_RDWR | os.O_APPEND)
+    await mount.system.write(handle, 0, b"0123456789")
+    await other.write("f", b"2", flags=os.O_WRONLY | os.O_APPEND)
+    pwrite, fallocate, full = os.pwrite, os.posix_fallocate, 100_010
+
+    def writes(fd: int, data: bytes, offset: int) -> int:
+        if offset >= full:
+            raise OSError(errno.ENOSPC, "full")
+        return pwrite(fd, data[: full - offset], offset)
+
+    def reserves(fd: int, offset: int, size: int) -> None:
+        if offset + size > full:
+            raise OSError(errno.ENOSPC, "full")
+        fallocate(fd, offset, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", writes)
+        patch.setattr(os, "posix_fallocate", reserves)
+        with pytest.raises(OSError, match="full"):
+            await mount.system.sync(handle)
+    assert await mount.system.read(handle, 100_000, 99) == b"0123456789"
+    await mount.close(handle)
+    assert await other.read("f", 100_000) == b"20123456789"
 
 
 async def test_behind_what_was_appended_to_a_file_that_others_cut_are_zeros(mount: Trial, other: Trial) -> None:
