@@ -235,9 +235,13 @@ class FileCommitter:
         except (CheloniaError, OSError) as error:
             await self._unsent(inode, error)
             return False
+        self._forget(inode)
+        return True
+
+    def _forget(self, inode: Inode) -> None:
+        """Drop a committed file that neither the kernel nor a program needs."""
         if (dropped := self._inodes.drop(inode)) is not None:
             self._cache.drop(dropped)
-        return True
 
     async def _unsent(self, inode: Inode, error: CheloniaError | OSError) -> None:
         """Keep a change in the journal, as while the cluster is away. Where even that fails it is tried again all the
@@ -329,6 +333,7 @@ class FileCommitter:
             except OSError as error:  # of this machine's disk: the others go on
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)
                 continue
+            self._forget(inode)
             _LOG.warning("%s is committed now", path)
 
     # --- one commit ---

@@ -454,6 +454,24 @@ async def test_what_waits_for_one_cluster_is_not_committed_to_another(
     await mounted(another, tmp_path / "one")  # nothing waits there any more
 
 
+@pytest.mark.expect_log("is committed now")
+async def test_of_what_waited_nothing_stays_in_memory_once_it_is_committed(
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    known = len(mount.system.inodes)
+    await kept(mount, "f", "g")
+    for name in ("f", "g"):
+        inode = mount.system.inodes.named(mount.root.number, name)
+        assert inode is not None
+        mount.system.forget(inode.number, inode.lookups)
+    await mount.committer.work_off()
+    assert (len(mount.system.inodes), len(mount.cache.inodes())) == (known, 4)
+    await kept(mount, "f")
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert (len(again.system.inodes), again.cache.inodes()) == (1, [])
+
+
 def full_disk(*args: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
