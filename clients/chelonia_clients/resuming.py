@@ -141,7 +141,8 @@ async def upload_in_parts(client: Client, path: Path, ln: str, wish: UploadOptio
 
 class _FileUpload:
     def __init__(self, client: Client, path: Path, ln: str, found: os.stat_result, wish: UploadOptions) -> None:
-        self._parted = PartedUpload(client, ln, wish, found.st_mtime_ns)
+        modified_ns = min(max(0, found.st_mtime_ns), bounds.TIME_S_MAX * 10**9)  # as `comparing.kept_time`
+        self._parted = PartedUpload(client, ln, wish, modified_ns)
         self._path = path
         self._found = found
         self._counted = 0

@@ -98,6 +98,18 @@ def trial(fake: FakeBartender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Trial(fake, path)
 
 
+@pytest.mark.parametrize(("time_s", "kept_s"), [(-5, 0), (bounds.TIME_S_MAX + 5, bounds.TIME_S_MAX)])
+async def test_a_file_of_a_time_that_the_cluster_cannot_keep_is_uploaded_with_the_nearest(
+    trial: Trial, time_s: int, kept_s: int
+) -> None:
+    os.utime(trial.path, (time_s, time_s))
+    if int(os.stat(trial.path).st_mtime) != time_s:
+        pytest.skip("this file system does not keep such a time")
+    done = await trial.put()
+    assert done.error is None
+    assert (await trial.there()).attributes.modified_ns == kept_s * 10**9
+
+
 async def test_a_broken_upload_sends_only_what_is_missing(trial: Trial, tmp_path: Path) -> None:
     await trial.broken_after(2)
     assert list((tmp_path / "state" / "chelonia" / "uploads").iterdir())
