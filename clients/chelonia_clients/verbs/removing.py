@@ -10,6 +10,8 @@ import sys
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT
+from chelonia.core.names import parse_ln
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.client import Client, Metadata
 from chelonia_clients.output import counted, human_size, original_status
@@ -111,7 +113,8 @@ async def _is_there(client: Client, ln: str) -> bool:
 
 
 def _refuse_root(ln: str) -> None:
-    if ln.strip("/") == "":
+    name = parse_ln(ln)  # its GUID names it too
+    if name.start == ROOT and not name.parts:
         raise UsageError("the root is not removed; name what is in it")
 
 

@@ -67,6 +67,15 @@ def test_of_a_tree_too_also_for_programs(chelonia: Command, linked: FakeBartende
     assert linked.names() == ["/u"]
 
 
+@pytest.mark.parametrize("root", ["/", "//", "0", "0/", "chelonia:/", "chelonia:0"])
+def test_the_root_is_not_removed_whatever_it_is_called(chelonia: Command, linked: FakeBartender, root: str) -> None:
+    before = linked.names()
+    for verb in ("rm", "delFile"):
+        told = chelonia(verb, "-r", root)
+        assert (told.code, "the root is not removed" in told.err) == (2, True), told
+    assert linked.names() == before
+
+
 def test_rm_takes_one_name_and_leaves_the_others(chelonia: Command, linked: FakeBartender) -> None:
     assert chelonia("rm", "/t/f").lines == ["/t/f: deleted."]
     assert "/u/other" in linked.names()
