@@ -201,29 +201,31 @@ class Snapshotting:
                 yield obj
 
     async def _whole(self, entry: StoredObject, cached: Mapping[ObjectId, StoredObject]) -> Sequence[StoredObject]:
-        """An entry, its content and their blobs; one that keeps changing is as of its last read. A file that gets other
-        bytes leaves the old ones: a blob that still is its owner's was so at every moment between."""
+        """An entry, its content and their blobs; one that keeps changing is as of its last read, if need be without its
+        content. A file that gets other bytes leaves the old ones: a blob that still is its owner's was so at every
+        moment between."""
         objects: Sequence[StoredObject] = (entry,)
         for _ in range(TRIES):
-            content = await self._content(entry)
+            content, settled = await self._content(entry)
             counts = [item for part in content for item in part.sections.get("named", {}).items()]
             named = [BlobId(blob) for blob, count in counts if count != "0"] if content else blobs_of(entry)
             ids = [blob_object(blob) for blob in named]
             found = {blob.id: blob for blob in await self._read([each for each in ids if each not in cached])}
             blobs = [found.get(each) or cached[each] for each in ids]
-            objects = (entry, *content, *blobs)
+            # The blobs in any case: those that a snapshot lacks count as deleted.
+            objects = (entry, *content, *blobs) if settled else (entry, *blobs)
             owner = content_of(entry) or entry.id
-            if _is_its_own(entry, content) and all(owner in owners_of(blob) for blob in blobs):
+            if settled and _is_its_own(entry, content) and all(owner in owners_of(blob) for blob in blobs):
                 return objects
             entry, cached = await self._on.records.one(self._on.call, entry.id, _READ), {}
         _LOG.info("%s changes too often to be whole in this snapshot", entry.id)
         return objects
 
-    async def _content(self, file: StoredObject) -> Sequence[StoredObject]:
-        """The content of a file in parts, all of one state; none where it changes meanwhile."""
+    async def _content(self, file: StoredObject) -> tuple[Sequence[StoredObject], bool]:
+        """The content of a file in parts, and whether all are of one state: it may change meanwhile."""
         content = content_of(file)
         if not content:
-            return ()
+            return (), True
         records, call, obj = self._on.records, self._on.call, content_object(content)
         header = await records.one(call, obj, (Needed("content"),))
         parts = [header]
@@ -231,7 +233,7 @@ class Snapshotting:
             async for items in records.pages(call, obj, section, PAGE):
                 parts.append(msgspec.structs.replace(header, sections={**header.sections, section: dict(items)}))
         now = await records.one(call, obj, (Needed("content"),))
-        return parts if now.sections == header.sections else ()
+        return parts, now.sections == header.sections
 
     @property
     def _goes_on(self) -> bool:

@@ -10,10 +10,11 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.contents.uploads import CopyFile, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, Guid, ObjectId, blob_object
-from chelonia.core.metadata import Filter, StoredObject
+from chelonia.core.ids import ROOT, Guid, ObjectId, blob_object, content_object
+from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.librarian import MoveEntry, Unlink
 from chelonia.core.values import replace
+from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.records import Records
 from chelonia.librarian.recovery import invariants, snapshots
 from chelonia.librarian.recovery.rebuild.act import Rebuilding
@@ -268,6 +269,38 @@ async def test_a_file_that_changed_all_the_time_keeps_its_name(monkeypatch: pyte
     async with rebuilt(k, BEFORE, invariants.CONTENT_MISSING) as (k, status):
         assert (await k.paths())["/f"] == file
         assert status.counts["left: content-missing"] == 1
+
+
+@virtual
+async def test_the_bytes_of_a_file_that_changed_all_the_time_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are older than a snapshot that could not read the file's extents: it knows them all the same."""
+    short_uploads(monkeypatch)
+    k, read, splices = keepers(), Records.get, list[str]()
+    async with k.running(BEFORE):
+        file, blob = await k.upload("/f", b"0123456789")
+        await lay_over(k, file)
+        obj = content_object(content_of(await k.bench.stored(file)))
+        await asyncio.sleep(20)
+
+        async def get(
+            records: Records, call: Call, ids: Sequence[ObjectId], needed: Filter = ()
+        ) -> tuple[StoredObject, ...]:
+            found = await read(records, call, ids, needed)
+            if list(ids) == [obj] and needed[0] == Needed("content"):
+                splices.append(obj)
+                with monkeypatch.context() as quietly:
+                    quietly.setattr(Records, "get", read)
+                    await k.splice("/f", file, 10, b"more")
+            return found
+
+        monkeypatch.setattr(Records, "get", get)
+        await next_snapshot(k)
+        monkeypatch.setattr(Records, "get", read)
+        assert len(splices) >= 2 * snapshots.TRIES
+    async with rebuilt(k, BEFORE, invariants.CONTENT_MISSING) as (k, _):
+        assert (await k.paths())["/f"] == file
+        assert len(await k.bench.locations(blob)) == 2
+        assert f"/lost+found/{blob}" in await k.paths()
 
 
 @virtual
