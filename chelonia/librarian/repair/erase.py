@@ -1,9 +1,9 @@
 """The erasure outboxes: order each Shepherd to erase, and strike off the orders that it has confirmed.
 
 Only orders in an outbox erase. The order is the tombstone: it goes, with the Shepherd's `file` record, in one transact,
-when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy is given up for others. When these
-are gone after all, its order is taken back (`sorted_out`): newer metadata, since replaced by a backup, may have had
-them erased.
+when the Shepherd has confirmed. Only the repair leader dispatches. A surplus copy, or one not reported in time, is
+given up for others. When these are gone after all, its order is taken back (`sorted_out`). Newer metadata, since
+replaced by a backup, may have had them erased. Or they were lost while its Shepherd was away.
 
 Invariants:
 - An order is of the same generation of the metadata as its outbox: a backup restored since may name the blob again.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.cluster.position import Position
@@ -32,13 +33,15 @@ from chelonia.librarian.metadata.records import LibrarianIdentity, PlannedTransa
 from chelonia.librarian.presence import reports
 from chelonia.librarian.presence.nodes import NodeTable
 from chelonia.librarian.repair.guard import Backoffs
-from chelonia.librarian.repair.plan.decide import SURPLUS
+from chelonia.librarian.repair.plan.decide import EXPIRED, SURPLUS
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
 
 DELETED = "deleted"
 """Status of a confirmed erasure."""
+SPARED: Final = (SURPLUS, EXPIRED, ReplicaState.STALLED.value)
+"""Reasons to erase what may be a good copy: the order stands as long as there are others."""
 
 
 class Erasers:
@@ -95,7 +98,7 @@ class Erasers:
             self._due[shepherd] = Ms(0)
         if not page.items:
             return
-        blobs = await self._records.get(self._call, [blob_object(blob) for blob in surplus_blobs(page.items)])
+        blobs = await self._records.get(self._call, [blob_object(blob) for blob in spared_blobs(page.items)])
         keys, to_relist = sorted_out(page.items, {blob_of(blob): blob for blob in blobs}, self._nodes.proven)
         keys = [key for key in keys if not self._stuck.active(f"{shepherd} {key}", now)]
         boot = reports.reached(await self._records.one(self._call, obj, (Needed("report", "boot"),))).boot
@@ -161,10 +164,11 @@ class Erasers:
             self._stuck.worked(f"{shepherd} {key}") if key in done else self._stuck.failed(f"{shepherd} {key}", now)
 
 
-def surplus_blobs(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
-    """Return the blobs whose surplus copies are to be erased. Args: `orders`: keys and values of an outbox."""
-    parted = (value.split(" ") for _, value in orders)
-    return tuple(dict.fromkeys(BlobId(blob) for blob, *reason in parted if reason == [SURPLUS]))
+def spared_blobs(orders: Iterable[tuple[str, str]]) -> tuple[BlobId, ...]:
+    """Return the blobs of which spared copies are to be erased. Args: `orders`: keys and values of an
+    outbox."""
+    parted = (value.partition(" ") for _, value in orders)
+    return tuple(dict.fromkeys(BlobId(blob) for blob, _, reason in parted if reason in SPARED))
 
 
 def sorted_out(
@@ -172,13 +176,13 @@ def sorted_out(
 ) -> tuple[list[str], dict[str, StoredObject]]:
     """Return the orders of an outbox to send now, and those to take back, with their blobs.
 
-    A surplus copy goes when another is listed on a proven Shepherd, waits while others are only listed, and stays when
+    A spared copy goes when another is listed on a proven Shepherd, waits while others are only listed, and stays when
     none is.
     """
     out: list[str] = []
     back: dict[str, StoredObject] = {}
     for key, value in orders:
-        blob = next((blobs[named] for named in surplus_blobs([(key, value)]) if named in blobs), None)
+        blob = next((blobs[named] for named in spared_blobs([(key, value)]) if named in blobs), None)
         if blob is None or not blob.exists:
             out.append(key)
             continue

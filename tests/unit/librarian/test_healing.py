@@ -33,7 +33,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import drop, erase, outbox_record, put
 from chelonia.librarian.metadata.records import LibrarianIdentity, Records
 from chelonia.librarian.repair.erase import sorted_out
-from chelonia.librarian.repair.plan.decide import SURPLUS
+from chelonia.librarian.repair.plan.decide import EXPIRED, SURPLUS
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
@@ -238,10 +238,12 @@ async def test_what_is_erased_was_ordered_by_the_metadata_of_now() -> None:
         assert p.holding(blob) == [p.b.shepherds[0]]
 
 
+@pytest.mark.parametrize("reason", [SURPLUS, EXPIRED, "stalled"])
 @pytest.mark.expect_log("the last copy of .* stays")
 @virtual
-async def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
-    """The copy was given up for one that newer metadata had erased before a backup was put back."""
+async def test_an_order_for_the_last_copy_that_is_left_is_taken_back(reason: str) -> None:
+    """The copy was given up for one that is gone since. Newer metadata had it erased before a backup was put back. Or
+    it was lost while a Shepherd was away that had completed a copy and not reported it."""
 
     async with paper(2) as p:
         _, blob = await p.upload("f", copies=1)
@@ -250,7 +252,7 @@ async def test_an_order_for_the_last_copy_that_is_left_is_taken_back() -> None:
         one.replicas.clear()
         two.replicas[spare.reference] = blob
         elements = (
-            outbox_record(spare, blob, SURPLUS, p.b.clock.now_ms()),
+            outbox_record(spare, blob, reason, p.b.clock.now_ms()),
             drop(blob_object(blob), "locations", str(gone)),
             drop(shepherd_object(one.id), "file", gone.reference),
         )
@@ -283,6 +285,8 @@ async def test_an_order_for_the_last_copy_is_void_when_its_shepherd_does_not_hav
         (SURPLUS, True, True, "out"),
         (SURPLUS, True, False, "waits"),
         (SURPLUS, False, False, "back"),
+        (EXPIRED, True, True, "out"),
+        (EXPIRED, False, False, "back"),
         ("invalid", False, False, "out"),
     ],
 )
