@@ -300,7 +300,7 @@ class AHashService:
     async def backup(self, call: Call, name: str) -> str:
         self._started()
         target = backup_path(self._settings.backup_dir, name)
-        await self._executor.run_read(lambda: self._store.backup(target))
+        await self._executor.run_apart(lambda: self._store.backup(target))
         return target
 
     def _prepare(self) -> Committer:

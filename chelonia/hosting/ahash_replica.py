@@ -147,7 +147,7 @@ async def open_watched(
         return open_replica(directory, settings, identity, others=others, goes_on=goes_on)
 
     try:
-        return executor, await executor.run_apart(opened, REPLICATION_ROUND_S)
+        return executor, await executor.run_watched(opened, REPLICATION_ROUND_S)
     except BaseException:
         await executor.close()
         raise

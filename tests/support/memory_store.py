@@ -116,6 +116,9 @@ class InlineExecutor:
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return _run(work)
 
+    def run_apart(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return _run(work)
+
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         del at_once
         work()

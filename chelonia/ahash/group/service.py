@@ -187,7 +187,7 @@ class ReplicatedAHash:
         if not self._mastership.may_read():
             cause = "this replica does not hold what the group has: ask another, or wait"
             raise CheloniaError(Kind.UNAVAILABLE, "backup", name, cause)
-        await self._parts.executor.run_read(lambda: self._parts.engine.backup(target))
+        await self._parts.executor.run_apart(lambda: self._parts.engine.backup(target))
         return target
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:

@@ -8,7 +8,7 @@ for a majority; the store knows nothing of that. One contract suite runs on ever
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -124,6 +124,9 @@ class Executor(Protocol):
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` beside the writer; order against other work is not promised."""
+
+    def run_apart(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run `work`, which takes long, on a thread of its own: no reader or writer waits for it."""
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         """Have `work` called on the event loop, in one order with results and all else handed back. On any thread.

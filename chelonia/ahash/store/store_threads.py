@@ -145,8 +145,15 @@ class ThreadExecutor:
         """Watch another thread as well."""
         self._watched.append(other)
 
-    async def run_apart(self, work: Callable[[Callable[[], None]], T], long_s: float) -> T:
-        """Run `work`, which takes long, on a thread of its own.
+    async def run_apart(self, work: Callable[[], T]) -> T:
+        executor = ThreadPoolExecutor(1, "ahash-apart")
+        try:
+            return await self._loop.run_in_executor(executor, work)
+        finally:
+            executor.shutdown(wait=False)
+
+    async def run_watched(self, work: Callable[[Callable[[], None]], T], long_s: float) -> T:
+        """Run `work` apart, and watched.
 
         Args: `work` gets a function to call at each piece of it; `long_s`: CPU seconds that a piece may use.
         """
@@ -159,11 +166,7 @@ class ThreadExecutor:
             finally:
                 self._watched.remove(own)
 
-        executor = ThreadPoolExecutor(1, "ahash-apart")
-        try:
-            return await self._loop.run_in_executor(executor, run)
-        finally:
-            executor.shutdown(wait=False)
+        return await self.run_apart(run)
 
     def _watch(self, goes_round: Callable[[str], None]) -> None:
         while not self._closed.wait(LOOK_S):

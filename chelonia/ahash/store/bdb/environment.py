@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,15 +215,9 @@ def _recover(home: Path) -> None:
 
 
 def write_backup(target: str, copy: Callable[[Path], None]) -> None:
-    """Run `_write_backup` on a thread of its own."""
-    with ThreadPoolExecutor(1, "ahash-backup") as executor:  # the watch of threads would take such long work for a loop
-        executor.submit(_write_backup, target, copy).result()
-
-
-def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
     """Have `copy` fill a directory beside `target`, recover it, mark it as restored, and give it its name.
 
-    It copies pages as the disk has them, damaged ones too. See `Store.backup`.
+    It copies pages as the disk has them, damaged ones too; it takes long, on no watched thread. See `Store.backup`.
     Raises: BAD_CONFIG (no parent directory), EXISTS, NO_SPACE, INTERNAL (it does not recover); as `copy`.
     """
     final = Path(target)
@@ -233,9 +226,12 @@ def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
             Kind.BAD_CONFIG, "backup", target, f"there is no directory {final.parent}: mount or make it"
         )
     partial = final.with_name(final.name + ".partial")
-    if final.exists() or partial.exists():
-        cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"
-        raise CheloniaError(Kind.EXISTS, "backup", target, cause)
+    try:
+        if final.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        partial.mkdir(0o700)  # only who made it may remove it: another backup of this name may be under way
+    except OSError as error:
+        raise _not_copied(target, error) from error
     try:
         copy(partial)
         _recover(partial / "db")
@@ -248,8 +244,15 @@ def _write_backup(target: str, copy: Callable[[Path], None]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, CheloniaError):
             raise
-        kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
-        raise CheloniaError(kind, "backup", target, f"cannot write the copy: {error}") from error
+        raise _not_copied(target, error) from error
+
+
+def _not_copied(target: str, error: OSError) -> CheloniaError:
+    if error.errno == errno.EEXIST:
+        cause = "it exists: name a new directory, and remove what an interrupted backup left (.partial)"
+        return CheloniaError(Kind.EXISTS, "backup", target, cause)
+    kind = Kind.NO_SPACE if error.errno == errno.ENOSPC else Kind.INTERNAL
+    return CheloniaError(kind, "backup", target, f"cannot write the copy: {error}")
 
 
 def suspect(directory: Path) -> None:

@@ -476,6 +476,47 @@ def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+async def test_reads_go_on_while_backups_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took a reader thread: with two of them listings and the status waited until they were done."""
+    go_on, copied = threading.Event(), environment.copy_environment
+
+    def slowly(env: Any, target: Path) -> None:
+        assert go_on.wait(30)
+        copied(env, target)
+
+    monkeypatch.setattr(environment, "copy_environment", slowly)
+    settings = AHashSettings(cluster="test", backup_dir=str(tmp_path))
+    async with serving(open_store("bdb", tmp_path), settings=settings) as service:
+        backups = [asyncio.create_task(service.backup(ADMIN, f"copy{n}")) for n in range(3)]
+        pages = [asyncio.create_task(service.scan(LIBRARIAN, ObjectId("o"), "entries")) for _ in range(3)]
+        try:
+            async with asyncio.timeout(5 * patience()):
+                await asyncio.gather(*pages)
+        finally:
+            go_on.set()
+            await asyncio.gather(*backups)
+    assert sorted(path.name for path in tmp_path.glob("copy*")) == ["copy0", "copy1", "copy2"]
+
+
+def test_of_two_backups_of_one_name_the_second_is_refused_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both found no such directory, the one that failed removed what the other had copied."""
+    store, target, copied = opened(tmp_path / "a"), str(tmp_path / "copy"), environment.copy_environment
+    store.commit({b"k": b"v"}, ())
+
+    def meanwhile(env: Any, partial: Path) -> None:
+        with fails(Kind.EXISTS):
+            environment.write_backup(target, lambda second: copied(env, second))
+        copied(env, partial)
+
+    monkeypatch.setattr(environment, "copy_environment", meanwhile)
+    store.backup(target)
+    store.close()
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["db", "restored"]
+    assert not list(tmp_path.glob("*.partial"))
+
+
 @pytest.mark.parametrize("replicated", [False, True])
 def test_closing_waits_for_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> None:
     identity = ReplicaIdentity(1, "test", Dn("/CN=1"))
