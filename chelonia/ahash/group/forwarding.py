@@ -131,13 +131,17 @@ class _Outstanding:
 
 
 class Forwarder:
-    """The calls of this replica that a master is carrying out. `close` at the end."""
+    """The calls of this replica that a master is carrying out. `close` at the end.
 
-    def __init__(self, send: Send, clock: Clock, limits: LimitCounts | None = None) -> None:
+    Args: `run`: a number that no other process has. Numbers of calls begin with it: a master may still answer a call of
+    the process before, on the link of this one.
+    """
+
+    def __init__(self, send: Send, clock: Clock, limits: LimitCounts | None = None, *, run: int = 0) -> None:
         self._send = send
         self._clock = clock
         self._limits = limits or LimitCounts()
-        self._last = 0
+        self._last = run << 32
         self._outstanding: dict[int, _Outstanding] = {}
         self._watch: asyncio.Task[None] | None = None
 

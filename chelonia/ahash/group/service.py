@@ -112,7 +112,7 @@ class ReplicatedAHash:
         self._mastership = mastership
         self._parts = parts
         self.limits = LimitCounts(parts.clock.monotonic_ms)
-        self._forwarder = Forwarder(self._send_call, parts.clock, self.limits)
+        self._forwarder = Forwarder(self._send_call, parts.clock, self.limits, run=parts.engine.notes.run)
         self._reign: _Serving | None = None
         self._copy: _Serving | None = None
         self._opening: int | None = None

@@ -572,6 +572,37 @@ async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
     group.switch.frozen = set()
 
 
+async def test_an_answer_to_the_process_before_answers_no_call_of_this_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both counted their calls from 1: a refused change was reported as done."""
+    master, follower = group.master(), group.followers()[0]
+    carry_out, carried_out = group.services[master]._execute, list[str]()
+    answers = {"old": asyncio.Event(), "new": asyncio.Event()}
+
+    async def late(reign: replicated._Serving, request: ForwardedCall) -> object:
+        answer, key = await carry_out(reign, request), str(request.arguments[0])
+        carried_out.append(key)
+        await answers[key].wait()
+        return answer
+
+    monkeypatch.setattr(group.services[master], "_execute", late)
+    old = asyncio.create_task(write(group, follower, "old", "1"))
+    await poll_async(lambda: carried_out == ["old"], what="the call of the process that ends")
+    old.cancel()
+    await group.close(follower)
+    await group.open(follower)
+    await group.settled()
+    change = put("o", "s", "p", "2", is_value("s", "p", "another"))
+    asking = group.services[follower].transact(LIBRARIAN, RequestKey("new"), (change,))
+    new = asyncio.create_task(asking)
+    await poll_async(lambda: carried_out == ["old", "new"], what="the call of the next process")
+    answers["old"].set()
+    await poll_async(lambda: group.services[master]._carrying_out == 1, what="the late answer on its way")
+    answers["new"].set()
+    assert not (await new).applied
+
+
 async def test_frames_leave_in_turns_and_others_have_theirs_between(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
