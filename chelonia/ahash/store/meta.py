@@ -89,7 +89,7 @@ def raise_generation(store: Store, least: int = 0) -> None:
 
 
 def found_again(store: Store, word: str) -> None:
-    """Make a fresh store the next generation of a cluster whose metadata are all lost.
+    """Make a fresh store the next generation of a cluster whose metadata are all lost, unless it has just been made so.
 
     Args: `word`: `<cluster> <generation>` that its Shepherds saw last.
     Raises: BAD_CONFIG when `word` is not of that form, or the store is not fresh.
@@ -97,20 +97,21 @@ def found_again(store: Store, word: str) -> None:
     cluster, _, generation = word.strip().partition(" ")
     if not cluster or not generation.isdecimal():
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", "it holds '<cluster> <generation>', or nothing")
-    if is_prepared(store):
+    began = Position(cluster, int(generation) + 1, 0)
+    if not is_prepared(store):
+        _found(store, cluster, began.generation)
+    elif read_position(store) != began:  # else the process died before it removed the mark
         cause = "this store has metadata; an empty file `restored` announces a backup, an empty directory a rebuild"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "restored", cause)
-    _found(store, cluster)
-    store.commit({layout.META_GENERATION: layout.encode_value(str(int(generation) + 1))}, ())
 
 
-def _found(store: Store, cluster: str) -> None:
+def _found(store: Store, cluster: str, generation: int = 1) -> None:
     if not cluster:
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", "store", "a fresh store needs the name of its cluster")
     facts = {
         layout.META_FORMAT: layout.encode_value(str(layout.FORMAT)),
         layout.META_CLUSTER: layout.encode_value(cluster),
-        layout.META_GENERATION: layout.encode_value("1"),
+        layout.META_GENERATION: layout.encode_value(str(generation)),
         layout.META_STATE: layout.encode_state(StoreState(0, 0)),
     }
     store.commit(facts, ())

@@ -46,6 +46,18 @@ def test_a_new_generation_is_later_than_every_position_before() -> None:
     assert meta.read_position(store) > Position(before.cluster, before.generation, 10**9)
 
 
+def test_a_cluster_that_begins_again_does_so_once_whenever_the_process_dies() -> None:
+    """The mark is removed after it: a process that died in between could never be started again."""
+    store = MemoryStore()
+    meta.found_again(store, "north 7")
+    assert store.number == 1, "in one commit: half of it would be a first generation"
+    meta.found_again(store, "north 7")
+    assert meta.read_position(store) == Position("north", 8, 0)
+    for other in ("north 6", "south 7"):
+        with fails(Kind.BAD_CONFIG):
+            meta.found_again(store, other)
+
+
 @pytest.mark.parametrize(("found", "cure"), [(1, "stop all replicas"), (3, "start a newer version")])
 def test_a_replica_migrates_nothing(found: int, cure: str) -> None:
     store = of_format(found)

@@ -659,6 +659,7 @@ async def test_a_cluster_that_has_lost_everything_begins_again_as_its_next_gener
         async with serving(opened(tmp_path / "ahash"), settings=AHashSettings()) as ahash:
             position = (await ahash.status(LIBRARIAN)).position
             assert (position.cluster, position.generation) == ("c1", 5)
+            await ahash.transact(LIBRARIAN, NO_KEY, (put("o", "s", "p", "v"),))
     (tmp_path / "ahash" / "restored").write_text("c1 4")
     with pytest.raises(CheloniaError, match="has metadata"):
         opened(tmp_path / "ahash")
