@@ -20,7 +20,7 @@ from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
-from chelonia.ahash.group.transport_replication import LinkIdentity, LinkTrust, ReplicationLinks
+from chelonia.ahash.group.transport_replication import HANDSHAKE_S, LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.damaged import open_replica
@@ -35,10 +35,12 @@ from chelonia.core import bounds
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.core.limits import LimitCounts
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.timing.clock import Clock, Ids
 from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
 from chelonia.hosting.config import AHashSection, cache_problems
+from chelonia.hosting.doors.listening import ListeningSockets
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.tls import ClientCertificate, TlsStore
 
@@ -98,7 +100,8 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
-    links = ReplicationLinks(link_identity, members, trust_of(around.tls, around.issuers), mastership, around.clock)
+    trust = trust_of(around.tls, around.issuers, ahash.limits)
+    links = ReplicationLinks(link_identity, members, trust, mastership, around.clock)
 
     async def close() -> None:
         await ahash.close()
@@ -207,8 +210,11 @@ def configured(section: AHashSection) -> Membership:
     return Membership(1, members, entries[-1].id + 1)
 
 
-def trust_of(tls: TlsStore, issuers: Collection[str] = ()) -> LinkTrust:
-    """Return the TLS of links; `issuers`: the CAs whose certificates members have (empty: any)."""
+def trust_of(tls: TlsStore, issuers: Collection[str] = (), notes: LimitCounts | None = None) -> LinkTrust:
+    """Return the TLS of links.
+
+    Args: `issuers`: the CAs whose certificates members have (empty: any); `notes`: counts refused connections.
+    """
 
     def identify(connection: ssl.SSLObject) -> Dn:
         identity = tls.identify(connection)
@@ -216,7 +222,11 @@ def trust_of(tls: TlsStore, issuers: Collection[str] = ()) -> LinkTrust:
             raise CheloniaError(Kind.UNTRUSTED, "identify", identity.dn, f"{identity.issuer} is not in [trust] issuers")
         return identity.dn
 
-    return LinkTrust(tls.server_context(ClientCertificate.REQUIRED), tls.client_context(), identify)
+    def listener(protocol: Callable[[], asyncio.BaseProtocol]) -> ListeningSockets:
+        context = tls.server_context(ClientCertificate.REQUIRED)
+        return ListeningSockets(protocol, context, int(1000 * HANDSHAKE_S), notes)
+
+    return LinkTrust(listener, tls.client_context(), identify)
 
 
 def found_store(directory: Path, cluster: str) -> None:

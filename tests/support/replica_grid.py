@@ -5,8 +5,9 @@ from pathlib import Path
 
 from chelonia.ahash.group.transport_replication import LinkTrust
 from chelonia.core.ids import Dn, Ms
+from chelonia.hosting.ahash_replica import trust_of
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind
-from chelonia.hosting.net.tls import ClientCertificate, TlsSettings, TlsStore
+from chelonia.hosting.net.tls import TlsSettings, TlsStore
 
 CA = "/O=Grid/CN=Test CA"
 
@@ -51,8 +52,5 @@ class ReplicaGrid:
 
 
 def link_trust(settings: TlsSettings) -> LinkTrust:
-    """The TLS settings of links."""
-    store = TlsStore(settings, now_ms)
-    return LinkTrust(
-        store.server_context(ClientCertificate.REQUIRED), store.client_context(), lambda tls: store.identify(tls).dn
-    )
+    """The TLS of links."""
+    return trust_of(TlsStore(settings, now_ms))

@@ -73,14 +73,29 @@ class Receiver(Protocol):
         """Take a message of `peer`. Raises: CheloniaError when it is none: the link then closes."""
 
 
+class Listener(Protocol):
+    """Accepts connections, and bounds those of strangers before their handshakes."""
+
+    @property
+    def port(self) -> int:
+        """Return the port, also where the system has chosen it."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises: OSError."""
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTrust:
-    """TLS for links: contexts that demand a certificate of the other end, and `identify`, which returns its name.
+    """TLS for links, which demands a certificate of the other end, and `identify`, which returns its name.
 
-    `identify` raises CheloniaError for a certificate that is not, or no longer, valid.
+    `listener` makes a `Listener` from a maker of protocols, which gets connections after their handshakes. `identify`
+    raises CheloniaError for a certificate that is not, or no longer, valid.
     """
 
-    server: ssl.SSLContext
+    listener: Callable[[Callable[[], asyncio.BaseProtocol]], Listener]
     client: ssl.SSLContext
     identify: Callable[[ssl.SSLObject], Dn]
 
@@ -108,7 +123,7 @@ class ReplicationLinks:
         self._links: dict[int, _PeerLink] = {}
         self._open: set[_PeerLink] = set()
         self._diallers: dict[int, tuple[Member, Job]] = {}
-        self._server: asyncio.Server | None = None
+        self._listener = trust.listener(lambda: _PeerLink(self, None))
         self.jobs = Jobs(
             clock,
             [
@@ -122,12 +137,10 @@ class ReplicationLinks:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and begin to dial. Returns: the port listened on."""
-        self._server = await self._loop.create_server(
-            lambda: _PeerLink(self, None), host, port, ssl=self._trust.server, ssl_handshake_timeout=HANDSHAKE_S
-        )
+        await self._listener.start(host, port)
         self._watching = asyncio.create_task(self.jobs.run())
         self.set_membership(self._membership)
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     def set_membership(self, membership: Membership) -> None:
         self._membership = membership
@@ -166,8 +179,7 @@ class ReplicationLinks:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
+        self._listener.stop()
         for link in list(self._open):
             link.part("it is stopping")
         await asyncio.gather(*(link.closed for link in list(self._open)))

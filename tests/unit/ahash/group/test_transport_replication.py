@@ -123,6 +123,22 @@ async def linked(net: Net) -> None:
     )
 
 
+async def test_who_connects_and_says_nothing_is_bounded_and_keeps_no_member_out(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reached the port could have a master hold any number of connections."""
+    monkeypatch.setattr(bounds, "HANDSHAKES_PER_ADDRESS_MAX", 3)
+    await net.start(1)
+    silent = [await asyncio.open_connection("127.0.0.1", net.ports[1]) for _ in range(9)]
+    ends = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
+    await poll_async(lambda: sum(end.done() for end in ends) >= 6, 4, what="all but three are closed")
+    await net.start(2)
+    await poll_async(lambda: net.nodes[1].links.peers() == (2,), what="a member")
+    for end, (_, writer) in zip(ends, silent, strict=True):
+        end.cancel()
+        writer.close()
+
+
 async def test_all_link_and_messages_arrive_in_order(net: Net) -> None:
     for replica in (1, 2, 3):
         await net.start(replica)
