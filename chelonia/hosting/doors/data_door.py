@@ -2,7 +2,7 @@
 
 It speaks HTTP and never judges a ticket: the Shepherd does.
 - PUT: 201 with `Chelonia-Receipts` when the upload is complete, 308 with `Chelonia-Offset` when more is to come
-  (`Content-Range`)
+  (`Content-Range`, with the size of the whole)
 - HEAD on a PUT ticket: `Chelonia-Offset`, where to continue; -1 when it is complete
 - GET: Range (one or several), If-Range, ETag; a single-use ticket gives one whole body, and ignores Range
 """
@@ -90,10 +90,10 @@ class DataDoor:
         if header:
             part = parse_content_range(header)
             total = part.total
-            if part.length < 0:  # `bytes */n`: no bytes, all of them should be there
-                offset = max(part.total, 0)
-            else:
-                offset = part.offset
+            if total < 0:  # a piece would pass for the whole, and `bytes */*` for an empty file
+                cause = "name the size of the whole after the slash; HEAD answers with the bytes that are kept"
+                raise CheloniaError(Kind.BAD_RANGE, "PUT", cause=cause)
+            offset = part.offset if part.length >= 0 else total  # `bytes */n`: no bytes, all of them should be there
             if length >= 0 and length != max(part.length, 0):
                 cause = f"Content-Range says {max(part.length, 0)} bytes, Content-Length {length}"
                 raise CheloniaError(Kind.BAD_RANGE, "PUT", cause=cause)

@@ -305,6 +305,15 @@ async def test_a_content_range_that_does_not_fit_its_body_is_refused(claimed: st
         assert not world.replica.uploads
 
 
+@pytest.mark.parametrize(("claimed", "body"), [("bytes 0-4/*", b"five!"), ("bytes */*", b"")])
+async def test_a_piece_of_a_whole_of_unknown_size_does_not_complete_an_upload(claimed: str, body: bytes) -> None:
+    """It would be the whole file, for a TURL of unknown size; without bytes an empty one."""
+    async with served() as world:
+        answer = await world.put(body, Content_Range=claimed)
+        assert (answer.status, answer.headers["Chelonia-Error"]) == (416, "bad-range")
+        assert not world.replica.uploads
+
+
 async def test_checksums_sent_along_reach_the_shepherd() -> None:
     async with served() as world:
         md5 = "sQqNsWTgdUEFt6mb5y4/5Q=="
