@@ -312,6 +312,25 @@ async def test_settled_replicas_stay_committed(engine: Engine) -> None:
     assert await store.facts(REF) == facts(3)
 
 
+async def test_a_record_is_found_though_its_replica_is_settled_while_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileBlobs(tmp_path)
+    await write(store, REF, b"12345")
+    read_whole = blobs_files._read_whole
+
+    def settled_meanwhile(path: str) -> bytes:
+        try:
+            return read_whole(path)
+        except FileNotFoundError:
+            blobs_files._settle([path.removesuffix(".record")])
+            raise
+
+    monkeypatch.setattr(blobs_files, "_read_whole", settled_meanwhile)
+    assert await store.facts(REF) == facts(5)
+    store.close()
+
+
 async def test_erase_removes_a_replica_once(engine: Engine) -> None:
     await write(engine.store, REF, b"abc")
     assert await engine.store.erase(REF)

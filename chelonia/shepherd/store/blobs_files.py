@@ -581,7 +581,7 @@ def _read_at(path: Path, fd: int, extent: tuple[int, int], check: Check) -> tupl
 
 def _read_record(path: Path, decode: Callable[[bytes], T]) -> tuple[T | None, bool]:
     """(decoded content or None, committed) of the record at `path`; one that cannot be read counts as committed."""
-    for suffix in (COMMITTED, UNCOMMITTED):
+    for suffix in (COMMITTED, UNCOMMITTED, COMMITTED):  # it may be settled between two looks
         try:
             raw = _read_whole(f"{path}{suffix}")
         except FileNotFoundError:
