@@ -359,13 +359,15 @@ class ShepherdUploads:
     async def _interrupted(self, pending: ShepherdUpload, intake: Intake, error: BaseException | None) -> None:
         """Keep the arrived bytes, or discard them when they can never become the replica."""
         hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
-        if hopeless or intake.write_failed or pending.withdrawn:
-            await intake.give_up()
-            pending.written = 0
-        else:
-            pending.written = await intake.keep()
-            pending.hasher = intake.hasher
-        self._broke_off(pending)
+        pending.written = 0
+        try:
+            if hopeless or intake.write_failed or pending.withdrawn:
+                await intake.give_up()
+            else:
+                pending.written = await intake.keep()
+                pending.hasher = intake.hasher
+        finally:  # also when the disk fails
+            self._broke_off(pending)
         if pending.withdrawn:  # perhaps while `keep` ran, after the erasure
             await self._node.ports.blobs.erase(pending.reference)
         if error is not None:
@@ -383,9 +385,11 @@ class ShepherdUploads:
         try:
             held = await self._store(pending, intake)
         except BaseException:
-            await intake.give_up()
             pending.written = 0
-            self._broke_off(pending)
+            try:
+                await intake.give_up()
+            finally:
+                self._broke_off(pending)
             raise
         return await self._fulfil(call, pending, held, intake.fanout)
 

@@ -19,12 +19,14 @@ from chelonia.core.values import replace
 from chelonia.shepherd.transfers import uploads
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails, kind_of
+from tests.support.memory_blobs import MemoryWriter
 from tests.support.shepherd import (
     BARTENDER,
     EVE,
     JOE,
     LIBRARIAN,
     World,
+    body,
     broken_body,
     checksums,
     numbered,
@@ -412,6 +414,25 @@ async def test_a_full_disk_refuses_and_leaks_nothing(world: World) -> None:
     assert await kind_of(world.send(ticket, DATA)) is Kind.NO_SPACE
     assert world.blobs.used_bytes() == 0
     world.blobs.capacity = 1 << 30
+    assert (await world.send(ticket, DATA)).complete
+
+
+@pytest.mark.parametrize("ended_by", ["its connection", "its checksum"])
+@served
+async def test_an_upload_ends_though_its_bytes_cannot_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    """As on a disk that the kernel has made read-only, until a person mends it."""
+    ticket = await world.ticket(request(DATA))
+    sent = broken_body(DATA[:500]) if ended_by == "its connection" else body(b"!" * len(DATA))
+
+    async def refuses(_: MemoryWriter) -> None:
+        raise CheloniaError(Kind.READ_ONLY, "write", cause="the disk of this Shepherd is mounted read-only")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryWriter, "suspend", refuses)
+        broken.setattr(MemoryWriter, "abort", refuses)
+        assert await kind_of(world.service.receive(JOE, Upload(ticket, sent, len(DATA)))) is Kind.READ_ONLY
     assert (await world.send(ticket, DATA)).complete
 
 
