@@ -359,14 +359,14 @@ class ShepherdUploads:
     async def _interrupted(self, pending: ShepherdUpload, intake: Intake, error: BaseException | None) -> None:
         """Keep the arrived bytes, or discard them when they can never become the replica."""
         hopeless = isinstance(error, CheloniaError) and error.kind is Kind.TOO_LARGE
-        pending.written = 0
+        kept = 0
         try:
             if hopeless or intake.write_failed or pending.withdrawn:
                 await intake.give_up()
             else:
-                pending.written = await intake.keep()
-                pending.hasher = intake.hasher
+                kept, pending.hasher = await intake.keep(), intake.hasher
         finally:  # also when the disk fails
+            pending.written = kept
             self._broke_off(pending)
         if pending.withdrawn:  # perhaps while `keep` ran, after the erasure
             await self._node.ports.blobs.erase(pending.reference)
@@ -385,10 +385,10 @@ class ShepherdUploads:
         try:
             held = await self._store(pending, intake)
         except BaseException:
-            pending.written = 0
             try:
                 await intake.give_up()
             finally:
+                pending.written = 0
                 self._broke_off(pending)
             raise
         return await self._fulfil(call, pending, held, intake.fanout)
@@ -573,9 +573,10 @@ def _check_lengths(pending: ShepherdUpload, upload: Upload) -> None:
 
 
 async def _while_open(pending: ShepherdUpload, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the body until the upload is withdrawn. Raises: EXPIRED then; errors of the body."""
+    """Yield the body, and count its bytes, until the upload is withdrawn. Raises: EXPIRED then; errors of the body."""
     async for piece in body:
         _check_open(pending)
+        pending.written += len(piece)
         yield piece
 
 

@@ -1,4 +1,4 @@
-"""PUT whose sender is cancelled: the bytes so far are kept, and the upload goes on."""
+"""PUT that breaks off: it goes on with the bytes that are kept, or begins anew when the disk keeps none."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,8 +9,9 @@ from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import Upload
 from tests.sim.virtual_loop import virtual
+from tests.support.failing import kind_of
 from tests.support.memory_blobs import MemoryWriter
-from tests.support.shepherd import JOE, World, request
+from tests.support.shepherd import JOE, World, body, broken_body, request, served
 
 DATA = bytes(range(256)) * 1000
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 3 // 256) + b"tail"
@@ -65,3 +66,22 @@ async def test_a_request_that_is_cancelled_while_what_came_is_kept_leaves_it_for
     await world.pass_ms(1)
     assert await world.service.offset(JOE, ticket) == 600
     assert (await world.send(ticket, DATA[600:], offset=600, total=len(DATA))).complete
+
+
+@pytest.mark.parametrize("ended_by", ["its connection", "its checksum"])
+@served
+async def test_an_upload_ends_though_its_bytes_cannot_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    """As on a disk that the kernel has made read-only, until a person mends it."""
+    ticket = await world.ticket(request(DATA))
+    sent = broken_body(DATA[:500]) if ended_by == "its connection" else body(b"!" * len(DATA))
+
+    async def refuses(_: MemoryWriter) -> None:
+        raise CheloniaError(Kind.READ_ONLY, "write", cause="the disk of this Shepherd is mounted read-only")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryWriter, "suspend", refuses)
+        broken.setattr(MemoryWriter, "abort", refuses)
+        assert await kind_of(world.service.receive(JOE, Upload(ticket, sent, len(DATA)))) is Kind.READ_ONLY
+    assert (await world.send(ticket, DATA)).complete
