@@ -8,6 +8,7 @@ The scrub erases nothing but bytes behind the end of an intact replica: no recor
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
@@ -143,7 +144,8 @@ class Scrubber:
             await self._node.save(lambda now: replace(now, extra={**now.extra, CURSOR: cursor}))
 
     async def _try(self, held: KeptReplica, *, paced: bool) -> None:
-        """Check a replica; an error that says nothing about its bytes (no descriptors, no rights) leaves its state."""
+        """Check a replica; an error that says nothing about its bytes (no descriptors, no rights) leaves its state, and
+        its suspicion for a while later."""
         try:
             await self.check(held.reference, paced=paced)
         except CheloniaError as error:
@@ -151,6 +153,8 @@ class Scrubber:
                 self._node.round.suspect(held.reference)
                 return
             log.warning("check impossible reference=%s error=%s", held.reference, error)
+            if not paced:  # it may be out of use until it is checked, and the round takes days
+                self._node.ports.clock.call_later(scrub.nap_ms(self._pace), partial(self._node.suspect, held.reference))
 
     def _slot_ms(self) -> int:
         if not len(self._node.index):

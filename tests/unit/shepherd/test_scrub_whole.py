@@ -1,16 +1,20 @@
-"""A scrub leaves nothing out: not the end of large replicas, nor the last replica of a page."""
+"""A scrub leaves nothing out: not the end of large replicas, the last replica of a page, nor one that it failed to
+read."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.cluster.position import Position
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ScrubOrder
+from chelonia.core.ports.shepherd import Authority, ScrubOrder
 from chelonia.core.values import replace
 from chelonia.shepherd import scrubber
 from tests.sim.virtual_loop import virtual
-from tests.support.shepherd import ADMINISTRATOR, World, served
+from tests.support.shepherd import ADMINISTRATOR, CLUSTER, LIBRARIAN, World, served
 
 
 async def paged(world: World) -> list[ReferenceId]:
@@ -63,3 +67,27 @@ async def test_a_record_by_which_no_part_can_be_read_is_damage(
     world.blobs.publish(reference, b"x" * size, facts, bytes(crcs))
     expect_log("replica is invalid")
     assert await world.service.scrub(ADMINISTRATOR, ()) == 1
+
+
+@pytest.mark.expect_log("check impossible|erasure failed")
+@virtual
+async def test_a_suspicious_replica_whose_check_was_impossible_is_checked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Shepherd may lack descriptors for a moment. Until its check such a replica is out of use."""
+    world = await World(scrub_period_ms=14 * 24 * 3_600_000).start(run=True)
+    reference = await world.store(b"x" * 1000)
+    await world.pass_ms(1100)
+
+    async def fails(*_: ReferenceId) -> NoReturn:
+        raise CheloniaError(Kind.UNAVAILABLE, "disk", cause="Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.blobs, "erase", fails)
+        broken.setattr(world.blobs, "facts", fails)
+        order = Authority(Position(CLUSTER, 1, 5))
+        await world.service.delete(LIBRARIAN, (("r", reference),), order)
+        await world.pass_ms(1000)
+        assert await world.state_of(reference) == "invalid"
+    await world.pass_ms(2 * 60_000)
+    assert await world.state_of(reference) == "alive"
