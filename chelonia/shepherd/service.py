@@ -371,7 +371,11 @@ class ShepherdService:
         if brought is None:
             return False
         node.index.put(lifecycle.unproven(lifecycle.found(brought, 0)))
-        held = await self._scrubber.check(stored.reference)
+        try:
+            held = await self._scrubber.check(stored.reference)
+        except BaseException:  # the next calls leave it out, as it is in the index
+            node.suspect(stored.reference)
+            raise
         if held is not None and not held.alive:
             await node.set_aside(held)
             return False

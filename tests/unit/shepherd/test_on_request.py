@@ -1,17 +1,20 @@
 """Administrators' requests to a Shepherd: a scrub of some replicas, and orders about its quarantine."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import Kind
 from chelonia.core.ids import SNAPSHOTS_OBJECT, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
+from chelonia.core.timing.clock import within
 from chelonia.core.values import replace
 from chelonia.shepherd import service
 from tests.sim.virtual_loop import virtual
-from tests.support.failing import fails
+from tests.support.failing import fails, kind_of
 from tests.support.shepherd import ADMINISTRATOR, JOE, LIBRARIAN, World, numbered, request, served
 from tests.support.turls import parse_turl
 
@@ -167,6 +170,27 @@ async def test_a_large_quarantine_is_read_twice_at_most_however_often_it_is_aske
     world.blobs.flip(references[0])
     await world.blobs.quarantine(references[0])
     assert await world.service.readmit(ADMINISTRATOR) == 1, "it is begun anew"
+
+
+@virtual
+async def test_what_came_back_from_quarantine_is_reported_though_its_check_was_given_up(
+    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a large replica, when a Librarian of the same process leads the rebuild no more."""
+    expect_log("replica set aside")
+    world = await World(scrub_period_ms=14 * 24 * 3_600_000).start(run=True)
+    (reference,) = await forgotten(world, 1)
+
+    async def hangs(_: ReferenceId) -> ReplicaFacts | None:
+        await asyncio.Event().wait()
+        return None
+
+    with monkeypatch.context() as slow:
+        slow.setattr(world.blobs, "facts", hangs)
+        assert await kind_of(within(world.clock, 1000, world.service.readmit(LIBRARIAN))) is Kind.TIMEOUT
+    world.librarian.applied.clear()
+    await world.pass_ms(5000)
+    assert (reference, "alive") in world.librarian.states()
 
 
 @served
