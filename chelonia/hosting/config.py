@@ -503,6 +503,9 @@ def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     if 0 < rate < least:
         cause = f"at least {least} bytes/s: a slower copy counts as standing still; 0: as the cluster says"
         yield bad("shepherd.tuning.copy_bytes_per_s_max", cause)
+    for key in ("scrub_bytes_per_s_max", "copy_tries", "forward_queue_chunks"):
+        if config.shepherd and config.shepherd.tuning.get(key, 1) < 1:
+            yield bad(f"shepherd.tuning.{key}", "at least 1: 0 does not mean that there is no limit")
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:

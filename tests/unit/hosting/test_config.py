@@ -121,6 +121,7 @@ def test_a_small_configuration_is_enough() -> None:
 LIBRARIAN = '[librarian]\nid = "x"\nahash = []\n'
 SHEPHERD = '[shepherd]\nid = "x"\ndata_url = "https://x"\ndata_dir = "d"\nlibrarians = ["https://l/Librarian"]\n'
 SLOWEST = "shepherd.tuning.copy_bytes_per_s_max"
+SCRUB = "shepherd.tuning.scrub_bytes_per_s_max"
 COPIES = "librarian.tuning.copies_per_node_max"
 
 
@@ -151,6 +152,8 @@ COPIES = "librarian.tuning.copies_per_node_max"
         (("[node]", f"{LIBRARIAN}tuning.copies_per_node_max = 17\n[node]"), COPIES, "1 to 16 repair copies at once"),
         (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = 50\n[node]"), SLOWEST, "at least 320000 bytes/s"),
         (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = -1\n[node]"), SLOWEST, "at least 0"),
+        (("[node]", f"{SHEPHERD}tuning.scrub_bytes_per_s_max = 0\n[node]"), SCRUB, "at least 1"),
+        (("[node]", f"{SHEPHERD}tuning.copy_tries = 0\n[node]"), "shepherd.tuning.copy_tries", "at least 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:
