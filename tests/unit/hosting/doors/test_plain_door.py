@@ -164,6 +164,13 @@ def test_what_is_no_url_is_the_clients_mistake(bench: Bench, url: str) -> None:
     assert bench.ask("POST", "/", b"", **form).status == 400
 
 
+def test_a_refusal_may_quote_bytes_that_are_not_utf_8(bench: Bench) -> None:
+    bench.ask("PUT", "/f", b"x")
+    answer = bench.ask("MOVE", "/f", Destination="https://\udcff/")
+    assert answer.status == 409
+    assert b"is on \\udcff" in answer.body
+
+
 def test_a_path_that_is_no_text_is_not_another_name(bench: Bench) -> None:
     """The server decodes only UTF-8, so that `%ff` and `%25ff` came as the same path."""
     for target, status in (("/%25ff", 201), ("/%ff", 400), ("/%25ff?a=%ff", 204), ("/%ff/x", 400)):
