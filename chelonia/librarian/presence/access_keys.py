@@ -61,12 +61,12 @@ class StoredKeys:
 
     async def keep(self, call: Call, sealed: SealedKey) -> None:
         """Store a new key. Raises: TOO_LARGE when there are too many, EXISTS."""
-        room = await self._room(call, sealed.key)
 
         async def build() -> PlannedTransact:
             stored = await self._records.one(call, access_key_object(sealed.key.id))
-            if stored.exists:
+            if stored.exists:  # before there is no room: a repeated call has filled the last place itself
                 raise CheloniaError(Kind.EXISTS, "createKey", sealed.key.id, "there is a key of this id")
+            room = await self._room(call, sealed.key)
             return PlannedTransact([*written(sealed), *room], memo=sealed.key.id)
 
         await self._records.apply(call, build)

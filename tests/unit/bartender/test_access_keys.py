@@ -10,7 +10,7 @@ import pytest
 
 from chelonia.core import bounds
 from chelonia.core.errors import Kind
-from chelonia.core.ids import ROOT, Ms
+from chelonia.core.ids import ROOT, Ms, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, NewKey, SealedKey
 from chelonia.core.rights.policy import Action
@@ -62,6 +62,18 @@ async def test_one_user_does_not_use_up_all_keys_that_there_may_be(
     await stage.clock.sleep(2000)
     await keys.create(JOE, NewKey())  # what has expired makes room
     assert made[2].key.id not in {key.id for key in await keys.list(JOE)}
+
+
+@scene
+async def test_the_last_key_that_there_is_room_for_is_kept_though_its_answer_was_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ACCESS_KEYS_PER_DN_MAX", 1)
+    call = stage.bartender.keys._ports.own(JOE).keyed(RequestKey("k1"))
+    sealed = SealedKey(AccessKey("AKIALAST", JOE.dn, Ms(stage.clock.now_ms())), "sealed")
+    for _ in range(2):  # as the Bartender's stub repeats it
+        await stage.librarian.keep_access_key(call, sealed)
+    assert stage.limits.reached == {}
 
 
 @scene
