@@ -184,7 +184,8 @@ class NodeTable:
     # --- heartbeats -------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
-        """Note that a Shepherd lives; record an unknown identity as waiting."""
+        """Note that a Shepherd lives; record an unknown identity as waiting. Raises: BAD_REQUEST, DENIED, CONFLICT."""
+        _check_store(beat)
         found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is not None:
             self._voices.arrives(beat)
@@ -443,6 +444,13 @@ def _check_identity(record: ServiceRecord) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "approve", service[:80], cause)
     if not service and record.role is not Role.ADMINISTRATOR:
         raise CheloniaError(Kind.BAD_REQUEST, "approve", record.dn[:80], "only administrators have no service id")
+
+
+def _check_store(beat: Heartbeat) -> None:
+    """Refuse a store that could not be recorded: a list of such ids has blanks between. Raises: BAD_REQUEST."""
+    if beat.store and beat.store.split() != [beat.store]:
+        cause = f"a store is called by one word, not {beat.store[:80]!a}"
+        raise CheloniaError(Kind.BAD_REQUEST, "heartbeat", beat.shepherd[:80], cause)
 
 
 def _check_url(service: ServiceId) -> None:

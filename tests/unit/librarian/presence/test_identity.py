@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -245,6 +246,20 @@ async def test_a_store_that_another_librarian_has_taken_is_not_refused(expect_lo
         expect_log("has store three in the place of two")
         assert await said(b.service, "three", replaces=True) == ""
         assert await said(other, "three") == ""
+
+
+@pytest.mark.parametrize("store", ["of two words", "a\nb", " ", "\N{NO-BREAK SPACE}"])
+async def test_a_store_that_cannot_be_recorded_harms_no_other_shepherd(store: str) -> None:
+    """Its record could not be read again, and with it that of no Shepherd."""
+    async with bench() as b:
+        shepherd = b.shepherds[0]
+        for boot, each in enumerate((store, "next"), 1):
+            b.clock.now += 2 * b.settings.lease_ms
+            spoken = Heartbeat(shepherd, boot, 0, 1, 2, 3, True, "", "k", store=each, replaces=True)
+            with nullcontext() if each == "next" else fails(Kind.BAD_REQUEST):
+                await b.service.heartbeat(shepherd_call(shepherd), spoken)
+        await b.service.services(ADMIN)
+        assert {view.shepherd for view in await b.service.nodes(ADMIN)} == {*b.shepherds}
 
 
 async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored_now(
