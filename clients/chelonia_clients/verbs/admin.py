@@ -44,8 +44,8 @@ async def admin(session: Session, arguments: Arguments) -> None:
             await verbs_nodes.forget(session, arguments, shepherd)
         case ("service" | "services", "list") | ("services",):
             await _services(session)
-        case ("service" | "node", "approve" | "withdraw" as action, service_id):
-            await _approve(session, service_id, approved=action == "approve")
+        case ("service" | "node", "approve" | "withdraw" as action, service_id, *dn) if len(dn) <= 1:
+            await _approve(session, service_id, "".join(dn), approved=action == "approve")
         case ("ahash", "status"):
             await verbs_ahash.status(session)
         case ("ahash", "backup", name):
@@ -84,13 +84,17 @@ async def _services(session: Session) -> None:
     session.out.write(*table(rows))
 
 
-async def _approve(session: Session, service_id: str, *, approved: bool) -> None:
+async def _approve(session: Session, service_id: str, dn: str, *, approved: bool) -> None:
     administrator = session.administrator()
     services = await administrator.services()
-    records = [record for record in services if record.service_id == service_id]
-    if not records:
+    claims = [record for record in services if record.service_id == service_id and dn in ("", record.dn)]
+    if not claims:
         cause = "no such service has asked to be approved; `chelonia admin service list` shows them"
         raise CheloniaError(Kind.NOT_FOUND, "approve", service_id, cause)
+    records = [record for record in claims if not record.forgotten] or claims
+    if approved and len(names := sorted({record.dn for record in records})) > 1:  # whoever has a certificate may ask
+        cause = f"{len(names)} identities ask to be this service: {', '.join(names)}. Give the right DN after the id"
+        raise CheloniaError(Kind.CONFLICT, "approve", service_id, cause)
     word = "approved" if approved else "withdrawn"
     for record in records:
         await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))

@@ -244,7 +244,7 @@ ADMIN = Verb(
     "drill silence [<id>] [--for 2m] | drill corrupt [<id>] | drill status | drill stop | "
     "node list | node maintenance <id> [--for 2h] [--end] | node drain <id> [--wait] | "
     "node undrain <id> | node forget <id> [--accept-loss] | rebuild [--late <id>] | service list | "
-    "service approve|withdraw <id> | node approve|withdraw <id> | fsck [--repair] [<LN>] | "
+    "service approve|withdraw <id> [<DN>] | node approve|withdraw <id> [<DN>] | fsck [--repair] [<LN>] | "
     "ahash status | ahash backup <name> | ahash add <DN> <host:port> | ahash remove <id> | "
     "ahash replace <id> <DN> <host:port> | jobs | "
     "scrub [--node <id>] [--path <LN> [-r]] [--older-than 7d] [--suspicion] | quarantine list [<id>] | "

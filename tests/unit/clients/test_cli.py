@@ -472,7 +472,7 @@ def test_a_local_name_that_is_too_long_is_told_in_short(chelonia: Command, fake:
     [
         (("heal", "rate"), ["heal rate [<bytes/s>] [--copies N]"]),
         (("node", "maintenance", "https://s1/Shepherd"), ["node maintenance <id> [--for 2h] [--end]"]),
-        (("service", "withdraw"), ["service approve|withdraw <id>"]),
+        (("service", "withdraw"), ["service approve|withdraw <id> [<DN>]"]),
         (
             ("drill", "nosuch"),
             ["drill silence [<id>] [--for 2m]", "drill corrupt [<id>]", "drill status", "drill stop"],

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from chelonia.core.caller import Role
 from chelonia.core.cluster.healing import Endangered, HeldDrain
-from chelonia.core.ids import BlobId, Ms, ServiceId
-from chelonia.core.ports.librarian import SetWanted
+from chelonia.core.ids import BlobId, Dn, Ms, ServiceId
+from chelonia.core.ports.librarian import ServiceRecord, SetWanted
 from chelonia_clients.verbs import nodes, removing
 from chelonia_clients.verbs.heal import held_drain
 from tests.sim.virtual_loop import virtual
@@ -184,6 +185,30 @@ async def test_what_was_withdrawn_does_not_ask_to_be_approved(monkeypatch: pytes
         assert (told["approved"], told["withdrawn"]) == (False, True)
         assert f"{one}  withdrawn" in (await run_admin(p.b, monkeypatch, "service", "list")).stdout
         assert "approve" not in (await run_admin(p.b, monkeypatch, "status")).stdout
+
+
+@virtual
+async def test_an_approval_is_for_one_identity_however_many_ask_to_be_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A heartbeat in the name of any Shepherd, with any certificate, asks for approval."""
+    async with paper(shepherds=1) as p:
+        [one], thief = p.b.shepherds, Dn("/CN=thief")
+        [true] = [each.dn for each in await p.b.service.services(ADMIN) if each.service_id == one]
+        await p.b.service.approve(ADMIN, ServiceRecord(Role.SHEPHERD, thief, one, approved=False))
+        await run_admin(p.b, monkeypatch, "service", "withdraw", one)
+
+        async def approved() -> list[Dn]:
+            return [each.dn for each in await p.b.service.services(ADMIN) if each.service_id == one and each.approved]
+
+        unsure = await run_admin(p.b, monkeypatch, "node", "approve", one)
+        assert (unsure.code, await approved()) == (5, [])
+        assert thief in unsure.stderr
+        assert true in unsure.stderr
+        assert (await run_admin(p.b, monkeypatch, "node", "approve", one, true)).code == 0
+        assert await approved() == [true]
+        assert (await run_admin(p.b, monkeypatch, "node", "withdraw", one, thief)).code == 0
+        assert await approved() == [true]
 
 
 @pytest.mark.parametrize("what", ["drain", "undrain", "forget"])
