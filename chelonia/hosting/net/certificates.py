@@ -6,17 +6,20 @@ below one directory, `/etc/grid-security` by example:
 - `hostcert.pem` 0444, `hostkey.pem` 0400
 - `ca/`, closed to others: the CA's own key and CRL
 
-It never decides about trust. It replaces files whole (temporary, fsync, rename): a reader sees the old or the new one.
+It never decides about trust. It replaces files whole (temporary, fsync, rename, fsync of the directory): a reader sees
+the old or the new one.
 The instant is passed in; serial numbers come from one place, `_serial`.
 """
 
 from __future__ import annotations
 
 import enum
+import fcntl
 import hashlib
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +38,7 @@ from chelonia.hosting.net.identity import (
     INHERIT_ALL,
     LIMITED,
     PROXY_CERT_INFO,
+    has_issued,
     name_from_dn,
     proxy_cert_info,
     proxy_language,
@@ -223,12 +227,13 @@ class CertificateAuthority:
 
         Raises: BAD_REQUEST if this CA did not issue it.
         """
-        if cert.issuer != self.certificate.subject:
+        if not has_issued(self.certificate, cert):  # other CAs may have its name
             cause = f"it was issued by another CA, {render_dn(cert.issuer)}: name the directory of that one"
             raise CheloniaError(Kind.BAD_REQUEST, "revoke", subject_dn(cert), cause)
-        revoked = self._revoked()
-        revoked.setdefault(cert.serial_number, _instant(now_ms))
-        self._write_crl(revoked, now_ms)
+        with self._alone():
+            revoked = self._revoked()
+            revoked.setdefault(cert.serial_number, _instant(now_ms))
+            self._write_crl(revoked, now_ms)
 
     def write_crl(self, now_ms: Ms, *, lifetime_s: int | None = None) -> None:
         """Sign and publish the CRL again, with the certificates revoked so far.
@@ -238,7 +243,17 @@ class CertificateAuthority:
             lifetime_s: seconds until `nextUpdate` (None: as long as the CRL before); one in the past needs an earlier
                 `now_ms`.
         """
-        self._write_crl(self._revoked(), now_ms, lifetime_s)
+        with self._alone():
+            self._write_crl(self._revoked(), now_ms, lifetime_s)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from the CRL: what one of them revoked meanwhile would be lost."""
+        with open(
+            os.open(self.directory / "ca" / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb"
+        ) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def renew(self, now_ms: Ms) -> CertificateAuthority:
         """Sign the CA's own certificate anew, with its subject and key: all it has issued stays good.
@@ -467,6 +482,11 @@ def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None
         os.fchmod(descriptor, mode)
         os.fsync(descriptor)
     temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)  # a power cut would bring back what was there before
+    finally:
+        os.close(folder)
 
 
 def _serial() -> int:

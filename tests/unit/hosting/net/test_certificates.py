@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -120,6 +124,41 @@ def test_a_ca_revokes_only_its_own(grid: Grid, tmp_path: Path) -> None:
     other = Grid(tmp_path / "other", "/O=Other/CN=Other CA")
     with pytest.raises(CheloniaError, match="another CA"):
         grid.ca.revoke(other.user().certificate, grid.now)
+
+
+def test_a_ca_does_not_revoke_what_another_of_its_name_has_issued(grid: Grid, tmp_path: Path) -> None:
+    """All clusters of `cheloniad init` have a CA of one name. The certificate would stay good, and be told revoked."""
+    other = CertificateAuthority.create(tmp_path / "other", str(grid.ca.issued.dn), grid.now, kind=KeyKind.P256)
+    cert = other.issue_user("/O=Grid/CN=Jane Doe", grid.now).certificate
+    assert cert.issuer == grid.ca.certificate.subject
+    with fails(Kind.BAD_REQUEST):
+        grid.ca.revoke(cert, grid.now)
+
+
+def test_of_two_revocations_at_once_none_is_lost(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    certs = [grid.user(f"/O=Grid/CN=User {n}").certificate for n in range(2)]
+    both, read = threading.Barrier(2), CertificateAuthority._revoked
+
+    def revoked(ca: CertificateAuthority) -> Any:
+        found = read(ca)
+        with suppress(threading.BrokenBarrierError):  # one waits for the other in vain
+            both.wait(0.5)
+        return found
+
+    monkeypatch.setattr(CertificateAuthority, "_revoked", revoked)
+    monkeypatch.setattr(os, "getpid", threading.get_ident)  # as of two processes
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda cert: grid.ca.revoke(cert, grid.now), certs))
+    assert {cert.serial_number for cert in certs} == set(read(grid.ca))
+
+
+def test_what_is_written_stays_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new name lasts when its directory is on the disk; a revocation that was told is none before that."""
+    synced, sync = list[tuple[int, bool]](), os.fsync
+    path = tmp_path / "new" / "file"
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append((os.fstat(fd).st_ino, path.exists())), sync(fd)))
+    certificates.write_file(path, b"x", 0o400)
+    assert synced == [(path.stat().st_ino, False), (path.parent.stat().st_ino, True)]
 
 
 def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path: Path) -> None:
