@@ -22,6 +22,7 @@ from chelonia.core.ports.files import (
     Clone,
     Content,
     Done,
+    Failure,
     Inline,
     Make,
     Move,
@@ -32,6 +33,7 @@ from chelonia.core.ports.files import (
     Placing,
     Remove,
     Removing,
+    Reserving,
     Seal,
     Set,
     Setting,
@@ -83,6 +85,40 @@ def test_parts_take_a_name_that_others_make_or_remove_meanwhile(before: bool) ->
         sealed = await done(world, sealing)
         assert sealed.made is before
         assert (await there(world, "/f")).attributes.size == len(b"parts")
+
+    staged(scenario)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_name_is_reserved_though_others_make_or_remove_its_file_meanwhile(before: bool) -> None:
+    """It was refused as `not found`, or as `exists`."""
+
+    async def scenario(world: World, between: Between) -> None:
+        if before:
+            await write(world, "/f", b"before")
+
+        async def changed() -> None:
+            await done(world, Remove(at("/f")) if before else Clone(at("/f"), at("/other")))
+
+        await write(world, "/other", b"another's")
+        between.before["begin_put"] = changed
+        (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, wanted=2, reserving=Reserving()),))
+        assert isinstance(placed, Placed), placed
+        await world.arrive(placed, b"new")
+        assert (await there(world, "/f")).attributes.size == len(b"new")
+
+    staged(scenario)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_name_that_anothers_upload_holds_is_not_reserved(held: bool) -> None:
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+        if held:
+            await world.stage.put_file("/f", EVE)
+        (answer,) = await world.files.place(JOE, (Placing(at("/f"), 3, wanted=2, reserving=Reserving()),))
+        assert (isinstance(answer, Failure) and answer.kind is Kind.EXISTS) is held
 
     staged(scenario)
 

@@ -75,7 +75,11 @@ async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Re
     kind = record_type(ask.checksums)
     facts = FileFacts(ask.size, getattr(ask.checksums, kind), kind, ask.wanted)
     named = replace(ready, sections=merged(ready.sections, {"states": facts.states()}), named=True)
-    turl, begun = await tickets(ports, turn, named, Purpose.PENDING)
+    try:
+        turl, begun = await tickets(ports, turn, named, Purpose.PENDING)
+    except CheloniaError as error:
+        error = await overtaken(ports, turn, change, error)
+        raise error
     return Placed(turl, "", begun.blob)
 
 
