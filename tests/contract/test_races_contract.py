@@ -123,6 +123,17 @@ def test_a_name_that_anothers_upload_holds_is_not_reserved(held: bool) -> None:
     staged(scenario)
 
 
+def test_a_file_of_which_no_bytes_are_known_is_not_copied() -> None:
+    """It was a conflict, which clients try again for ever."""
+
+    async def scenario(world: World, _: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        await world.stage.put_file("/name", needed=0)
+        assert await applied(world, Clone(at("/copy"), at("/name"))) is Kind.NO_REPLICA
+
+    staged(scenario)
+
+
 @pytest.mark.parametrize("call", [JOE, ADMIN])
 @pytest.mark.parametrize("op", ["commit_file", "splice", "copy_file", "seal_upload"])
 def test_a_collection_that_goes_with_its_last_key_meanwhile_is_made_again(op: str, call: Call) -> None:

@@ -60,9 +60,11 @@ class Sharing:
         async def build() -> PlannedTransact:
             source = await self._source(call, request)
             blobs = await self._names.blobs(call, source)
-            if content_of(source) or not (blobs or is_empty(source)):
-                cause = "it has no bytes yet, or was written to in the middle just now; try again"
+            if content_of(source):
+                cause = "it was written to in the middle just now; try again"
                 raise CheloniaError(Kind.CONFLICT, "copyFile", str(request.begin.ln), cause)
+            if not (blobs or is_empty(source)):
+                raise CheloniaError(Kind.NO_REPLICA, "copyFile", str(request.begin.ln), "it has no bytes yet")
             self._note_full(blobs)
             rest = decide.at_once(source, blobs, guid)
             return await self._transact(call, request, source, ContentId(""), guid, rest)
