@@ -75,8 +75,9 @@ class AccessKeysService:
         if not dn.startswith("/") or len(dn) > bounds.PROPERTY_BYTES_MAX or len(new.note.encode()) > NOTE_BYTES_MAX:
             cause = f"a key is of a DN, which begins with /; its note has at most {NOTE_BYTES_MAX} bytes"
             raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn[:80], cause)
-        if new.expires_ms and new.expires_ms <= now:
-            raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, "it would have expired already")
+        if new.expires_ms and not now < new.expires_ms <= bounds.TIME_S_MAX * 1000:
+            cause = "it would have expired already, or have no date (0: for ever)"
+            raise CheloniaError(Kind.BAD_REQUEST, "createKey", dn, cause)
         _check_scopes(new.scopes, dn)
         ids = self._ports.ids
         key_id = base64.b32encode(ids.token(KEY_ID_CHARACTERS)).decode()[:KEY_ID_CHARACTERS]

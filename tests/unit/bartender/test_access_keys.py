@@ -15,6 +15,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, NewKey, SealedKey
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import CHANGING, READING, Scope, Scopes, Share
+from chelonia.core.timing.clock import stamp
 from chelonia.core.values import replace
 from tests.support.failing import fails
 from tests.support.stage import ADMIN, EVE, JOE, Stage, scene
@@ -174,3 +175,14 @@ async def test_what_is_remembered_of_keys_is_bounded_and_they_are_found_all_the_
         assert await keys.find(f"NONE{number}") is None
         assert await keys.find(made.key.id) == made
         assert len(keys._cache) <= 3
+
+
+@pytest.mark.parametrize("end", [-1, 1, 2**53, 2**63])
+@scene
+async def test_a_key_ends_at_a_date_that_can_be_shown(stage: Stage, end: int) -> None:
+    """One that ended in the year 287396 could be made, and no command could list keys any more."""
+    with fails(Kind.BAD_REQUEST, match="no date"):
+        await stage.bartender.keys.create(JOE, NewKey(expires_ms=Ms(end)))
+    latest = Ms(bounds.TIME_S_MAX * 1000)
+    await stage.bartender.keys.create(JOE, NewKey(expires_ms=latest))
+    assert [stamp(key.expires_ms)[:4] for key in await stage.bartender.keys.list(JOE)] == ["2554"]
