@@ -139,6 +139,18 @@ async def test_who_may_write_about_a_file_may_lock_it_however_deep(world: World)
 
 
 @played
+async def test_who_has_lost_the_right_to_lock_may_end_his_lock_and_not_refresh_it(world: World) -> None:
+    await write(world, "/f")
+    await done(world, Set(at("/f"), policy={EVE.dn: "+modifyMetadata"}))
+    await done(world, Set(at("/f"), locks=(lock(),)), EVE)
+    await done(world, Set(at("/f"), locks=(lock(),)), EVE)
+    await done(world, Set(at("/f"), policy={EVE.dn: None}))
+    assert await applied(world, Set(at("/f"), locks=(lock(),)), EVE) is Kind.DENIED
+    await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)), EVE)
+    assert await locked(world, "/f") == []
+
+
+@played
 async def test_locks_are_bounded_and_go_with_the_name(world: World) -> None:
     await write(world, "/f")
     assert await applied(world, Set(at("/f"), locks=(lock(lasts_ms=bounds.LOCK_MS_MAX + 1),))) is Kind.BAD_REQUEST

@@ -3,8 +3,8 @@
 Only a change that names its locks (`When.tokens`) looks at them: they are an agreement among the clients of doors that
 know them. Such a change depends on the versions of all entries it looked at, so that it notices a new lock.
 
-A lock keeps others out, so taking one needs the right to what it prevents: `delete` on the entry. For a lock of one
-file alone `modifyMetadata` is enough. The owner of an entry and administrators may end any lock on it.
+A lock keeps others out, so taking or refreshing one needs the right to what it prevents: `delete` on the entry. For a
+lock of one file alone `modifyMetadata` is enough. The owner of an entry and administrators may end any lock on it.
 """
 
 from __future__ import annotations
@@ -85,15 +85,13 @@ async def changed(
         elif not lock.lasts_ms:
             cause = "there is no lock of this token here: it may have ended"
             raise CheloniaError(Kind.PRECONDITION, subject=str(change.place), cause=cause)
-        if current is not None and turn.user.scopes:  # a token that may not take a lock cannot end one
+        if lock.lasts_ms or turn.user.scopes:  # a token that may not take a lock cannot end one
             expect += _may_take(judge, found)
         if not lock.lasts_ms:
             del held[lock.token]
             continue
         check_new(lock)
         check_beside(lock, (*held.values(), *deep))
-        if current is None:
-            expect += _may_take(judge, found)
         held[lock.token] = replace(lock, owner=turn.user.dn)
         put.append(Triple("locks", lock.token, to_text(held[lock.token], now)))
     if len(held) > bounds.LOCKS_PER_ENTRY_MAX:
