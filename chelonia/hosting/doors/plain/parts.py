@@ -104,7 +104,7 @@ class DoorParts:
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request: as it came, its call, the entry that its path names, and of its `If` the lock tokens that it shows
+    """One request: as it came, its call, and the entry that its path names. Of its `If`: the lock tokens that it shows,
     and the etag that it wants of the entry ("": any)."""
 
     request: HttpRequest

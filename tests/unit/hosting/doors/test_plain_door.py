@@ -424,8 +424,8 @@ def test_large_files_go_straight_to_who_follows(bench: Bench, monkeypatch: pytes
 def test_a_file_that_changes_while_its_reader_is_sent_on_is_an_answer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, change: tuple[Any, ...]
 ) -> None:
-    """Between the two looks a writer removed it, or laid a part over it, so no single TURL has its bytes any more, or
-    overwrote it."""
+    """Between the two looks a writer removed or overwrote it, or laid a part over it. Then no single TURL has its bytes
+    any more."""
     etag = bench.ask("PUT", "/big", b"x" * 300_000).headers["ETag"]
     look, tries = bench.files.look, 0
 
