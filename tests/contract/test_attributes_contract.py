@@ -6,7 +6,22 @@ from collections.abc import Awaitable
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.files import Clone, Done, Listing, Move, Over, Set, Want
+from chelonia.core.ports.files import (
+    Clone,
+    Done,
+    Failure,
+    Inline,
+    Listing,
+    Move,
+    Over,
+    Placing,
+    Remove,
+    Set,
+    Want,
+    When,
+    Write,
+)
+from chelonia.core.rights.locks import Lock
 from tests.support.files_worlds import World, applied, at, done, played, there, write
 from tests.support.stage import EVE, JOE
 
@@ -65,3 +80,25 @@ async def test_a_change_of_nothing_tells_nothing_and_changes_nothing(world: Worl
     assert await there(world, "/a/b") == before
     assert (await done(world, Set(at("/a/b")))).attributes == before.attributes
     assert await there(world, "/a/b") == before
+
+
+@played
+async def test_who_may_not_read_a_file_learns_nothing_by_a_condition(world: World) -> None:
+    """The refusal named the etag, which S3 makes the MD5 of the bytes, and a guess of it was told from a wrong one."""
+    await write(world, "/f", etag="0123")
+    whens = [When(etags=("x",)), When(etags=("0123",)), When(not_etags=("0123",)), When(unmodified_since_ns=1)]
+    for when in whens:
+        changes = (
+            Set(at("/f"), user={"a": "b"}, when=when), Set(at("/f"), when=when), Remove(at("/f"), when=when),
+            Move(at("/f"), at("/g"), when=when), Write(at("/f"), inline=Inline(b"", 2), when=when),
+            Clone(at("/g"), at("/f"), of=when), Set(at("/f"), locks=(Lock(token="t", lasts_ms=1000),), when=when),
+        )  # fmt: skip
+        for change in changes:
+            assert await applied(world, change, EVE) is Kind.DENIED, change
+        (placed,) = await world.files.place(EVE, (Placing(at("/f"), 1, wanted=2, when=when),))
+        assert isinstance(placed, Failure)
+        assert placed.kind is Kind.DENIED
+    assert (
+        await applied(world, Write(at("/f"), inline=Inline(b"", 2), when=When(absent=True)), EVE) is Kind.PRECONDITION
+    )
+    assert await applied(world, Set(at("/f"), user={"a": "b"}, when=whens[0])) is Kind.PRECONDITION

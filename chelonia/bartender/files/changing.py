@@ -59,9 +59,10 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     given = accepted(user_triples(change.user), change.type, "make.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     found = seen(change.place, walked)
-    required(change.when, change.place, found)
+    judge = Judge(turn.user, "make")
+    required(judge, change.when, change.place, found)
     parent = parent_of_new(change.place, walked)
-    expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, parent)
+    expect = judge.require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
     sections = merged(new_policies(parent.object.sections, change.type), given, own)
     entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect, described=True)
@@ -72,9 +73,9 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     """Change attributes, user metadata and rights of one entry, together."""
     (walked,) = await led(ports, turn, change.place, needed=WRITTEN)
     found = existing(change.place, walked)
-    required(change.when, change.place, found)
-    put, drop = _changes(change)
     judge = Judge(turn.user, "set")
+    required(judge, change.when, change.place, found)
+    put, drop = _changes(change)
     expect: Expect = pinned(change.when, found)
     if change.setting != LEAVE or change.user or not (change.policy or change.locks):
         expect += judge.require(Action.MODIFY_METADATA, found)
@@ -109,9 +110,9 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     names = (source, source.parent, target, target.parent)
     walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
-    required(change.when, source, found)
-    replaced, target_parent = _target(change, walks[2], walks[3])
     judge = Judge(turn.user, "move")
+    required(judge, change.when, source, found)
+    replaced, target_parent = _target(change, walks[2], walks[3])
     expect = (*_pinned_beyond_guid(change.when, found), *judge.require(Action.ADD_ENTRY, target_parent))
     if change.keep:
         expect += may_link(judge, found)
@@ -165,10 +166,10 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
     place = change.place
     walks = await led(ports, turn, place, place.parent, needed=DESCRIBED)
     found = existing(place, walks[0])
-    required(change.when, place, found)
+    judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
+    required(judge, change.when, place, found)
     held = _pinned_beyond_guid(change.when, found)
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
-    judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
     match change.what:
         case Removing.NAME | Removing.KEY | Removing.MARK if not place.parts:
             cause = "this is an entry itself, not a name of one"
@@ -262,10 +263,16 @@ def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
     return FoundEntry(place, walked.last) if walked.complete and is_visible(walked.last) else None
 
 
-def required(when: When, place: LogicalName, found: FoundEntry | None) -> None:
-    """Refuse a change of an entry that does not meet a `When`. Raises: PRECONDITION."""
-    if when != ANY:
-        when.require(place, attributes_of(found.object) if found else None)
+def required(judge: Judge, when: When, place: LogicalName, found: FoundEntry | None) -> None:
+    """Refuse a change of an entry that does not meet a `When`. Raises: PRECONDITION; DENIED, where that would tell its
+    etag or its times to a caller who may not read it."""
+    if when == ANY:
+        return
+    there = attributes_of(found.object) if found else None
+    tells = when.etags or when.not_etags or when.unmodified_since_ns >= 0
+    if found is not None and tells and not when.absent and when.refusal(there):
+        judge.require(Action.READ, found)
+    when.require(place, there)
 
 
 def pinned(when: When, found: FoundEntry) -> Expect:

@@ -36,5 +36,6 @@ async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[Fou
     """Return the source, and the versions decided on. Raises: NOT_FOUND, NOT_A_FILE, DENIED, PRECONDITION."""
     (walked,) = await ports.librarian.traverse(turn.service, (change.source,), (*DESCRIBED, Needed("metadata")))
     found = replaceable(change.source, existing(change.source, walked))
+    expect = Judge(turn.user, "copy").require(Action.READ, found)
     change.of.require(change.source, attributes_of(found.object))
-    return found, (*versions(found), *Judge(turn.user, "copy").require(Action.READ, found))
+    return found, (*versions(found), *expect)

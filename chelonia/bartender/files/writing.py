@@ -98,7 +98,7 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
     (walked,) = await ports.librarian.traverse(turn.service, (ask.place,), DESCRIBED)
     judge, found = Judge(turn.user, op), seen(ask.place, walked)
     if isinstance(ask, Placing):
-        required(ask.when, ask.place, found)
+        required(judge, ask.when, ask.place, found)
     if found is not None:
         judge.require(Action.DELETE, replaceable(ask.place, found))
         return found.guid
@@ -203,7 +203,7 @@ async def ready_to_write(
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
     found = seen(change.place, walked)
-    required(change.when, change.place, found)
+    required(Judge(turn.user, "write"), change.when, change.place, found)
     inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if found is None
                                         else None, found=found)  # fmt: skip
     if rules is not None:
