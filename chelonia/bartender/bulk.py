@@ -409,9 +409,12 @@ async def _served_together(
     elements: Sequence[AskedElement[R]],
     walked: dict[LogicalName, Traversal],
 ) -> JointStep:
-    """Try elements together: they take one place, and the walk follows once they have it."""
+    """Try elements together: they take one place, and the walk follows once they have it. Those of several callers are
+    not tried while all places are taken: nobody waits for another's turn."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
+    if ports.places.is_full and len({each.call.waits_as for each in elements}) > 1:
+        return JointStep(first)
     key, caller, service = _joint_key(operation, first, elements), elements[0].call, elements[0].service
     requests, outcomes, started = [each.request for each in elements], Outcomes(), False
     try:

@@ -78,6 +78,11 @@ class Places:
         """Hold a place for one element, once its caller's turn comes. Raises: BUSY: too many wait, or one too long."""
         return _ElementPlace(partial(self._enter, call, limits, clock), self._leave)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more element would wait."""
+        return self._turns.is_full
+
     async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
         caller = call.waits_as
         place = asyncio.get_running_loop().create_future()

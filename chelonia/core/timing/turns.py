@@ -41,6 +41,11 @@ class Turns(Generic[T]):
     _now: int = 0
     _busy: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more call would wait."""
+        return self._busy >= self.places
+
     def came(self, caller: str, ticket: T) -> TurnOutcome:
         """Admit a call, let it wait, or refuse it. `left` returns the ticket of one that waits."""
         if self._busy < self.places:

@@ -94,6 +94,31 @@ async def test_who_is_refused_a_turn_is_refused_it_alone(stage: Stage) -> None:
 
 
 @scene
+async def test_nobody_waits_for_the_turn_of_another_caller(stage: Stage) -> None:
+    """A removal that had come together with one of a caller with much to do waited as long as that."""
+    for name in ("/a", "/b"):
+        await stage.put_file(name, needed=0)
+        await stage.modify(name, "set", "policy", "ALL", "+delete")
+    places = stage.bartender._ports.places
+    places._turns = Turns(1, 10)
+
+    async def work() -> None:
+        async with places.one(EVE, LimitCounts(), stage.clock):
+            await stage.clock.sleep(1000)
+
+    works = [asyncio.create_task(work()) for _ in range(5)]
+    await asyncio.sleep(0)
+    start, removals = stage.clock.now_ms(), zip((EVE, JOE), ("/a", "/b"), strict=True)
+    asked = [
+        asyncio.create_task(changed(stage, (call, Remove(parse_ln(name), Removing.FILE)))) for call, name in removals
+    ]
+    assert await asked[1] == [""]
+    assert stage.clock.now_ms() - start <= 2000
+    assert await asked[0] == [""]
+    await asyncio.gather(*works)
+
+
+@scene
 async def test_a_write_that_went_with_others_is_done_once_when_it_is_asked_for_again_alone(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
     writes = [Write(parse_ln(name), inline=Inline(name.encode(), 1)) for name in ("/a", "/b")]
