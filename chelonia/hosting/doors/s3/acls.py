@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from msgspec import structs
@@ -13,7 +13,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Done, Failure, Listing, Look, Looked, Remove, Removing, Set, Want, When
 from chelonia.core.rights.policy import with_rules
-from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed, list_pages
+from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
     Ask,
@@ -130,27 +130,38 @@ async def _to_parts_of_keys(parts: S3Parts, ask: Ask) -> None:
 
 async def _given_below(parts: S3Parts, ask: Ask, policy: Mapping[str, str]) -> bool:
     """Give a policy to the collections of a bucket that are only parts of keys; return whether any had another."""
-    listing, above, changed = Listing(ask.bucket, below=True), [""], False
-    async for page in list_pages(parts.plain, in_own_name(parts, ask).exchange.call, listing):
-        places = list[LogicalName]()
-        for entry in page.entries:
-            if entry.attributes.type == TYPE_COLLECTION:
-                while not entry.name.startswith(above[-1]):
-                    above.pop()
-                is_part = entry.attributes.implied or entry.name in _OF_THE_DOOR
-                if is_part and entry.name[: entry.name.rfind("/") + 1] == above[-1]:
-                    above.append(f"{entry.name}/")
-                    places.append(LogicalName(ask.bucket.start, (*ask.bucket.parts, *entry.name.split("/"))))
-        if places:
-            changed = await _given(parts, ask, places, policy) or changed
+    changed = False
+    async for names in _parts_of_keys(parts, ask):
+        places = [LogicalName(ask.bucket.start, (*ask.bucket.parts, *name.split("/"))) for name in names]
+        changed = await _given(parts, ask, places, policy) or changed
     return changed
+
+
+async def _parts_of_keys(parts: S3Parts, ask: Ask) -> AsyncIterator[list[str]]:
+    """Yield, page by page, the paths of collections that are only parts of keys, as are all above them."""
+    own, above, others, after, more = in_own_name(parts, ask).exchange.call, [""], "\0", "", True
+    while more:
+        page, names = await parts.plain.files.list(own, Listing(ask.bucket, after, below=True)), list[str]()
+        for entry in page.entries:
+            if entry.attributes.type != TYPE_COLLECTION or entry.name.startswith(others):
+                continue
+            while not entry.name.startswith(above[-1]):
+                above.pop()
+            if not (entry.attributes.implied or entry.name in _OF_THE_DOOR):
+                others = f"{entry.name}/"  # all below has rights of its own
+            elif entry.name[: entry.name.rfind("/") + 1] == above[-1]:  # else the one above has been made just now
+                above.append(f"{entry.name}/")
+                names.append(entry.name)
+        yield names
+        after, more = page.after, bool(page.after)
+        after = others + apart.AFTER if after.startswith(others) else after
 
 
 async def _given(parts: S3Parts, ask: Ask, places: list[LogicalName], policy: Mapping[str, str]) -> bool:
     """Give a policy to collections, which still go with the last key in them; return whether any had another."""
     own = in_own_name(parts, ask).exchange.call
     looks, changes = tuple([Look(place, Want.POLICY) for place in places]), list[Set]()
-    for place, entry in zip(places, await parts.plain.files.look(own, looks), strict=True):
+    for place, entry in zip(places, await parts.plain.files.look(own, looks) if looks else (), strict=True):
         if isinstance(entry, Failure):
             _check(ask, entry)
         elif dict(entry.policy) != policy and (entry.attributes.implied or place.name in _OF_THE_DOOR):

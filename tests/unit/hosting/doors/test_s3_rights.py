@@ -10,7 +10,8 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Change, Done, Failure, Set
+from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Set
+from chelonia.core.values import replace
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, door, kept
 
 __all__ = ["door", "kept"]
@@ -345,3 +346,23 @@ def test_a_bucket_is_made_with_its_list_or_made_anew(door: Door, monkeypatch: py
     assert door.ask("HEAD", "/new").status == 404
     assert door.ask("PUT", "/new", x_amz_acl="public-read").status == 200
     assert door.ask("GET", "/new?list-type=2", who=EVE).status == 200
+
+
+def test_a_list_of_a_bucket_reads_no_tree_that_has_rights_of_its_own(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/k", "own/", *(f"own/{n}/k" for n in range(20)), "own-too/", "own-too/e/k", "ownx/k", "z/k"):
+        door.put(key, b"" if key.endswith("/") else b"his")
+    inner, pages = door.files.list, list[str]()
+
+    async def short(call: Call, ask: Listing) -> Listed:
+        pages.append(ask.after)
+        return await inner(call, replace(ask, limit=2))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.files, "list", short)
+        assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    assert len(pages) < 20
+    allowed = {key: door.ask("PUT", f"/lab/{key}/hers", b"x", who=EVE).status for key in ("a", "own/3", "own-too/e",
+                                                                                       "ownx", "z")}  # fmt: skip
+    assert allowed == {"a": 200, "own/3": 403, "own-too/e": 403, "ownx": 200, "z": 200}
