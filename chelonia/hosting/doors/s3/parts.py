@@ -36,7 +36,7 @@ from chelonia.core.ports.files import (
 from chelonia.core.rights.scopes import Scopes
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, keyed, list_pages
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, keyed
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
@@ -360,27 +360,33 @@ class KeptVersion:
 async def kept(parts: S3Parts, ask: Ask, limit: int = 0) -> list[KeptVersion]:
     """Return what a bucket keeps of a key beside its current version, newest first; `limit`: how many (0: all)."""
     place, prefix = ask.bucket.child(versions.COLLECTION), f"{versions.begins(ask.target.key)} "
-    listing, out = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion]()
-    try:
-        async for page in list_pages(parts.plain, ask.exchange.call, listing):
-            for each in filter(is_kept, page.entries):
-                name = LogicalName(place.start, (*place.parts, *each.name.split("/")))
-                attributes, (_, order) = each.attributes, versions.named(each.name) or ("", "")
-                is_marker, order = attributes.type == TYPE_SYMLINK, order[: versions.ORDER]
-                out.append(KeptVersion(name, version_in(each), is_marker, attributes.guid, order))
-            if limit:
-                break
-    except CheloniaError as error:
-        if error.kind is not Kind.NOT_FOUND:
-            raise
+    listing, out, more = Listing(place, "", limit, Want.USER, below=True, prefix=prefix), list[KeptVersion](), True
+    while more:
+        try:
+            page = await parts.plain.files.list(ask.exchange.call, listing)
+        except CheloniaError as error:
+            if error.kind is not Kind.NOT_FOUND:
+                raise
+            return out
+        out += [_kept_version(place, each) for each in page.entries if is_kept(each)]
+        more = page.after != "" and not (limit and out)
+        listing = replace(listing, after=page.after, limit=0)
     return out
+
+
+def _kept_version(place: LogicalName, entry: Named) -> KeptVersion:
+    name = LogicalName(place.start, (*place.parts, *entry.name.split("/")))
+    attributes, (_, order) = entry.attributes, versions.named(entry.name) or ("", "")
+    is_marker, order = attributes.type == TYPE_SYMLINK, order[: versions.ORDER]
+    return KeptVersion(name, version_in(entry), is_marker, attributes.guid, order)
 
 
 def is_kept(entry: Named) -> bool:
     """Return whether an entry below `※versions` is a version or a marker that the caller may read."""
     attributes = entry.attributes
+    is_marker = attributes.type == TYPE_SYMLINK and facts.is_id(attributes.target)  # a user may have made another one
     return (
-        attributes.type in (TYPE_FILE, TYPE_SYMLINK)
+        (attributes.type == TYPE_FILE or is_marker)
         and attributes.owner != ""
         and versions.named(entry.name) is not None
     )

@@ -36,6 +36,7 @@ from chelonia.core.ports.files import (
     Write,
 )
 from chelonia.hosting.doors.s3 import objects
+from chelonia.wire.s3 import versions
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door
 
 __all__ = ["door"]
@@ -497,3 +498,17 @@ def test_a_name_that_an_unfinished_upload_holds_is_said_to_be_held(
     assert told(answer) == (409, "OperationAborted")
     assert b"an upload that is not complete holds it" in answer.body
     assert (door.ask("GET", "/lab?list-type=2").texts("Key"), door.history()) == ([], [])
+
+
+@pytest.mark.parametrize("target", ["a\r\nSet-Cookie: b", "é", "a b", "\ud7ff" * 400])
+def test_a_marker_that_another_door_has_made_puts_nothing_into_an_answer(door: Door, target: str) -> None:
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    door.put("k", b"x")
+    marker = door.ask("DELETE", "/lab/k").version
+    name = f"{versions.begins('k')} {'0' * 24}"
+    made = Make(LogicalName(ROOT, ("lab", versions.COLLECTION, name)), TYPE_SYMLINK, target=target)
+    door.files.change(made, Call(dn=JOE))
+    answer = door.ask("GET", "/lab/k")
+    assert (answer.status, answer.version) == (404, marker)
+    assert [version for _, version, _ in door.history()][:1] == [marker]
+    assert door.ask("GET", f"/lab/k?versionId={marker}").status == 405
