@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,68 @@ async def test_whatever_is_done_after_a_commit_whose_answer_was_lost_is_what_is_
         await mount.close(handle)
         assert await other.read(name) == await mount.read(name) == model, number
     assert mount.committer.conflicts == 0
+
+
+class Flaky:
+    """The changes of a cluster over a network that loses requests, and answers, with a probability."""
+
+    def __init__(self, memory: MemoryCluster, chosen: random.Random) -> None:
+        self._apply, self._chosen, self.loses = memory.apply, chosen, 0.0
+        memory.apply = self  # type: ignore[assignment, method-assign]
+
+    async def __call__(self, *args: Any) -> Any:
+        drawn = self._chosen.random()
+        if drawn < self.loses / 2:
+            raise CheloniaError(Kind.NETWORK, cause="the request was lost")
+        answer = await self._apply(*args)
+        if drawn < self.loses:
+            raise CheloniaError(self._chosen.choice([Kind.NETWORK, Kind.OUTCOME_UNKNOWN]), cause="the answer was lost")
+        return answer
+
+
+@pytest.mark.expect_log("will be committed later|is committed now", optional=True)
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there_once(
+    memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Mounts die in between, too. (A small file is written anew, which hides the lost commit of another mount.)"""
+    monkeypatch.setattr(committing, "GIVE_UP_S", 0.02)
+    chosen = random.Random(seed)
+    network = Flaky(memory, chosen)
+    trials = [await mounted(memory, tmp_path / str(number)) for number in range(2)]
+    await trials[0].write("f", bytes(200_000))
+    handles = [await trial.open("f", APPEND) for trial in trials]
+    closed = list[bytes]()
+    for number in range(25):
+        who, network.loses = chosen.randrange(2), chosen.choice([0.0, 0.0, 0.5, 1.0])
+        trial, handle = trials[who], handles[who]
+        with suppress(CheloniaError):
+            match chosen.choice(["append", "append", "append", "sync", "work off", "chmod", "read", "die", "away"]):
+                case "append":
+                    await appended(trial, handle, b"<%d>" % number)
+                    closed.append(b"<%d>" % number)
+                case "sync":
+                    await trial.system.sync(handle)
+                case "work off":
+                    await trial.committer.work_off()
+                case "chmod":
+                    await trial.system.set(handle.inode, Setting(mode=0o600 + number))
+                case "read":
+                    await trial.system.read(handle, 0, 1 << 20)
+                case "away":
+                    trial.system._cluster.away_until_s = time.monotonic() + chosen.choice([0, 60])
+                case "die":
+                    network.loses = 0.0
+                    trials[who] = await mounted(memory, tmp_path / str(who))
+                    handles[who] = await trials[who].open("f", APPEND)
+    network.loses = 0.0
+    for trial, handle in zip(trials, handles, strict=True):
+        trial.system._cluster.away_until_s = 0.0
+        await trial.close(handle)
+        await trial.committer.work_off()
+    third = await mounted(memory, tmp_path / "third")
+    assert await names(third) == ["f"]
+    data = await third.read("f", 200_000)
+    lines = re.findall(rb"<\d+>", data)
+    assert (b"".join(lines), len(set(lines))) == (data, len(lines))
+    assert set(closed) <= set(lines)
