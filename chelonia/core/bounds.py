@@ -321,6 +321,8 @@ READMITTED_MAX: Final = 1000
 """Replicas brought back from quarantine at once: each is read whole first."""
 STORES_REPLACED_KEPT: Final = 8
 """Earlier stores of a Shepherd whose late heartbeats are recognised: each is a disk that a person has replaced."""
+DOMAIN_CHARACTERS_MAX: Final = 255
+"""A failure domain, site/rack/...: the choice of Shepherds goes down the tree of all, one call for each component."""
 BOOTS_KEPT: Final = 8
 """Earlier boots that a Shepherd's heartbeat names: more starts within one lease wait until the lease ends."""
 REPORT_ENTRIES_MAX: Final = 500

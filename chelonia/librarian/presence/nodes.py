@@ -185,7 +185,7 @@ class NodeTable:
 
     async def heartbeat(self, call: Call, beat: Heartbeat) -> HeartbeatAnswer:
         """Note that a Shepherd lives; record an unknown identity as waiting. Raises: BAD_REQUEST, DENIED, CONFLICT."""
-        _check_store(beat)
+        _check_beat(beat)
         found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
         if found is not None:
             self._voices.arrives(beat)
@@ -446,10 +446,15 @@ def _check_identity(record: ServiceRecord) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, "approve", record.dn[:80], "only administrators have no service id")
 
 
-def _check_store(beat: Heartbeat) -> None:
-    """Refuse a store that could not be recorded: a list of such ids has blanks between. Raises: BAD_REQUEST."""
+def _check_beat(beat: Heartbeat) -> None:
+    """Refuse facts that would harm other Shepherds: a store that could not be recorded in a list with blanks between, a
+    domain deeper than any. Raises: BAD_REQUEST."""
+    cause = ""
     if beat.store and beat.store.split() != [beat.store]:
         cause = f"a store is called by one word, not {beat.store[:80]!a}"
+    elif len(beat.domain) > bounds.DOMAIN_CHARACTERS_MAX:
+        cause = f"a failure domain has at most {bounds.DOMAIN_CHARACTERS_MAX} characters"
+    if cause:
         raise CheloniaError(Kind.BAD_REQUEST, "heartbeat", beat.shepherd[:80], cause)
 
 

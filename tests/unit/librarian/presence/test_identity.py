@@ -1,6 +1,7 @@
 """The right to speak for a Shepherd: its store, its restart, and no other process while it lives."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -8,6 +9,8 @@ from functools import partial
 import pytest
 
 from chelonia.core.caller import Call
+from chelonia.core.cluster.fleet import Fleet
+from chelonia.core.cluster.placement import Demand
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed
@@ -260,6 +263,14 @@ async def test_a_store_that_cannot_be_recorded_harms_no_other_shepherd(store: st
                 await b.service.heartbeat(shepherd_call(shepherd), spoken)
         await b.service.services(ADMIN)
         assert {view.shepherd for view in await b.service.nodes(ADMIN)} == {*b.shepherds}
+
+
+async def test_a_domain_that_is_deeper_than_any_keeps_no_other_shepherd_from_being_chosen() -> None:
+    async with bench() as b:
+        with fails(Kind.BAD_REQUEST):
+            await b.beat(b.shepherds[0], domain="deep/" * 1000)
+        fleet = Fleet(await b.service.nodes(ADMIN))
+        assert len(fleet.choose(Demand(3, 1), random.Random(1).random)) == 3
 
 
 async def test_an_administrators_word_for_a_store_is_held_against_what_is_stored_now(
