@@ -359,7 +359,7 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
     nodes = {location.shepherd for location, _ in locations_of(blob)}
     facts = facts_of(blob)
     wanted = max(facts.wanted, 1)
-    if states and (states != ["alive"] * wanted or len(nodes) != wanted):
+    if states and (set(states) != {"alive"} or not len(states) == len(nodes) == wanted):
         text = f"{', '.join(states)} on {len(nodes)} Shepherds, wanted {wanted}: {facts.name or 'no name'}"
         yield _finding(blob.id, COPIES, "", text)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location, ReplicaFacts, ReplicaState
 from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.ids import (
@@ -403,8 +404,9 @@ def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Loca
 
 
 def unowned(facts: ReplicaFacts, location: Location) -> list[Element]:
-    """Make a blob that no file names."""
-    return make_blob(NewBlob(facts, (location,)))
+    """Make a blob that no file names. A record without a seal may say that it wants any number of copies."""
+    wanted = min(max(facts.wanted, 0), bounds.REPLICAS_WANTED_MAX)
+    return make_blob(NewBlob(replace(facts, wanted=wanted), (location,)))
 
 
 def new_file(

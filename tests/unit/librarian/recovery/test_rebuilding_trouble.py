@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -349,3 +350,21 @@ async def test_shepherds_that_have_the_certificate_of_a_bartender_are_heard_duri
     monkeypatch.setattr("tests.support.librarian.shepherd_call", lambda each: Call(Dn(f"/CN={each}"), roles, each))
     async with rebuilt(k) as (_, status):
         assert not [note for note in status.notes if "is away" in note]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"wanted": 1 << 62}, {"wanted": -1}, {"created_ms": -1}, {"created_ms": (1 << 63) - 1}, {"owner": ""}],
+    ids=str,
+)
+@virtual
+async def test_no_record_keeps_a_rebuild_from_its_end(wrong: dict[str, object]) -> None:
+    """A Shepherd may state what it likes, without a seal."""
+    k = keepers()
+    async with k.running(BEFORE):
+        _, blob = await k.upload("/f", b"bytes")
+    copy = held(k, blob)[0]
+    forged = replace(copy.facts, blob=BlobId(str(uuid.UUID(int=77))), seal="", **wrong)  # type: ignore[arg-type]
+    next(iter(k.shepherds.values())).plant(1, forged, copy.data)
+    async with rebuilt(k) as (k, _):
+        assert set(await k.paths()) == {"/f", "/lost+found", f"/lost+found/{forged.blob}"}
