@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Ms, ServiceId, is_uuid
+from chelonia.core.ids import SNAPSHOTS_OBJECT, Guid, Ms, ObjectId, ServiceId, is_guid, is_uuid
 from chelonia.core.ports.shepherd import RecordPage, ReplicaRecord, Shepherd, ShepherdStatus
 from chelonia.core.timing.clock import within
 from chelonia.core.values import replace
@@ -137,10 +137,14 @@ class _SilentError(Exception):
 
 
 def _readable(item: ReplicaRecord) -> ReplicaRecord:
-    """A record without its facts where they are malformed: a replica listed with those would harm its blob."""
+    """A record without its facts where they are malformed: a replica listed with those would harm its blob. A GUID that
+    nothing can have, which nobody could look up, is none."""
     facts = item.facts
     named = is_uuid(item.reference) and facts is not None and is_uuid(facts.blob)
-    return item if facts is None or (named and 0 <= facts.size <= bounds.FILE_BYTES_MAX) else replace(item, facts=None)
+    if facts is None or not (named and 0 <= facts.size <= bounds.FILE_BYTES_MAX):
+        return replace(item, facts=None)
+    known = is_guid(facts.guid) or ObjectId(facts.guid) == SNAPSHOTS_OBJECT
+    return item if known else replace(item, facts=replace(facts, guid=Guid("")))
 
 
 def _records(port: Shepherd, *, call: Call, after: str) -> Coroutine[Any, Any, RecordPage]:

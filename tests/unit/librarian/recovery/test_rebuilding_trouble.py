@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chelonia.core.caller import Call, Role
+from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, SNAPSHOTS_OBJECT, BlobId, Dn, ObjectId, ReferenceId, ServiceId
 from chelonia.core.ports.librarian import RebuildStatus
@@ -354,8 +355,21 @@ async def test_shepherds_that_have_the_certificate_of_a_bartender_are_heard_duri
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"wanted": 1 << 62}, {"wanted": -1}, {"created_ms": -1}, {"created_ms": (1 << 63) - 1}, {"owner": ""}],
-    ids=str,
+    [
+        {"wanted": 1 << 62},
+        {"wanted": -1},
+        {"created_ms": -1},
+        {"created_ms": (1 << 63) - 1},
+        {"owner": ""},
+        {"guid": "a\0b"},
+        {"guid": "g" * 5000},
+        {"guid": ""},
+        {"guid": "blob:x"},
+        {"guid": "sys:cluster"},
+        {"checksums": Checksums(md5="no\nhex")},
+        {"commit_within_ms": -(1 << 63)},
+    ],
+    ids=lambda wrong: str(wrong)[:40],
 )
 @virtual
 async def test_no_record_keeps_a_rebuild_from_its_end(wrong: dict[str, object]) -> None:
