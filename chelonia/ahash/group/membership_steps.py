@@ -114,7 +114,7 @@ async def _check_left(mastership: Mastership, left: Membership, replica: int) ->
 
 def _check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise CheloniaError(Kind.BAD_REQUEST, "regroup", address[:80], "an address is host:port")
 
 

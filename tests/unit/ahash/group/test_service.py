@@ -501,6 +501,7 @@ async def test_a_replica_of_a_newer_program_does_not_migrate_the_group(
         (GroupChange(GroupStep.ADD, dn=Dn("/CN=2"), address="h9:1"), Kind.EXISTS),
         (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="h2:1"), Kind.EXISTS),
         (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="nowhere"), Kind.BAD_REQUEST),
+        (GroupChange(GroupStep.ADD, dn=Dn("/CN=9"), address="h9:" + 5000 * "1"), Kind.BAD_REQUEST),
         (GroupChange(GroupStep.REMOVE, 9), Kind.NOT_FOUND),
     ],
 )
