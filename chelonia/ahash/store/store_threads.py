@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +98,7 @@ class ThreadExecutor:
         self._workers = [_start("ahash-committer", self._writes, self._back)]
         self._workers += [_start(f"ahash-reader-{n}", self._reads, self._back) for n in range(readers)]
         self._watched = [self._turns, *self._workers]
+        self._apart: set[Future[Any]] = set()
         self._closed = threading.Event()
         if goes_round is not None:
             threading.Thread(target=self._watch, args=(goes_round,), name="ahash-watch", daemon=True).start()
@@ -134,6 +135,7 @@ class ThreadExecutor:
             self._reads.put(None)
         workers, self._workers = self._workers, []
         await self._loop.run_in_executor(None, _join, [each.thread for each in workers])
+        await self._loop.run_in_executor(None, wait, tuple(self._apart))
         self._closed.set()
 
     def _send_reads(self) -> None:
@@ -147,10 +149,11 @@ class ThreadExecutor:
 
     async def run_apart(self, work: Callable[[], T]) -> T:
         executor = ThreadPoolExecutor(1, "ahash-apart")
-        try:
-            return await self._loop.run_in_executor(executor, work)
-        finally:
-            executor.shutdown(wait=False)
+        running = executor.submit(work)
+        executor.shutdown(wait=False)
+        self._apart.add(running)
+        running.add_done_callback(self._apart.discard)
+        return await asyncio.wrap_future(running)
 
     async def run_watched(self, work: Callable[[Callable[[], None]], T], long_s: float) -> T:
         """Run `work` apart, and watched.

@@ -468,6 +468,17 @@ async def test_what_threads_hand_back_is_done_on_the_loop_in_order() -> None:
     await executor.close()
 
 
+async def test_closing_waits_for_work_apart() -> None:
+    executor, go_on = ThreadExecutor(), threading.Event()
+    apart = asyncio.create_task(executor.run_apart(lambda: go_on.wait(30)))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(executor.close())
+    done, _ = await asyncio.wait((closing,), timeout=0.3)
+    go_on.set()
+    await closing
+    assert (done, await apart) == (set(), True)
+
+
 async def test_closing_answers_what_was_taken(tmp_path: Path) -> None:
     async with serving(open_store("bdb", tmp_path)) as service:
         tries = [asyncio.create_task(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))) for _ in range(600)]
