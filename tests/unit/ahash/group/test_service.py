@@ -3,6 +3,7 @@ master."""
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -571,6 +572,25 @@ async def test_a_call_in_the_hands_of_a_frozen_master_is_asked_of_the_next(
     assert (await write_until(group, follower, "k", "v")).applied
     assert await value_at(group, follower, strong=True) == "v"
     group.switch.frozen = set()
+
+
+async def test_a_read_that_hangs_holds_up_the_commit_that_is_watched(group: Group) -> None:
+    """So the watch of commits (`ahash_replica.disk_watch`) ends a master whose reads hang as well."""
+    service, engine = group.services[group.master()], group.engines[group.master()]
+    began, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with engine.reading():
+            began.set()
+            assert go_on.wait(30)
+
+    reading = asyncio.create_task(asyncio.to_thread(hang))
+    await poll_async(began.is_set, what="a read")
+    writing = asyncio.create_task(write(group, group.master(), "k", "v"))
+    await poll_async(lambda: service.committing_ms >= 100, what="a commit that waits")
+    go_on.set()
+    await reading
+    assert (await writing).applied
 
 
 async def test_an_answer_to_the_process_before_answers_no_call_of_this_one(
