@@ -61,12 +61,14 @@ class _KnownBlocks:
         self._bytes = 0
 
     async def of(self, reference: ReferenceId) -> bytes:
-        """Return the block CRCs of a replica, b"" where its record has none."""
+        """Return the block CRCs of a replica, b"" where its record has none. Raises: NOT_ALIVE without a record."""
         crcs = self._kept.pop(reference, None)
         if crcs is None:
             crcs = await self._blobs.blocks(reference)
             self._forget(reference)  # another call may have read them meanwhile
-            if not crcs:  # perhaps its record cannot be read just now
+            if not crcs:
+                if await self._blobs.facts(reference) is None:
+                    raise CheloniaError(Kind.NOT_ALIVE, gate.GET, reference, "its record is missing or unreadable")
                 return crcs
             self._bytes += len(crcs) + len(reference)
         self._kept[reference] = crcs
@@ -145,8 +147,8 @@ class ReplicaReader:
             raise CheloniaError(Kind.BAD_RANGE, gate.GET, reference, f"the replica has {self._held.size} bytes")
         if self.spans and not within(span, self.spans):
             raise CheloniaError(Kind.BAD_TICKET, gate.GET, reference, "this TURL is for other bytes of the replica")
-        crcs = await self._blocks.of(reference)
         try:
+            crcs = await self._blocks.of(reference)
             async for chunk in verified(self._node.ports.blobs, reference, span, self._held.size, crcs):
                 yield chunk
         except CheloniaError as error:

@@ -211,6 +211,20 @@ async def test_a_replica_whose_record_tells_no_crcs_is_read_as_it_is(monkeypatch
 
 @pytest.mark.expect_log("replica is invalid")
 @virtual
+async def test_no_byte_of_a_replica_without_a_readable_record_leaves_and_it_is_checked_at_once() -> None:
+    """A disk that loses the record may have lost bytes beside it, and nothing here can tell."""
+    world = await World(scrub_period_ms=10**9).start(run=True)
+    reference = await world.store(LARGE)
+    turl = await ticket_of(world, reference, dn=JOE.dn)
+    world.blobs.damage_record(reference)
+    world.blobs.flip(reference, 5)
+    assert await kind_of(part(world, turl, 0, len(LARGE))) is Kind.NOT_ALIVE
+    await world.pass_ms(100)
+    assert await world.state_of(reference) == "invalid"
+
+
+@pytest.mark.expect_log("replica is invalid")
+@virtual
 async def test_crcs_that_could_not_be_read_once_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await World(scrub_period_ms=10**9).start(run=True)
     reference = await world.store(LARGE)
