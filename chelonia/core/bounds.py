@@ -153,6 +153,8 @@ FILTER_MAX: Final = 100
 """Needed metadata elements of one listing: each is searched for in every entry."""
 HTTP_HEADER_BYTES_MAX: Final = 32 * 1024
 """Request line and header fields: `RANGES_MAX` ranges in a file of 99 TB, beside a TURL with its ticket."""
+ANSWER_FIELD_BYTES_MAX: Final = 132 * 1024
+"""One header field of an answer: `RECEIPTS_MAX` receipts of 4 096 characters, and commas."""
 HTTP_BODY_IDLE_MS: Final = 600_000
 """Idle time of a body before its client is cut off. A tape, a person or a job that feeds the client may pause. An
 attacker could hold a connection by a trickle anyhow, and has only his share of them."""

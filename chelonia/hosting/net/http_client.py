@@ -300,6 +300,7 @@ class HttpClient:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 read_bufsize=256 * 1024,
+                max_field_size=bounds.ANSWER_FIELD_BYTES_MAX,
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
             )
         return self._sessions[asks]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt
 from chelonia.core.contents.extents import ByteRange
@@ -44,6 +45,7 @@ class Replica:
     uploads: list[Upload] = field(default_factory=list)
     closed: list[bool] = field(default_factory=list)
     readable: int = len(CONTENT)
+    receipts: tuple[Receipt, ...] = (RECEIPT, RECEIPT)
     spans: tuple[ByteRange, ...] = ()
 
     async def receive(self, call: Call, upload: Upload) -> Uploaded:
@@ -56,7 +58,7 @@ class Replica:
             self.kept += chunk
         if len(self.kept) < self.total:
             return Uploaded(False, len(self.kept))
-        return Uploaded(True, len(self.kept), (RECEIPT, RECEIPT), "guid-1", SUMS)
+        return Uploaded(True, len(self.kept), self.receipts, "guid-1", SUMS)
 
     async def offset(self, call: Call, turl: Turl) -> int:
         if turl.ticket != "put":
@@ -273,6 +275,16 @@ async def test_a_whole_upload_answers_with_receipts() -> None:
         assert world.replica.kept == CONTENT
         assert done == Uploaded(True, len(CONTENT), (RECEIPT, RECEIPT), "guid-1", SUMS)
         assert await HttpTransfers(world.client).offset(world.turl("put")) == -1
+
+
+async def test_receipts_of_all_copies_there_may_be_reach_the_sender() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield CONTENT
+
+    signed = replace(RECEIPT, signature="s" * 684)  # by an RSA key of 4 096 bits
+    async with served(Replica(receipts=(signed,) * bounds.RECEIPTS_MAX)) as world:
+        done = await HttpTransfers(world.client).push(world.turl("put"), body(), len(CONTENT))
+        assert done.receipts == world.replica.receipts
 
 
 async def test_an_upload_goes_on_where_it_broke_off() -> None:
