@@ -99,16 +99,20 @@ class ConnectionTable:
 
     def busy(self, connection: Hashable) -> None:
         """Count a connection as at work: it is not cut."""
-        owner = self._owners.get(self._owner_of.get(connection, ""))
+        owner = self._share_of(connection)
         if owner is not None:
             owner.idle.pop(connection, None)
             self._idle[owner.rank].pop(connection, None)
 
     def idle(self, connection: Hashable) -> None:
         """Count a connection as idle, the newest of them."""
-        owner = self._owners.get(self._owner_of.get(connection, ""))
+        owner = self._share_of(connection)
         if owner is not None:
             owner.idle[connection] = self._idle[owner.rank][connection] = None
+
+    def _share_of(self, connection: Hashable) -> _OwnerShare | None:
+        name = self._owner_of.get(connection)
+        return None if name is None else self._owners[name]
 
     def gone(self, connection: Hashable) -> None:
         """Forget a connection that has ended, or was cut."""

@@ -46,6 +46,21 @@ def test_nobody_at_work_is_cut() -> None:
     assert len(its) == 3
 
 
+def test_who_has_gone_counts_no_more_when_its_work_ends() -> None:
+    """A client may be gone before its address is known: it counts for an owner without a name."""
+    its = table()
+    for number in range(2):
+        its.came(f"nameless{number}", owner_of(ANONYMOUS, ""), Rank.STRANGER)
+        its.busy(f"nameless{number}")
+    its.came("gone", "10.0.0.1", Rank.STRANGER)
+    its.busy("gone")
+    its.gone("gone")
+    its.idle("gone")
+    its.came("nameless2", "", Rank.STRANGER)
+    assert its.came("new", "", Rank.STRANGER).cut == "nameless2"
+    assert len(its) == 3
+
+
 def test_a_full_listener_lets_go_the_oldest_idle_stranger_and_then_users() -> None:
     its = table()
     filled(its, busy=False)
