@@ -226,7 +226,7 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
 def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> None:
     """Let `chelonia` find the cluster, unless it has settings already."""
     path = Path.home() / ".config" / "chelonia" / "client.toml"
-    lines = [f"ca_dir = {json.dumps(str(ca_dir))}\n"]
+    lines = [f"ca_dir = {json.dumps(str(ca_dir), ensure_ascii=False)}\n"]
     for key, service in (("bartender", "Bartender"), ("librarian", "Librarian"), ("ahash", "AHash")):
         listed = ", ".join(f'"{url(host, port, service)}"' for host in hosts)
         lines.append(f"{key} = [{listed}]\n")

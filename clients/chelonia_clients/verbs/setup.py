@@ -74,12 +74,16 @@ def _show(session: Session, path: Path, document: dict[str, Any]) -> None:
 
 
 def _toml(document: dict[str, Any]) -> str:
-    # TOML has strings, numbers and lists of strings as JSON has.
-    lines = [f"{key} = {json.dumps(document[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in document]
+    lines = [f"{key} = {_value(document[key])}" for key in ("default", *sorted(TOML_KEYS)) if key in document]
     for name, settings in sorted(document.get("clusters", {}).items()):
         lines += [
             "",
             f"[clusters.{name}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in sorted(settings.items())),
+            *(f"{key} = {_value(value)}" for key, value in sorted(settings.items())),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    """Return a value as TOML has it: strings, numbers and lists of strings as JSON, but no escapes of half a letter."""
+    return json.dumps(value, ensure_ascii=False)

@@ -145,6 +145,15 @@ def test_clusters_have_names_which_setup_writes(
     assert chelonia("setup", "a/b", "--bartender", "https://x:1/B").code == 2
 
 
+def test_a_path_that_setup_writes_down_may_have_any_letters(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    cas = tmp_path / "\N{SNAIL} certificates"
+    assert chelonia("setup", "one", "--bartender", "https://one:1/Bartender", "--ca-dir", str(cas)).code == 0
+    assert settle(Wish(), {}, tmp_path).files.ca_dir == cas
+
+
 def test_clusters_that_were_written_down_are_still_there_when_the_disk_is_full(
     chelonia: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
