@@ -217,7 +217,22 @@ def _home(places: HostPaths) -> _Home:
     if core.ahash is None or not core.ahash.replica_id:
         cause = "it hosts no replica of an A-Hash: run `cheloniad admit` on a host that does"
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
+    if core.librarian is None or core.bartender is None:
+        cause = "it hosts no Librarian, or no Bartender: run `cheloniad admit` on a host that does"
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.core), cause)
+    _secret(core)
     return _Home(places, core, core.ahash, _own_ca(places, core) if (places.grid / "ca").exists() else None)
+
+
+def _secret(core: NodeConfig) -> str:
+    """Return the secret of the Bartenders. Raises: BAD_CONFIG when no message can carry it."""
+    assert core.bartender is not None, "a core has a Bartender"
+    path = Path(core.bartender.token_key_file)
+    try:
+        return read_secret(path).decode()
+    except UnicodeDecodeError as error:
+        cause = "it is no text (UTF-8), which `cheloniad admit` could hand on: set the new host up by hand"
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", str(path), cause) from error
 
 
 def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
@@ -396,7 +411,6 @@ class _Desk:
 
     def _offer(self, dn: Dn, chain: tuple[x509.Certificate, ...], status: AHashStatus) -> Offer:
         home = self._home
-        assert home.core.bartender is not None, "a core has a Bartender"
         ca, crl = "", ""
         if home.ca is not None:
             ca = chain_pem([home.ca.certificate]).decode()
@@ -409,7 +423,7 @@ class _Desk:
             replicas=list(_replicas(status)),
             hosts=list(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
             administrators=list(home.core.trust.administrators),
-            bartender_secret=read_secret(Path(home.core.bartender.token_key_file)).decode(),
+            bartender_secret=_secret(home.core),
             certificate=chain_pem(chain).decode() if home.ca is not None else "",
             ca=ca,
             crl=crl,

@@ -19,7 +19,7 @@ from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main
-from chelonia.hosting.config import load_config, read_secret
+from chelonia.hosting.config import load_config, read_secret, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind
 from chelonia.hosting.setup import cli_join, host_files
 from chelonia.hosting.setup.admission import SECRET_BYTES, AdmissionToken, parse_token
@@ -255,6 +255,30 @@ async def test_a_secret_that_somebody_chose_arrives_as_it_is(tmp_path: Path, mon
     async with Admission(tmp_path) as admission:
         assert await admission.join() == 0
     assert read_secret(admission.two.secret) == read_secret(secret)
+
+
+def test_a_secret_that_is_no_text_is_told_of_before_anybody_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newcomer would be a member by then, and the connection close without a word."""
+    assert init(tmp_path / "one") == 0
+    secret = places(tmp_path / "one").secret
+    secret.unlink()
+    secret.write_bytes(bytes(range(0xE0, 0x100)))
+    secret.chmod(0o400)
+    capsys.readouterr()
+    assert main(["admit", NEW, *where(tmp_path / "one")]) == 2
+    assert "it is no text" in capsys.readouterr().err
+
+
+def test_a_node_without_a_bartender_admits_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path / "one") == 0
+    core = places(tmp_path / "one").core
+    config = load_config(core)
+    core.write_text(render_config(replace(config, listen=config.listen[:1], bartender=None)))
+    capsys.readouterr()
+    assert main(["admit", NEW, *where(tmp_path / "one")]) == 2
+    assert "run `cheloniad admit` on a host that does" in capsys.readouterr().err
 
 
 async def test_a_host_that_the_administrator_does_not_know_gets_nothing(
