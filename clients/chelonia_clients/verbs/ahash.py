@@ -50,10 +50,20 @@ async def backup(session: Session, name: str) -> None:
     statuses, silent = await ask_all(ahashes)
     if not statuses:
         raise next(iter(silent.values()))
-    url = next((url for url, found in statuses.items() if found.role == "client"), next(iter(statuses)))
-    directory = await ahashes[url].backup(new_call(), name)
-    session.out.write(f"{url}: backup made in its {directory}")
-    session.out.result(url=url, directory=directory)
+    trouble: CheloniaError | None = None
+    for url in sorted(statuses, key=lambda url: statuses[url].role != "client"):
+        try:
+            directory = await ahashes[url].backup(new_call(), name)
+        except CheloniaError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            trouble = trouble or error  # it lacks what the group has, being filled or without the others
+            continue
+        session.out.write(f"{url}: backup made in its {directory}")
+        session.out.result(url=url, directory=directory)
+        return
+    assert trouble is not None, "at least one A-Hash has told its status"
+    raise trouble
 
 
 async def add(session: Session, dn: str, address: str) -> AHashStatus:

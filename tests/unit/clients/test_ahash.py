@@ -37,12 +37,18 @@ class PaperAHash:
     swallows: int = 0
     """The number of changes that it makes without an answer."""
     asked: int = 0
+    holds_all: bool = True
 
     async def status(self, call: Call) -> AHashStatus:
         self.asked += 1
         if isinstance(self.tells, CheloniaError):
             raise self.tells
         return self.tells
+
+    async def backup(self, call: Call, name: str) -> str:
+        if not self.holds_all:
+            raise CheloniaError(Kind.UNAVAILABLE, cause="this replica does not hold what the group has")
+        return f"/backups/{name}"
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         status = await self.status(call)
@@ -291,3 +297,18 @@ async def test_nobody_is_taken_out_for_one_who_is_there_already(old: str, dn: st
     with pytest.raises(CheloniaError, check=lambda error: error.kind is kind):
         await verbs_ahash.replace(PaperSession(a=ahash), old, dn, address)  # type: ignore[arg-type]
     assert ahash.changes == []
+
+
+@pytest.mark.parametrize(("full", "made_by"), [("a b c d", "b"), ("a c d", "d"), ("a c", "c")])
+async def test_a_backup_is_of_a_replica_that_holds_all_a_follower_if_one_does(full: str, made_by: str) -> None:
+    """One that is being filled looks like a follower, and one without the others answers too."""
+    roles = {"a": NETWORK, "x": ALONE, "c": MASTER, "b": FOLLOWER, "d": FOLLOWER}
+    session = PaperSession(**{name: PaperAHash(tells, holds_all=name in full) for name, tells in roles.items()})
+    await verbs_ahash.backup(session, "today")  # type: ignore[arg-type]
+    assert session.results == [{"url": f"https://{made_by}/AHash", "directory": "/backups/today"}]
+
+
+async def test_why_no_replica_could_be_backed_up_is_told() -> None:
+    session = PaperSession(a=PaperAHash(FOLLOWER, holds_all=False), b=PaperAHash(ALONE, holds_all=False))
+    with pytest.raises(CheloniaError, match="does not hold what the group has"):
+        await verbs_ahash.backup(session, "today")  # type: ignore[arg-type]
