@@ -23,6 +23,8 @@ from chelonia.hosting.net.http_client import ClientLimits, HttpClient, Sending
 REFRESH_MS: Final = 3_600_000
 PAUSE_MS: Final = 60_000
 KEEP_MS: Final = 24 * 3_600_000
+FETCH_MS: Final = 10_000
+"""Longest wait for an issuer's answers: all who bring its tokens wait with the first one."""
 SET_BYTES_MAX: Final = 256 * 1024
 KEYS_MAX: Final = 100
 """Keys of a set, which has a handful: bounds the memory for one issuer."""
@@ -100,13 +102,20 @@ class KeySet:
             context = ssl.create_default_context(cafile=self._source.ca_file or None)
         except OSError as error:
             raise _bad(f"{self._source.ca_file}: {error.strerror or error}") from error
-        async with HttpClient(lambda: context, _LIMITS) as client:
-            if not url:
-                document = await _get(client, f"{self._source.issuer.rstrip('/')}/{DISCOVERY}")
-                url = str(document.get("jwks_uri", ""))
-                if document.get("issuer") != self._source.issuer or not url.startswith("https://"):
-                    raise _bad(f"its {DISCOVERY} is of another issuer, or has no https jwks_uri")
-            return _keys(await _get(client, url))
+        try:
+            async with asyncio.timeout(FETCH_MS / 1000), HttpClient(lambda: context, _LIMITS) as client:
+                return await self._fetched(client, url)
+        except TimeoutError:
+            raise _bad(f"its server does not answer within {FETCH_MS // 1000} s") from None
+
+    async def _fetched(self, client: HttpClient, url: str) -> tuple[Jwk, ...]:
+        """Return the keys at a URL, "": at the one that the issuer's metadata name."""
+        if not url:
+            document = await _get(client, f"{self._source.issuer.rstrip('/')}/{DISCOVERY}")
+            url = str(document.get("jwks_uri", ""))
+            if document.get("issuer") != self._source.issuer or not url.startswith("https://"):
+                raise _bad(f"its {DISCOVERY} is of another issuer, or has no https jwks_uri")
+        return _keys(await _get(client, url))
 
 
 def read_keys(path: Path) -> tuple[Jwk, ...]:

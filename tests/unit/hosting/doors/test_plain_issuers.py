@@ -145,11 +145,14 @@ class Server:
         self.keys = jwks(ec=EC_KEY)
         self.asked: list[str] = []
         self.away = False
+        self.body: Callable[[], AsyncIterator[bytes]] | None = None
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request.path)
         if self.away:
             return HttpResponse(503)
+        if self.body is not None:
+            return HttpResponse(200, body=self.body())
         told = {"issuer": self.url, "jwks_uri": f"{self.url}jwk"} if "well-known" in request.path else self.keys
         return HttpResponse(200, (("Content-Type", "application/json"),), json.dumps(told).encode())
 
@@ -198,6 +201,23 @@ def test_keys_are_found_kept_and_fetched_again(tmp_path: Path) -> None:
         with pytest.raises(CheloniaError) as refused:
             await issuers.call_of(token(iss=server.url, exp=2**40), Call())
         assert (refused.value.kind, "answers 503" in refused.value.cause) == (Kind.UNAVAILABLE, True)
+
+    by_server(tmp_path, test)
+
+
+def test_a_server_that_never_ends_its_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All holders of its tokens would wait with the first one."""
+    monkeypatch.setattr(key_sets, "FETCH_MS", 300)
+
+    async def blanks() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    async def test(server: Server, known: Issuer) -> None:
+        server.body = blanks
+        with fails(Kind.UNAVAILABLE):
+            await Issuers((known,), QuickClock(NOW)).call_of(token(iss=server.url), Call())  # type: ignore[arg-type]
 
     by_server(tmp_path, test)
 
