@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
 
 T = TypeVar("T")
+LAST_S: Final = 253_402_300_799
+"""The last second that the calendar has: of the year 9999."""
 
 
 def stamp(ms: int) -> str:
-    """Return an instant (wall-clock milliseconds) in UTC, `-` for 0."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
+    """Return an instant (wall-clock milliseconds) in UTC, `-` for 0. One beyond the calendar is shown as its end."""
+    return datetime.fromtimestamp(min(ms // 1000, LAST_S), UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else "-"
 
 
 @lru_cache(maxsize=1024)  # one answer has mostly instants of the same minutes

@@ -188,6 +188,15 @@ async def test_what_was_withdrawn_does_not_ask_to_be_approved(monkeypatch: pytes
 
 
 @virtual
+async def test_a_maintenance_without_an_end_in_sight_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with paper(shepherds=1) as p:
+        [one] = p.b.shepherds
+        assert (await run_admin(p.b, monkeypatch, "node", "maintenance", one, **{"for": "99999999d"})).code == 0
+        for words in (("node", "list"), ("status",)):
+            assert "9999-12-31" in (await run_admin(p.b, monkeypatch, *words)).stdout
+
+
+@virtual
 async def test_an_approval_is_for_one_identity_however_many_ask_to_be_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
-from chelonia.core.timing.clock import Clock, done_within, ended_within, within
+from chelonia.core.timing.clock import Clock, done_within, ended_within, stamp, within
 from tests.support.failing import fails
 
 Limited = Callable[[Clock, int, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
@@ -37,6 +37,21 @@ class _Clock:
 
     def call_later(self, duration_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(0 if self._over else 3_600, callback)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "-"),
+        (1_700_000_000_999, "2023-11-14 22:13:20Z"),
+        (253_402_300_799_999, "9999-12-31 23:59:59Z"),
+        (253_402_300_800_000, "9999-12-31 23:59:59Z"),
+        (2**64, "9999-12-31 23:59:59Z"),
+    ],
+)
+def test_an_instant_beyond_the_calendar_is_shown_as_its_end(ms: int, text: str) -> None:
+    """A user may have made a key that lasts so long: the list of all keys is shown nevertheless."""
+    assert stamp(ms) == text
 
 
 @pytest.mark.parametrize("limited", [within, ended_within])
