@@ -492,19 +492,15 @@ def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     for section, name, key in limits:
         if section and not 1 <= section.tuning.get(key, most) <= most:
             yield bad(f"{name}.tuning.{key}", f"a Shepherd sends, and takes, 1 to {most} repair copies at once")
-    small, most = (
-        config.shepherd.tuning.get("segment_replica_bytes_max", 0) if config.shepherd else 0,
-        bounds.INLINE_BYTES_MAX,
-    )
-    if not 0 <= small <= most:
+    tuning, most = config.shepherd.tuning if config.shepherd else {}, bounds.INLINE_BYTES_MAX
+    if not 0 <= tuning.get("segment_replica_bytes_max", 0) <= most:
         yield bad("shepherd.tuning.segment_replica_bytes_max", f"from 0 (every replica is a file) to {most} bytes")
     least = bounds.COPY_BYTES_PER_S_MIN
-    rate = config.shepherd.tuning.get("copy_bytes_per_s_max", 0) if config.shepherd else 0
-    if 0 < rate < least:
+    if 0 < tuning.get("copy_bytes_per_s_max", 0) < least:
         cause = f"at least {least} bytes/s: a slower copy counts as standing still; 0: as the cluster says"
         yield bad("shepherd.tuning.copy_bytes_per_s_max", cause)
     for key in ("scrub_bytes_per_s_max", "copy_tries", "forward_queue_chunks"):
-        if config.shepherd and config.shepherd.tuning.get(key, 1) < 1:
+        if tuning.get(key, 1) < 1:
             yield bad(f"shepherd.tuning.{key}", "at least 1: 0 does not mean that there is no limit")
 
 

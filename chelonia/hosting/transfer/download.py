@@ -143,13 +143,11 @@ async def download(
     """
     target = _replaceable(target, overwrite)
     with contextlib.ExitStack() as stack:
-        fetched, part = await _fetch(
-            client,
-            ln,
-            lambda whole: stack.enter_context(PartFile(target, whole, replaces=overwrite)),
-            progress,
-            size,
-        )
+
+        def opened(whole: str) -> PartFile:
+            return stack.enter_context(PartFile(target, whole, replaces=overwrite))
+
+        fetched, part = await _fetch(client, ln, opened, progress, size)
         await (landing or Landing()).land(part, mtime_s)
     return Downloaded(ln, fetched.size, fetched.checksum_type, fetched.checksum, fetched.had)
 

@@ -168,18 +168,23 @@ async def _given(parts: S3Parts, ask: Ask, places: list[LogicalName], policy: Ma
             rules = {**dict.fromkeys(entry.policy.keys() - policy.keys()), **policy}
             when = When(version=entry.attributes.version, guid=entry.attributes.guid)
             changes.append(Set(place, policy=rules, when=when))
-    marks = list[Remove]()
-    for each, answer in zip(changes, await _applied(parts, ask.exchange.call, tuple(changes)), strict=True):
-        if isinstance(answer, Failure):
-            _check(ask, answer)
-        elif answer.attributes is not None:
-            when = When(version=answer.attributes.version, guid=answer.attributes.guid)
-            marks.append(Remove(each.place, Removing.MARK, when=when))
-    # The change has made them permanent, which is no matter of the caller's rights.
-    for undone in await _applied(parts, own, tuple(marks)):
-        if isinstance(undone, Failure):
-            _check(ask, undone)
+    answers = await _applied(parts, ask.exchange.call, tuple(changes))
+    for failure in (*answers, *await _implied_again(parts, ask, changes, answers)):
+        if isinstance(failure, Failure):
+            _check(ask, failure)
     return bool(changes)
+
+
+async def _implied_again(
+    parts: S3Parts, ask: Ask, changes: list[Set], answers: tuple[Done | Failure, ...]
+) -> tuple[Done | Failure, ...]:
+    """Take back that a change has made collections permanent, which is no matter of the caller's rights."""
+    marks = [
+        Remove(each.place, Removing.MARK, when=When(version=done.attributes.version, guid=done.attributes.guid))
+        for each, done in zip(changes, answers, strict=True)
+        if isinstance(done, Done) and done.attributes is not None
+    ]
+    return await _applied(parts, in_own_name(parts, ask).exchange.call, tuple(marks))
 
 
 async def _applied(parts: S3Parts, call: Call, changes: tuple[Set | Remove, ...]) -> tuple[Done | Failure, ...]:
