@@ -13,7 +13,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Done, Failure, Listing, Look, Looked, Remove, Removing, Set, Want, When
 from chelonia.core.rights.policy import with_rules
-from chelonia.hosting.doors.plain.parts import apply, apply_all, keyed
+from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import (
     AGAIN_MAX,
     Ask,
@@ -100,18 +100,18 @@ async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) 
 
 async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
     """Change the policy of an object or a bucket to what grants say; try again while others change it."""
-    call = keyed(ask.exchange.call)
     for left in range(AGAIN_MAX, -1, -1):
         entry = await _entry(parts, ask)
-        change = acls.policy_of(await _to_persons(parts, ask, grants), entry.attributes.owner, entry.policy)
+        there = entry.attributes
+        change = acls.policy_of(await _to_persons(parts, ask, grants), there.owner, entry.policy)
         try:
             if change:
-                await apply(parts.plain, call, Set(LogicalName(entry.attributes.guid, ()), policy=change))
+                itself, when = LogicalName(there.guid, ()), When(version=there.version)
+                await apply(parts.plain, ask.exchange.call, Set(itself, policy=change, when=when))
             break
         except CheloniaError as error:
-            if error.kind is not Kind.CONFLICT or not left:
+            if error.kind not in (Kind.CONFLICT, Kind.PRECONDITION) or not left:
                 raise
-        call = structs.replace(call, is_first=False)
     if not ask.target.key:
         await _to_parts_of_keys(parts, ask)
 

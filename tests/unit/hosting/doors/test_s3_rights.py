@@ -366,3 +366,19 @@ def test_a_list_of_a_bucket_reads_no_tree_that_has_rights_of_its_own(
     allowed = {key: door.ask("PUT", f"/lab/{key}/hers", b"x", who=EVE).status for key in ("a", "own/3", "own-too/e",
                                                                                        "ownx", "z")}  # fmt: skip
     assert allowed == {"a": 200, "own/3": 403, "own-too/e": 403, "ownx": 200, "z": 200}
+
+
+@pytest.mark.parametrize("target", ["/lab?acl", "/lab/k?acl"])
+def test_of_lists_that_cross_the_last_one_holds(door: Door, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Both held together, whom neither of their senders allowed alone."""
+    door.put("k", b"his")
+    inner, due = door.files.apply, [{"x_amz_grant_read": f"id={EVE}"}]
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if due and isinstance(changes[0], Set):
+            assert (await door._ask("PUT", target, b"", JOE, due.pop())).status == 200
+        return await inner(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    assert door.ask("PUT", target, x_amz_grant_read="id=/CN=ann").status == 200
+    assert door.ask("GET", target).texts("ID") == [JOE, JOE, "/CN=ann"]
