@@ -138,7 +138,7 @@ async def download(
         mtime_s: the modification time it gets.
         landing: shared by downloads that run together.
         size: in bytes, from a listing, -1: not known; small files share calls by it.
-    Raises: EXISTS when the target is there and `overwrite` is False, FileExistsError when it has come meanwhile;
+    Raises: EXISTS when the target is there and `overwrite` is False, FileExistsError when it comes meanwhile.
         NOT_A_FILE for a device, a pipe or a directory; as `read`, and OSError.
     """
     target = _replaceable(target, overwrite)
