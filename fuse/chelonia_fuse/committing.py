@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from chelonia.core import bounds
+from chelonia.core.contents.attributes import is_spliced
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Guid
@@ -407,7 +408,10 @@ class FileCommitter:
         elif current.attributes.etag in names:
             self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
         elif _names(current) & names:
-            self._follow(inode, copy, current)  # the same; others may have changed it since
+            if is_spliced(current.attributes.etag, copy.staged.etag):
+                self._done(inode, copy, plan, current.attributes)  # the same
+            else:
+                self._follow(inode, copy, current)  # others have changed it since
         elif current.attributes.size == plan.size and not plan.ranges:
             self._follow(inode, copy, current)  # the same, or another writer has cut it
         elif current.attributes.etag == copy.staged.etag:
@@ -425,8 +429,9 @@ class FileCommitter:
             self._follow(inode, copy, current)
             return
         if sent is not None:
+            is_same = etag == sent.commit or is_spliced(etag, copy.staged.etag)
             copy.staged, copy.source, copy.earlier = sent.staged, None, []
-            copy.staged.etag = sent.commit
+            copy.staged.etag = etag if is_same else sent.commit
         staged = copy.staged
         if etag == staged.etag:
             return

@@ -71,6 +71,13 @@ def etag_of(stored: StoredObject) -> str:
     return given if given and of == own else own or f"{stored.id}-{stored.version}"
 
 
+def is_spliced(etag: str, before: str) -> bool:
+    """Whether bytes of this etag, of which a splice over the bytes of etag `before` is a part, are its very result."""
+    content, _, count = etag.rpartition("-")
+    known, _, splices = before.rpartition("-")
+    return count == (str(int(splices) + 1) if known == content and splices.isdecimal() else "1")
+
+
 def is_empty(stored: StoredObject) -> bool:
     """Whether a file was made without bytes and has had none since: it has neither blobs nor a content."""
     has = stored.sections.get("blobs") or stored.value("content", "id")

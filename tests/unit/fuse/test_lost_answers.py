@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,25 @@ async def test_an_append_whose_answer_was_lost_is_there_once_though_more_is_appe
     await mount.close(handle)
     assert await names(other) == ["f"]
     assert await other.read("f") == await mount.read("f") == old + b"1" + others + b"3"
+
+
+@pytest.mark.expect_log("will be committed later")
+@pytest.mark.parametrize("commits", [1, 3])
+async def test_a_write_in_the_middle_whose_answer_was_lost_is_no_conflict_with_the_next_one(
+    mount: Trial, other: Trial, memory: MemoryCluster, commits: int
+) -> None:
+    await mount.write("f", LARGE)
+    handle, model = await mount.open("f"), bytearray(LARGE)
+    for number in range(commits):
+        at = 1000 * number
+        for data in (b"first", b"S"):
+            await mount.system.write(handle, at, data)
+            model[at : at + len(data)] = data
+            with unheard(memory) if data == b"first" else nullcontext():
+                await mount.system.flush(handle)
+    await mount.close(handle)
+    assert (await names(other), mount.committer.conflicts) == (["f"], 0)
+    assert await other.read("f") == await mount.read("f") == model
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
