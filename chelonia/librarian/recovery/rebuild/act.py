@@ -492,12 +492,16 @@ class Rebuilding:
             if obj.id.startswith(CONTENT_PREFIX):
                 await self._restore_content(obj)
                 continue
-            one = rebuild.restore(obj)
-            batch.append(one)
-            size += len(one[0]) + len(one[1])
-            if size >= ELEMENTS_TOGETHER:
+            elements, names = rebuild.restore(obj)
+            if len(elements) > ELEMENTS_TOGETHER:
+                *before, elements = rebuild.cut(elements, LISTED_TOGETHER)
+                for piece in before:
+                    await self._attempt(piece)
+            if size + len(elements) + len(names) > ELEMENTS_TOGETHER:
                 await self._restore_batch(batch)
                 batch, size = [], 0
+            batch.append((elements, names))
+            size += len(elements) + len(names)
         await self._restore_batch(batch)
 
     async def _restore_content(self, obj: StoredObject) -> None:
@@ -511,7 +515,9 @@ class Rebuilding:
     ) -> None:
         """Restore an object that may exist today too; of a wide section only the snapshot's properties matter."""
         wide = tuple(Needed("tally", key) for key in obj.sections.get("tally", {}))
-        await self._attempt(decide(obj, await self._on.records.one(self._on.call, obj.id, wide)))
+        elements = decide(obj, await self._on.records.one(self._on.call, obj.id, wide))
+        for start in range(0, len(elements), ELEMENTS_TOGETHER):
+            await self._attempt(elements[start : start + ELEMENTS_TOGETHER])
 
     async def _restore_batch(self, batch: Sequence[tuple[list[Element], list[Element]]]) -> None:
         """Restore all at once; one by one when an object exists or a name is taken."""

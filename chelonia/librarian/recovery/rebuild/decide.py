@@ -123,6 +123,14 @@ def restore(obj: StoredObject) -> tuple[list[Element], list[Element]]:
     return elements, _index(obj) if type_of(obj) == TYPE_TRASHED else list(_names(obj))
 
 
+def cut(elements: Sequence[Element], most: int) -> list[list[Element]]:
+    """Cut the change that restores a large entry into pieces of `most` properties. The last one makes it an entry;
+    until then each may be applied again."""
+    absent, *properties = elements
+    properties.sort(key=lambda element: element.section == "entry")
+    return [[absent, *properties[at : at + most]] for at in range(0, len(properties), most)]
+
+
 def restore_content(part: StoredObject) -> tuple[list[Element], list[Element]]:
     """Return the changes that restore a part of a content: a missing header; the records, under the same header."""
     header, splices = part.sections.get("content", {}), part.value("content", "splices")

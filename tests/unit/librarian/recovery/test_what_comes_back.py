@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
+from chelonia.core.caller import Call
 from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.contents.uploads import CopyFile, parse_part_name
@@ -102,3 +105,21 @@ async def test_what_the_documents_say_comes_back_does_and_nothing_else_is_lost()
     }
     assert differs == ANEW | LOST
     assert {"entry/metadata", "entry/policy", "entry/posix", "entry/trashed", "blob/owners"} < {*before} - differs
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["file", "root"])
+@virtual
+async def test_an_entry_of_more_properties_than_a_transact_takes_comes_back(root: bool) -> None:
+    """Users add them in several changes. A file came back without name, owner and policy, the root without policy."""
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f")
+        entry = ROOT if root else file
+        for first in (0, 1000, 2000):
+            rules = [put(ObjectId(entry), "policy", f"/CN={n}", "+read") for n in range(first, first + 1000)]
+            await k.bench.service._parts.records.attempt(Call(), PlannedTransact(rules))
+        await next_snapshot(k)
+        before = await k.bench.stored(entry)
+    async with rebuilt(k) as (k, _):
+        assert await k.paths() == {"/f": file}
+        assert (await k.bench.stored(entry)).sections["policy"] == before.sections["policy"]
