@@ -36,7 +36,7 @@ from chelonia.core.ids import (
     content_object,
     shepherd_object,
 )
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.names import entry_name
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Finding
@@ -323,9 +323,10 @@ def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> di
 
 
 def _lost_found(bench: Bench) -> list[Element]:
-    """Make `/lost+found` unless it exists."""
+    """Make `/lost+found` unless it exists, anew where it is in the trash."""
     shelter, root = ObjectId(LOST_FOUND), ObjectId(ROOT)
-    if bench.entry(shelter).get("type") == TYPE_COLLECTION:
+    kind = bench.entry(shelter).get("type")
+    if kind == TYPE_COLLECTION:
         return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
     names = (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
     taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
@@ -335,7 +336,12 @@ def _lost_found(bench: Bench) -> list[Element]:
     sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))
     named = put(root, "entries", name + "/", LOST_FOUND, *free)
-    return [check(shelter, version(0)), *put_all(shelter, sections), named]
+    absent = [check(shelter, version(0))]
+    if kind == TYPE_TRASHED:
+        removed = {section: bench.look.section(shelter, section) for section in ("entry", "parents", "trashed")}
+        gone = erase(shelter, is_("entry", "type", TYPE_TRASHED))
+        absent = [gone, *trash.forget(StoredObject(shelter, 1, removed))]
+    return [*absent, *put_all(shelter, sections), named]
 
 
 def _epoch(bench: Bench) -> Element:

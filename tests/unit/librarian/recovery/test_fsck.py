@@ -27,7 +27,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import Delete, Finding, Mended, Severity
+from chelonia.core.ports.librarian import Delete, Finding, Mended, MoveEntry, Severity, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
@@ -712,3 +712,16 @@ async def test_a_cursor_of_somebody_else_is_refused(stage: Stage) -> None:
 async def test_only_administrators_may(stage: Stage) -> None:
     with fails(Kind.DENIED):
         await stage.bench.service.fsck(BARTENDER, Guid(""), "")
+
+
+async def test_what_has_no_name_is_sheltered_though_the_shelter_was_removed(stage: Stage) -> None:
+    """An administrator removed it when it was empty: it waits in the trash."""
+    for removed in (True, False):
+        await _orphan(stage)
+        assert all(answer.done for answer in await mended(stage.bench, await faults(stage.bench)))
+        assert await stage.bench.names(Guid(LOST_FOUND)) == {stage.file: stage.file}
+        if removed:
+            back = MoveEntry(Guid(stage.file), LOST_FOUND, stage.file, stage.data, "f", keep=False)
+            await stage.bench.service.move(BARTENDER, back)
+            await stage.bench.service.unmake(BARTENDER, Unmake(LOST_FOUND))
+    assert await faults(stage.bench) == []
