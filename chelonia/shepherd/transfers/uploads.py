@@ -23,6 +23,7 @@ from itertools import islice
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import PROTOCOL_HTTP, Checksums, Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Ms, ReferenceId, ServiceId, parse_reference
 from chelonia.core.ports.librarian import Arriving
@@ -512,16 +513,23 @@ class ShepherdUploads:
         return await asyncio.shield(self._node.background.start(self._fulfil(call, pending, held)))
 
     async def _same_bytes(self, held: KeptReplica, upload: Upload) -> bool:
-        if upload.offset == held.size and upload.length == 0:
-            return True
-        if upload.offset != 0 or upload.length not in (-1, held.size):
+        """Whether a repeated body is what the replica has from its offset to the end."""
+        left = held.size - upload.offset
+        if upload.length not in (-1, left):
             return False
-        hasher = Hasher(md5=bool(held.checksums.md5))
+        worker, sent = self._node.ports.worker, Hasher(md5=bool(held.checksums.md5))
         async for chunk in upload.body:
-            await hasher.feed(self._node.ports.worker, chunk)
-            if hasher.size > held.size:
+            await sent.feed(worker, chunk)
+            if sent.size > left:
                 return False
-        return hasher.size == held.size and hasher.checksums().agrees(held.checksums)
+        if sent.size != left:
+            return False
+        if not upload.offset:
+            return sent.checksums().agrees(held.checksums)
+        stored = Hasher(md5=False, combining=False)
+        async for chunk in self._node.ports.blobs.read(held.reference, ByteRange(upload.offset, left)):
+            await stored.feed(worker, chunk)
+        return stored.checksums().agrees(sent.checksums())
 
 
 def _owner(request: PutRequest) -> Dn:

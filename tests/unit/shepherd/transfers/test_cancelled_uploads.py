@@ -1,4 +1,5 @@
-"""PUT that breaks off: it goes on with the bytes that are kept, or begins anew when the disk keeps none."""
+"""PUT that breaks off: it goes on with the bytes that are kept, or begins anew when the disk keeps none. One whose
+answer was lost is repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -85,3 +86,14 @@ async def test_an_upload_ends_though_its_bytes_cannot_be_removed(
         broken.setattr(MemoryWriter, "abort", refuses)
         assert await kind_of(world.service.receive(JOE, Upload(ticket, sent, len(DATA)))) is Kind.READ_ONLY
     assert (await world.send(ticket, DATA)).complete
+
+
+@served
+async def test_a_last_part_that_comes_again_gets_the_same_answer_and_other_bytes_do_not(world: World) -> None:
+    ticket = await world.ticket(request(DATA))
+    await world.send(ticket, DATA[:600], total=len(DATA))
+    last = {"offset": 600, "total": len(DATA)}
+    answer = await world.send(ticket, DATA[600:], **last)
+    assert await world.send(ticket, DATA[600:], **last) == answer
+    for wrong in (DATA[600:-1] + b"!", DATA[600:-1], DATA[600:] + b"!"):
+        assert await kind_of(world.send(ticket, wrong, **last)) is Kind.ALREADY_DONE
