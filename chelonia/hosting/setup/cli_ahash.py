@@ -9,6 +9,7 @@ An A-Hash that was alone needs none of this: its store begins the group when its
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def _restore(options: argparse.Namespace) -> int:
     host_files.give_back(partial, target)
     if target.exists():
         target.rmdir()
+    os.sync()  # a name that lasts longer than what it leads to would be a damaged store after a power cut
     partial.rename(target)
     hosts = ", ".join(entry.host for entry in section.replicas)
     group = f" of a group of {hosts}, as {options.config} names them" if hosts else ""
