@@ -20,6 +20,8 @@ from chelonia.hosting.setup.dev import load_issued
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
+DAYS_MAX = 36_500
+"""Longest validity, a century: the calendar of certificates ends in 9999."""
 _HOST = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.-]*|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
 """A DNS name, or an address."""
 HOST_NAME_MAX = 64 - len("host/")
@@ -52,7 +54,7 @@ def add_to(verbs: Any) -> None:
     proxy.add_argument("--cert", required=True, type=Path)
     proxy.add_argument("--key", required=True, type=Path)
     proxy.add_argument("--out", required=True, type=Path, help="one file: proxy, key, chain")
-    proxy.add_argument("--hours", type=whole_number(1), default=12, help="validity, from 1 (default 12)")
+    proxy.add_argument("--hours", type=whole_number(1, 24 * DAYS_MAX), default=12, help="validity, from 1 (default 12)")
     proxy.add_argument("--limited", action="store_true")
     proxy.set_defaults(act=_proxy)
 
@@ -62,7 +64,7 @@ def add_to(verbs: Any) -> None:
     _action(acts, "renew", _renew, "sign the CA's own certificate anew, with its key: what it has issued stays good")
     crl = _action(acts, "crl", _crl, "sign the CRL again")
     least = "until the next one is due, from 1 (default: as many as the one before had; the first has 30)"
-    crl.add_argument("--days", type=whole_number(1), help=least)
+    crl.add_argument("--days", type=whole_number(1, DAYS_MAX), help=least)
 
 
 def _action(acts: Any, name: str, act: Any, text: str) -> argparse.ArgumentParser:
@@ -87,7 +89,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 def _output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cert", type=Path, help="where the certificate goes")
     parser.add_argument("--key", type=Path, help="where the key goes")
-    parser.add_argument("--days", type=whole_number(1), default=395, help="validity, from 1 (default 395)")
+    parser.add_argument("--days", type=whole_number(1, DAYS_MAX), default=395, help="validity, from 1 (default 395)")
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -285,6 +285,14 @@ def test_a_proxy_that_was_never_valid_is_wrong_usage(hours: str, capsys: pytest.
     assert "usage: cheloniad ca proxy" in said
 
 
+@pytest.mark.parametrize("words", [["crl"], ["user", "Jane Doe"], ["host", "localhost"]])
+def test_a_certificate_ends_within_the_calendar(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["ca", *words, "--dir", "d", "--days", "9999999"])
+    assert caught.value.code == 2
+    assert "9999999 is not a whole number from 1 to 36500" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["dev", "--dir", "x", "--shepherds", "many"], ["ca"]])
 def test_wrong_usage_is_exit_code_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -586,7 +594,10 @@ def test_a_backup_is_put_in_the_place_of_a_store_and_nothing_else_is(
     assert "replica 1 begins the group" in capsys.readouterr().err
     given: list[tuple[Path, ...]] = []
     monkeypatch.setattr("chelonia.hosting.setup.host_files.give_back", lambda *paths: given.append(paths))
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append((data.with_name("ahash1.partial") / "db").is_dir()))
     assert main(command) == 0
+    assert synced == [True], "after a power cut the name leads to the whole of it"
     assert "a new generation of a group of 127.0.0.1, 127.0.0.1, 127.0.0.1" in capsys.readouterr().out
     assert given == [(data.with_name("ahash1.partial"), data)]
     assert (data / "restored").stat().st_mtime > 1, "it was marked now: the time is its generation"
