@@ -47,6 +47,15 @@ DOORS = ("files", "s3")
 SHARED = frozenset(("bartender", *DOORS))
 """Those that several processes may serve at one port: all of them show the same."""
 
+POSITIVE = (
+    "node.worker_threads", "tls.reload_check_ms", "registry.refresh_ms", "registry.miss_ms", "registry.keep_ms",
+    "limits.header_bytes_max", "limits.body_idle_ms", "limits.send_idle_ms", "limits.connections_max",
+    "limits.connections_per_address_max", "limits.connections_per_dn_max", "limits.first_request_ms",
+    "limits.keepalive_ms", "limits.handshake_ms", "client.connect_ms", "client.read_idle_ms", "client.send_idle_ms",
+    "client.answer_bytes_max",
+)  # fmt: skip
+"""Keys that are never 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSection:
@@ -314,6 +323,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
     hosted = [name for name in ("ahash", "librarian", "bartender", "shepherd") if getattr(config, name) is not None]
     if not hosted:
         yield bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
+    yield from _zeros(config)
     yield from _listener_problems(config.listen, hosted)
     yield from _trust_problems(config.trust)
     for key, url in urls_of(config):
@@ -336,6 +346,14 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
         yield bad("log.format", "it is 'text' or 'json'")
     if config.log.level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         yield bad("log.level", "it is DEBUG, INFO, WARNING or ERROR")
+
+
+def _zeros(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Yield the keys that are 0 where that would be a loop without a pause, or a node that serves nobody."""
+    for key in POSITIVE:
+        section, _, name = key.partition(".")
+        if not getattr(getattr(config, section), name):
+            yield bad(key, "a number of at least 1 is wanted here")
 
 
 def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:

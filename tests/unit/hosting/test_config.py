@@ -154,6 +154,10 @@ COPIES = "librarian.tuning.copies_per_node_max"
         (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = -1\n[node]"), SLOWEST, "at least 0"),
         (("[node]", f"{SHEPHERD}tuning.scrub_bytes_per_s_max = 0\n[node]"), SCRUB, "at least 1"),
         (("[node]", f"{SHEPHERD}tuning.copy_tries = 0\n[node]"), "shepherd.tuning.copy_tries", "at least 1"),
+        (("[node]", "[limits]\nconnections_max = 0\n[node]"), "limits.connections_max", "at least 1"),
+        (("[node]", "[tls]\nreload_check_ms = 0\n[node]"), "tls.reload_check_ms", "at least 1"),
+        (("[node]", "[registry]\nrefresh_ms = 0\n[node]"), "registry.refresh_ms", "at least 1"),
+        (("[node]", "[node]\nworker_threads = 0"), "node.worker_threads", "at least 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_key(change: tuple[str, str], key: str, says: str) -> None:
