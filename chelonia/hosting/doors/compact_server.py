@@ -35,9 +35,6 @@ from chelonia.wire import compact
 
 log = logging.getLogger("chelonia.compact")
 
-IDENTITY_MS: Final = 1_000
-"""Time for which a connection's identity counts before expiry and revocation are checked again."""
-
 IDLE_MS: Final = 600_000
 """Longest silence of a connection with no call in flight: a host that lost its power never closes one."""
 ANSWERS_AT_ONCE: Final = 32
@@ -201,6 +198,8 @@ class CompactConnection(asyncio.Protocol):
         self._lost = lost
         self.silent = True
         """Whether no call has come yet."""
+        self.identity_ms = 1_000
+        """Time for which its identity counts before expiry and revocation are checked again."""
         self.owner = ""
         """The owner in whose share of connections it counts."""
         self.at_work: Callable[[bool], None] = lambda on: None
@@ -325,7 +324,7 @@ class CompactConnection(asyncio.Protocol):
 
     def _begin(self, request: compact.IncomingCall) -> None:
         self.silent = False
-        identified = (self._received_s - self._identified_s) * 1000 <= IDENTITY_MS
+        identified = (self._received_s - self._identified_s) * 1000 <= self.identity_ms
         answer = self._door.answer_at_once(self._peer, request) if identified else None
         if answer is None:
             task = self._start(self._serve(request))
@@ -365,7 +364,7 @@ class CompactConnection(asyncio.Protocol):
 
     async def _serve(self, request: compact.IncomingCall) -> None:
         refusal = None
-        if self._transport is not None and (self._received_s - self._identified_s) * 1000 > IDENTITY_MS:
+        if self._transport is not None and (self._received_s - self._identified_s) * 1000 > self.identity_ms:
             refusal = await self._identify_peer(self._transport)
         if refusal is not None:
             self._refuse(refusal, request.number)

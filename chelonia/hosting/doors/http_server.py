@@ -240,6 +240,7 @@ class HttpServer:
     def _agreed(self, door: CompactDoor, transport: asyncio.BaseTransport) -> CompactConnection:
         assert self._acceptor is not None
         connection = CompactConnection(door, self._parts.identify, self._forget)
+        connection.identity_ms = self._limits.identity_ms
         self.compact_connections.add(connection)
         newcomers = self._acceptor.newcomers
         if newcomers.take(connection, transport):

@@ -95,15 +95,16 @@ KNOWN = ServiceRecord(Role.LIBRARIAN, Dn(LIBRARIAN), ServiceId("https://lib"), T
 
 @asynccontextmanager
 async def door(
-    grid: Grid, port: object, *, source: Source | None = None, at_once: AtOnce | None = None
-) -> AsyncIterator[HttpServer]:
+    grid: Grid, port: object, limits: HttpLimits | None = None, *, source: Source | None = None,
+    at_once: AtOnce | None = None,
+) -> AsyncIterator[HttpServer]:  # fmt: skip
     """A listener with `port` behind both encodings. `source`: the only registry of callers; `at_once`: tried for
     `status`."""
     registry = RoleRegistry(() if source else (KNOWN,), source, SystemClock())
     soap = SoapDoor(AHASH, port, "https://x/AHash", SoapParts(registry, Metrics()))
     services = offer(AHASH.table, port, frozenset({"status"}), at_once) if at_once else offer(AHASH.table, port)
     packed = CompactDoor(services, CompactParts(registry, Horizon()))
-    async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, compact=packed) as server:
+    async with secure(soap.serve, grid.server(), ClientCertificate.REQUIRED, limits, compact=packed) as server:
         yield server
 
 

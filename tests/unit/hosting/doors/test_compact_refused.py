@@ -19,9 +19,9 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
 from chelonia.core.ports.ahash import AHashStatus
 from chelonia.core.ports.librarian import ServiceRecord
-from chelonia.hosting.doors import compact_server
 from chelonia.hosting.doors.compact_server import CompactConnection, CompactDoor, CompactParts, offer
 from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.doors.http_server import HttpLimits
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient, Connection, PendingCall, Silent
 from chelonia.hosting.net.http_messages import Peer
@@ -52,7 +52,6 @@ from tests.unit.hosting.listening import client_of
 
 async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The open connection completes the calls under way, then ends with that error; so does a new one."""
-    monkeypatch.setattr(compact_server, "IDENTITY_MS", -1)
     grid, gate = Grid(tmp_path), asyncio.Event()
     store, librarian = grid.server(), grid.user(LIBRARIAN)
     monkeypatch.setattr(grid, "server", lambda: store)
@@ -63,7 +62,7 @@ async def test_a_revoked_certificate_is_told_so(tmp_path: Path, monkeypatch: pyt
 
     port, own = Port(slow), grid.client(librarian)
     packed = CompactClient(own.client_context(speaks=compact.PROTOCOL))
-    async with door(grid, port) as server, client_of(own) as client:
+    async with door(grid, port, HttpLimits(identity_ms=0)) as server, client_of(own) as client:
         link = Link(client, SystemClock(), SystemIds(), compact=packed)
         ahash = remote_ahash(link, [f"https://localhost:{server.port}/AHash"], RetryLimits())
         begun = asyncio.create_task(ahash.status(Call()))
