@@ -199,7 +199,7 @@ def restore_services(stored: StoredObject, now: StoredObject) -> list[Element]:
     for role, identities in stored.sections.items():
         for identity, word in identities.items():
             today = now.value(role, identity)
-            refused = word not in (registry.APPROVED, registry.WAITING)
+            refused = word not in (registry.APPROVED, registry.WAITING) and today != registry.FORGOTTEN
             if today in ("", registry.WAITING) or (refused and today != word):
                 elements.append(put(SERVICES_OBJECT, role, identity, word))
     return elements

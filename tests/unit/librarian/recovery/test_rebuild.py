@@ -3,7 +3,7 @@
 import pytest
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
-from chelonia.core.ids import SNAPSHOTS_OBJECT, BlobId, Guid, Ms, ObjectId, ReferenceId
+from chelonia.core.ids import SERVICES_OBJECT, SNAPSHOTS_OBJECT, BlobId, Guid, Ms, ObjectId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.shepherd import ReplicaRecord
 from chelonia.core.values import replace
@@ -113,3 +113,21 @@ def test_an_entry_takes_its_name_from_one_that_was_read_before_it_alone(holder: 
     elements = rebuild.of_the_later(named, parent, (there,), Ms(10_000))
     assert [(each.property, each.value) for each in elements] == ([("n/", "b"), ("n", "")] if taken else [])
     assert all(each.conditions == (is_("entries", "n", holder), unset("entries", "n/")) for each in elements[:1])
+
+
+@pytest.mark.parametrize(
+    ("then", "today", "becomes"),
+    [
+        ("approved", "", "approved"),
+        ("withdrawn", "approved", "withdrawn"),
+        ("approved", "withdrawn", ""),
+        ("forgotten", "withdrawn", "forgotten"),
+        ("withdrawn", "forgotten", ""),
+    ],
+)
+def test_an_identity_that_was_refused_stays_so(then: str, today: str, becomes: str) -> None:
+    """One declared lost for good while a rebuild had stopped is not taken for a withdrawn one, which may come back."""
+    identity = "https://s1/Shepherd /CN=s1"
+    stored = StoredObject(SERVICES_OBJECT, 1, {"shepherd": {identity: then}})
+    now = StoredObject(SERVICES_OBJECT, 1, {"shepherd": {identity: today}} if today else {})
+    assert [each.value for each in rebuild.restore_services(stored, now)] == ([becomes] if becomes else [])
