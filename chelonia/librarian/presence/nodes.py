@@ -187,7 +187,7 @@ class NodeTable:
         """Note that a Shepherd lives; record an unknown identity as waiting. Raises: BAD_REQUEST, DENIED, CONFLICT."""
         _check_beat(beat)
         found = self.registry.find(Role.SHEPHERD, beat.shepherd, call.dn)
-        if found is not None:
+        if found is not None and found.approved:
             self._voices.arrives(beat)
         if found is None:
             await self._wait_for_approval(call, beat.shepherd)

@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import Demand
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, RequestKey, ServiceId, shepherd_object
+from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId, shepherd_object
 from chelonia.core.metadata import Needed
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat, NodeView, Report
 from chelonia.core.values import replace
@@ -164,6 +165,27 @@ async def test_what_has_waited_takes_no_place_from_a_start_that_spoke_since(
         with fails(Kind.CONFLICT):
             await over
         assert await heard_after(b, "three", 55, 1) == ""
+
+
+async def test_who_is_not_approved_takes_no_word_from_the_shepherd(
+    monkeypatch: pytest.MonkeyPatch, expect_log: Callable[..., None]
+) -> None:
+    """With heartbeats of any certificate, sent all the time, a new disk would never get its place."""
+    expect_log("has store two in the place of one")
+    async with bench() as b:
+        lease_ms, one = b.settings.lease_ms, b.ahash.get
+        stranger = structs.replace(shepherd_call(A), dn=Dn("/CN=stranger"), roles=(), service_id=ServiceId(""))
+        forged = replace(beat(99, "none"), shepherd=b.shepherds[0])
+        assert await heard_after(b, "one", 50, 2 * lease_ms) == ""
+        assert not (await b.service.heartbeat(stranger, forged)).known
+
+        async def crossed(*args: object) -> object:
+            monkeypatch.setattr(b.ahash, "get", one)
+            assert not (await b.service.heartbeat(stranger, forged)).known
+            return await one(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(b.ahash, "get", crossed)
+        assert await heard_after(b, "two", 60, 2 * lease_ms, replaces=True) == ""
 
 
 def test_trouble_is_news_when_it_begins_and_when_it_ends() -> None:
