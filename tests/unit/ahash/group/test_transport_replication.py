@@ -126,7 +126,7 @@ async def linked(net: Net) -> None:
 async def test_who_connects_and_says_nothing_is_bounded_and_keeps_no_member_out(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reached the port could have a master hold any number of connections."""
+    """A stranger at the port could have a master hold any number of connections."""
     monkeypatch.setattr(bounds, "HANDSHAKES_PER_ADDRESS_MAX", 3)
     await net.start(1)
     silent = [await asyncio.open_connection("127.0.0.1", net.ports[1]) for _ in range(9)]
