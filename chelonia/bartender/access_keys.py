@@ -149,7 +149,8 @@ async def _asked(user: Call, request: Awaitable[T]) -> T:
     try:
         return await request
     except CheloniaError as error:
-        raise as_seen(error, user) from error
+        error = as_seen(error, user)
+        raise error
 
 
 def _bound(key: AccessKey) -> bytes:

@@ -265,13 +265,13 @@ def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
 
 def required(judge: Judge, when: When, place: LogicalName, found: FoundEntry | None) -> None:
     """Refuse a change of an entry that does not meet a `When`. Raises: PRECONDITION; DENIED, where that would tell its
-    etag or its times to a caller who may not read it."""
+    etag or its times to a caller who may neither read nor change it."""
     if when == ANY:
         return
     there = attributes_of(found.object) if found else None
     tells = when.etags or when.not_etags or when.unmodified_since_ns >= 0
     if found is not None and tells and not when.absent and when.refusal(there):
-        judge.require(Action.READ, found)
+        judge.require_one(((Action.READ, found), (Action.DELETE, found), (Action.MODIFY_METADATA, found)))
     when.require(place, there)
 
 
