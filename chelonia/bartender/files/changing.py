@@ -32,6 +32,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, RequestKey
 from chelonia.core.metadata import (
     TYPE_COLLECTION,
+    TYPE_FILE,
     TYPE_MOUNTPOINT,
     TYPE_SPECIAL,
     TYPE_SYMLINK,
@@ -51,6 +52,9 @@ from chelonia.core.values import replace
 
 WRITTEN: Filter = (*DESCRIBED, Needed("metadata"))
 """Sections of an entry that attributes, rights, and the bounds of users' metadata need."""
+
+_KEYS = (Removing.KEY, Removing.OBJECT)
+"""Removals after which empty implied collections go, too."""
 
 
 async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
@@ -145,10 +149,10 @@ async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
     """Remove a name, a file or an empty collection."""
     place, (found, parent, expect) = change.place, await removal(ports, turn, change)
     match change.what:
-        case Removing.NAME | Removing.KEY:
+        case Removing.NAME | Removing.KEY | Removing.OBJECT:
             assert parent is not None, "a name is in a collection"
             await ports.librarian.unlink(turn.service, Unlink(parent.guid, place.name, found.guid, expect))
-            if change.what is Removing.KEY:
+            if change.what in _KEYS:
                 await _prune(ports, turn, place.parent, parent)
         case Removing.FILE:
             await ports.librarian.delete(turn.service, Delete(found.guid, expect))
@@ -171,7 +175,7 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
     held = _pinned_beyond_guid(change.when, found)
     held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
     match change.what:
-        case Removing.NAME | Removing.KEY | Removing.MARK if not place.parts:
+        case Removing.NAME | Removing.KEY | Removing.OBJECT | Removing.MARK if not place.parts:
             cause = "this is an entry itself, not a name of one"
             raise CheloniaError(Kind.NOTHING_TO_UNLINK, subject=str(place), cause=cause)
         case Removing.FILE if is_collection:
@@ -179,6 +183,8 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
         case Removing.COLLECTION if not is_collection:
             raise CheloniaError(Kind.NOT_A_COLLECTION, subject=str(place), cause=f"it is a {found.type}")
         case Removing.KEY | Removing.MARK if is_collection is not (change.what is Removing.MARK):
+            raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
+        case Removing.OBJECT if found.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
         case Removing.FILE | Removing.COLLECTION:
             return found, None, _joined(held, judge.require(Action.DELETE, found))
@@ -198,7 +204,7 @@ async def remove_together(
     """Remove names and files in one transact, each as `decide` allows."""
     turn = turns[0]
     outcomes = await together(ports, turn.service, (decide(*each) for each in zip(turns, changes, strict=True)))
-    keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what is Removing.KEY]
+    keys = [changes[n] for n, error in outcomes.items() if error is None and changes[n].what in _KEYS]
     for place in dict.fromkeys([change.place.parent for change in keys]):
         await _prune(ports, turn, place, seen(place, turn.walked[place]) if place in turn.walked else None)
     return outcomes

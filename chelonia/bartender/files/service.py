@@ -257,7 +257,7 @@ def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:
 
 def _joins(change: Change) -> bool:
     """Whether a change can be one of several in one transact."""
-    return isinstance(change, Remove) and change.what in (Removing.NAME, Removing.FILE, Removing.KEY)
+    return isinstance(change, Remove) and change.what not in (Removing.COLLECTION, Removing.MARK)
 
 
 def _ordered(change: Change) -> LogicalName:

@@ -558,6 +558,8 @@ class Removing(enum.Enum):
     """An empty collection."""
     KEY = "key"
     """A name of anything but a collection, and the implied collections above it that become empty."""
+    OBJECT = "object"
+    """The same of a file alone: another door may have put a symlink, or what else is no object, under an S3 key."""
     MARK = "mark"
     """The mark that a collection exists for its own sake: it is implied from now on, and goes once it is empty."""
 

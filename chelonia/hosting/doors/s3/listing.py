@@ -24,7 +24,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
 from chelonia.hosting.doors.s3 import narrowed
 from chelonia.hosting.doors.s3 import versions as versioning
-from chelonia.hosting.doors.s3.objects import GONE, no_objects, removals, removed
+from chelonia.hosting.doors.s3.objects import GONE, removals, removed
 from chelonia.hosting.doors.s3.parts import (
     Ask,
     S3Parts,
@@ -374,8 +374,6 @@ async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, Chel
             outcomes[key] = error
         else:
             changes += [(key, change) for change in (found[:1] if none_apart else found)]
-    others = await no_objects(parts, ask, [change for _, change in changes])
-    changes = [(key, change) for key, change in changes if change.place not in others]
     answered = await apply_all(parts.plain, ask.exchange.call, tuple(change for _, change in changes))
     for (key, _), answer in zip(changes, answered, strict=True):
         if isinstance(answer, Failure) and answer.kind not in GONE:

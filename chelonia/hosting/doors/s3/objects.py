@@ -7,7 +7,7 @@ them. Keys that cannot be names are kept apart (`wire.s3.apart`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,7 @@ from msgspec import structs
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.names import LogicalName
+from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import (
     ANY,
     UNSHARED,
@@ -25,7 +24,6 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
-    Look,
     Looked,
     Make,
     Placing,
@@ -60,7 +58,7 @@ from chelonia.hosting.doors.s3.parts import (
 )
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
 from chelonia.hosting.transfer.file_reader import FileReader
-from chelonia.wire.s3 import answers, apart, checksums, facts, keys, requests
+from chelonia.wire.s3 import answers, checksums, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.checksums import Measured, kind_of
@@ -313,8 +311,7 @@ async def _removals_on(parts: S3Parts, ask: Ask, when: When) -> tuple[Remove, ..
     """Return the changes that remove the request's key, on a condition. Raises: NoSuchKey, PRECONDITION."""
     changes = removals(ask, ask.target.key)
     if when == ANY:
-        others = await no_objects(parts, ask, changes)
-        return tuple([change for change in changes if change.place not in others])
+        return changes
     ask, entry = await seen(parts, ask)
     if entry is None:
         raise no_key(ask.target.key)
@@ -324,22 +321,9 @@ async def _removals_on(parts: S3Parts, ask: Ask, when: When) -> tuple[Remove, ..
 
 def removals(ask: Ask, key: str) -> tuple[Remove, ...]:
     """Return the changes that remove a key from each place where it may be."""
-    home, by_name = keys.home_of(ask.bucket, key), Removing.MARK if key.endswith("/") else Removing.KEY
+    home, by_name = keys.home_of(ask.bucket, key), Removing.MARK if key.endswith("/") else Removing.OBJECT
     places = homes(ask.exchange.call, ask.bucket, key)
-    return tuple([Remove(place, by_name if place == home else Removing.KEY) for place in places])
-
-
-async def no_objects(parts: S3Parts, ask: Ask, changes: Sequence[Remove]) -> frozenset[LogicalName]:
-    """Return the places of removals at which another door has made what is no object: a symlink, a mount point. A key
-    of that name is kept apart."""
-    named = [change.place for change in changes if apart.COLLECTION not in change.place.parts]
-    looks = tuple([Look(place) for place in named])
-    answers = await parts.plain.files.look(in_own_name(parts, ask).exchange.call, looks) if looks else ()
-    return frozenset(
-        place
-        for place, answer in zip(named, answers, strict=True)
-        if isinstance(answer, Looked) and answer.attributes.type not in (TYPE_FILE, TYPE_COLLECTION)
-    )
+    return tuple([Remove(place, by_name if place == home else Removing.OBJECT) for place in places])
 
 
 async def copy(parts: S3Parts, ask: Ask) -> HttpResponse:
