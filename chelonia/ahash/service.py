@@ -13,7 +13,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -30,7 +30,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
+from chelonia.core.ids import BLOB_PREFIX, Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject
 from chelonia.core.operations.ahash import AHASH
@@ -63,8 +63,8 @@ HAND_OVER_FACTOR: Final = 10
 """Length of that while, as a multiple of the time taken."""
 BRIEF_OBJECTS: Final = 200
 """Objects, or walks, that one call may read in the event loop: some milliseconds."""
-BRIEF_WHOLE: Final = 4
-"""The same where wide sections are read whole: each object may have a thousand properties in them, or 2 ms."""
+BRIEF_WHOLE: Final = 16
+"""The same where wide sections are read whole: each object but a blob may have a thousand properties in them: 2 ms."""
 BRIEF_ELEMENTS: Final = 200
 """Elements that one batch may commit there. None of them is a `DELETE`, which may remove a thousand properties."""
 BRIEF_BYTES: Final = 512 * 1024
@@ -208,7 +208,7 @@ class AHashService:
         await self._executor.close()
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        return await self._read(_getting(ids, needed), brief=_are_brief(len(ids), needed))
+        return await self._read(_getting(ids, needed), brief=_are_brief(ids, needed))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
         """Answer one of `BRIEF` in the event loop without waiting; return None if the caller must await the method.
@@ -216,7 +216,7 @@ class AHashService:
         Returns, raises: as the method; OUTCOME_UNKNOWN when the caller has to ask elsewhere.
         """
         admit(call, AHASH.by_method[method])
-        if not _are_brief(len(arguments[0]), *arguments[1:]):
+        if not _are_brief(*arguments):
             return None
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
@@ -248,7 +248,7 @@ class AHashService:
         return outcome
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        return await self._read(_walking(walks, needed), brief=_are_brief(len(walks), needed))
+        return await self._read(_walking(walks, needed), brief=_are_brief(walks, needed))
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
@@ -540,12 +540,12 @@ def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader],
     return lambda store: reads.read_walks(store, walks, needed)
 
 
-def _are_brief(count: int, needed: Filter = ()) -> bool:
-    """Whether the event loop may read so many objects."""
-    if count <= BRIEF_WHOLE:
-        return True
-    whole = not needed or any(not need.property and need.section in WIDE_SECTIONS for need in needed)
-    return count <= BRIEF_OBJECTS and not whole
+def _are_brief(asked: Sequence[ObjectId] | Sequence[Walk], needed: Filter = ()) -> bool:
+    """Whether the event loop may read these objects, or walk so."""
+    if needed and not any(not need.property and need.section in WIDE_SECTIONS for need in needed):
+        return len(asked) <= BRIEF_OBJECTS
+    blobs = sum(isinstance(each, str) and each.startswith(BLOB_PREFIX) for each in asked)
+    return len(asked) <= BRIEF_OBJECTS and len(asked) - blobs <= BRIEF_WHOLE
 
 
 _BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}

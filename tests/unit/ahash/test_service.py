@@ -31,7 +31,7 @@ from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.ids import BLOB_PREFIX, Dn, Ms, ObjectId, RequestKey
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Walk
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, check, delete, is_set, open_store, put, serving
@@ -557,6 +557,8 @@ async def test_many_objects_with_their_wide_sections_are_the_readers(needed: Fil
         assert executor.reads - before == (0 if wanted else 2)
         assert (service.at_once(LIBRARIAN, "get", (ids, needed)) is not None) is wanted
         assert (service.at_once(LIBRARIAN, "walk", (walks, needed)) is not None) is wanted
+    blobs = tuple(ObjectId(f"{BLOB_PREFIX}{n}") for n in range(BRIEF_OBJECTS))
+    assert service.at_once(LIBRARIAN, "get", (blobs, ())) is not None, "they have none"
     await service.close()
 
 
