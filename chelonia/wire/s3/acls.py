@@ -92,6 +92,7 @@ def canned(name: str) -> tuple[Grant, ...]:
 
 def policy_of(grants: Iterable[Grant], owner: str, existing: Mapping[str, str]) -> dict[str, str | None]:
     """Return the changes of a policy that make these grants hold: rules of all and of persons; those of groups stay.
+    No changes: they hold.
 
     Raises: S3Error for an unknown permission or grantee.
     """
@@ -109,7 +110,8 @@ def policy_of(grants: Iterable[Grant], owner: str, existing: Mapping[str, str]) 
     if signed := sorted(rights.get(ALL, public) - public):
         rules[ANONYMOUS] = " ".join(f"-{each}" for each in signed)
     identities = (name for name in existing if name in (ALL, ANONYMOUS) or name.startswith("/"))
-    return {**{name: None for name in identities if name not in rules}, **rules}
+    changed = {name: rule for name, rule in rules.items() if rule != existing.get(name, "")}
+    return {**{name: None for name in identities if name not in rules}, **changed}
 
 
 def grants_of(policy: Mapping[str, str], owner: str) -> tuple[Grant, ...]:

@@ -99,8 +99,9 @@ async def _to_persons(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) 
 
 
 async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...]) -> None:
-    """Change the policy of an object or a bucket to what grants say; try again while others change it."""
-    for left in range(AGAIN_MAX, -1, -1):
+    """Change the policy of an object or a bucket to what grants say; try again while others change it.
+    Raises: ServiceUnavailable if they do so all the time."""
+    for _ in range(AGAIN_MAX + 1):
         entry = await _entry(parts, ask)
         there = entry.attributes
         change = acls.policy_of(await _to_persons(parts, ask, grants), there.owner, entry.policy)
@@ -110,8 +111,10 @@ async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...])
                 await apply(parts.plain, ask.exchange.call, Set(itself, policy=change, when=when))
             break
         except CheloniaError as error:
-            if error.kind not in (Kind.CONFLICT, Kind.PRECONDITION) or not left:
+            if error.kind not in (Kind.CONFLICT, Kind.PRECONDITION):
                 raise
+    else:
+        raise S3Error("ServiceUnavailable", "its list is being changed all the time: send it again")
     if not ask.target.key:
         await _to_parts_of_keys(parts, ask)
 

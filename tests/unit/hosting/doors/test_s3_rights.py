@@ -382,3 +382,17 @@ def test_of_lists_that_cross_the_last_one_holds(door: Door, monkeypatch: pytest.
     monkeypatch.setattr(door.files, "apply", apply)
     assert door.ask("PUT", target, x_amz_grant_read="id=/CN=ann").status == 200
     assert door.ask("GET", target).texts("ID") == [JOE, JOE, "/CN=ann"]
+
+
+def test_equal_lists_at_once_are_one_change_and_who_always_loses_may_send_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 50 equal lists was a change, and most met 412 in the end: a condition that they had not set."""
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
+
+    async def apply(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return (Failure(Kind.PRECONDITION, cause="its version is another"),) * len(changes)
+
+    monkeypatch.setattr(door.files, "apply", apply)
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 503

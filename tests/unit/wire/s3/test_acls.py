@@ -30,6 +30,7 @@ def test_grants_come_back_as_they_were_given() -> None:
     given = ((JOE, "FULL_CONTROL"), (EVE, "FULL_CONTROL"), (EVERYBODY, "READ"))
     policy = held(policy_of(given, JOE, {}))
     assert set(grants_of(policy, JOE)) == set(given)
+    assert policy_of(given, JOE, policy) == {}
     assert requests.acl(acl(JOE, grants_of(policy, JOE))) == grants_of(policy, JOE)
 
 
