@@ -13,10 +13,11 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from chelonia.ahash.group import forwarding, membership_steps
 from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
@@ -24,7 +25,7 @@ from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarried
 from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
-from chelonia.ahash.service import AHashService, backup_path
+from chelonia.ahash.service import BRIEF, AHashService, backup_path
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Executor
@@ -32,31 +33,20 @@ from chelonia.ahash.store.replicated_port import ReplicatedEngine
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Horizon, Position, later
-from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms, ObjectId, RequestKey
+from chelonia.core.ids import Ms
 from chelonia.core.limits import LimitCounts
-from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.operations.ahash import AHASH
-from chelonia.core.ports.ahash import (
-    AHashStatus,
-    ChangeOutcome,
-    Element,
-    GroupChange,
-    ObjectPage,
-    Page,
-    PagesSeen,
-    ReplicaView,
-    TransactOutcome,
-    Walk,
-    WalkOutcome,
-)
+from chelonia.core.operations.rows import Retry
+from chelonia.core.ports.ahash import AHash, AHashStatus, PagesSeen, ReplicaView, TransactOutcome
 from chelonia.core.rights.access import check_access, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import Jobs
 from chelonia.core.values import replace
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 MASTER_WAIT_MS: Final = 2000
@@ -104,6 +94,28 @@ class _Elsewhere(Exception):
     """This copy cannot answer: forward the call to the master."""
 
 
+def _asked(
+    method: Callable[Concatenate[AHash, Call, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ReplicatedAHash, Call, P], Coroutine[Any, Any, T]]:
+    """A method of the port: brief ones read here, if this copy may answer, all others are the master's."""
+    row = AHASH.by_method[method.__name__]
+
+    @functools.wraps(method)
+    async def ask(self: ReplicatedAHash, call: Call, /, *args: P.args, **named: P.kwargs) -> T:
+        arguments = row.filled(args, named)
+        found = self.at_once(call, row.method, arguments) if row.method in BRIEF else None
+        if found is not None:
+            return cast(T, found)
+        request = ForwardedCall(row.method, call, arguments)
+        if row.brief:
+            return cast(T, await self._read(request))
+        # A change without a key that may have applied is not tried again.
+        keyed = row.retry is Retry.KEY_ARGUMENT and bool(arguments[0])
+        return cast(T, await self._at_master(request, repeatable=keyed or row.retry is Retry.IDEMPOTENT))
+
+    return ask
+
+
 @guarded(AHASH)
 class ReplicatedAHash:
     """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
@@ -143,43 +155,15 @@ class ReplicatedAHash:
 
     # --- the port ---------------------------------------------------------------------------------------------------
 
-    async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        found: tuple[StoredObject, ...] = await self._read_soon("get", call, (ids, needed))
-        return found
-
-    async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        found: tuple[WalkOutcome, ...] = await self._read_soon("walk", call, (walks, needed))
-        return found
-
-    async def scan(
-        self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
-    ) -> Page:
-        page: Page = await self._read(ForwardedCall("scan", call, (object_id, section, after, limit)))
-        return page
-
-    async def below(self, call: Call, ask: Below) -> BelowPage:
-        page: BelowPage = await self._read(ForwardedCall("below", call, (ask,)))
-        return page
-
-    async def objects(self, call: Call, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX) -> ObjectPage:
-        page: ObjectPage = await self._read(ForwardedCall("objects", call, (after, limit)))
-        return page
-
-    async def recall(self, call: Call, key: RequestKey) -> TransactOutcome | None:
-        outcome: TransactOutcome | None = await self._at_master(ForwardedCall("recall", call, (key,)), repeatable=True)
-        return outcome
-
-    async def transact(
-        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
-    ) -> TransactOutcome:
-        """See `core.ports.ahash.AHash.transact`. A transact without a key that may have applied is not tried again."""
-        request = ForwardedCall("transact", call, (key, elements, memo))
-        outcome: TransactOutcome = await self._at_master(request, repeatable=bool(key))
-        return outcome
-
-    async def change(self, call: Call, elements: tuple[Element, ...]) -> tuple[ChangeOutcome, ...]:
-        outcomes: tuple[ChangeOutcome, ...] = await self._at_master(ForwardedCall("change", call, (elements,)))
-        return outcomes
+    get = _asked(AHash.get)
+    walk = _asked(AHash.walk)
+    scan = _asked(AHash.scan)
+    below = _asked(AHash.below)
+    objects = _asked(AHash.objects)
+    recall = _asked(AHash.recall)
+    transact = _asked(AHash.transact)
+    change = _asked(AHash.change)
+    regroup = _asked(AHash.regroup)
 
     async def backup(self, call: Call, name: str) -> str:
         """Back up this replica, if it may be read: see `core.ports.ahash.AHash.backup`."""
@@ -189,10 +173,6 @@ class ReplicatedAHash:
             raise CheloniaError(Kind.UNAVAILABLE, "backup", name, cause)
         await self._parts.executor.run_apart(lambda: self._parts.engine.backup(target))
         return target
-
-    async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
-        status: AHashStatus = await self._at_master(ForwardedCall("regroup", call, (change,)))
-        return status
 
     async def status(self, call: Call) -> AHashStatus:
         if call.strong:
@@ -277,10 +257,6 @@ class ReplicatedAHash:
         return await self._reign.service.put_record(key, value)
 
     # --- reads from the copy ----------------------------------------------------------------------------------------
-
-    async def _read_soon(self, method: str, call: Call, arguments: tuple[Any, ...]) -> Any:
-        found = self.at_once(call, method, arguments)
-        return found if found is not None else await self._read(ForwardedCall(method, call, arguments))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
         """Answer one of `service.BRIEF` here without waiting, by the rules of `_execute` and `_from_copy`.
