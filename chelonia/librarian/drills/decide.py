@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import structs
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, looked
@@ -351,24 +351,10 @@ def _corruption(drill: Drill, view: DrillView, now: Ms) -> Drill:
 
 # --- storage ----------------------------------------------------------------------------------------------------------
 
-_INTS: Final = frozenset(field.name for field in structs.fields(Drill) if isinstance(field.default, int))
-
 
 def stored_drill(record: StoredObject) -> Drill:
     """Return the present or last drill from the repair record."""
-    found = record.sections.get(DRILL, {})
-    values: dict[str, object] = {}
-    for name in Drill.__struct_fields__:
-        text = found.get(name, "")
-        if name in _INTS:
-            values[name] = int(text) if text.isdecimal() else 0
-        elif name == "action":
-            values[name] = DrillAction(text or DrillAction.SILENCE.value)
-        elif name == "stage":
-            values[name] = DrillStage(text or DrillStage.NONE.value)
-        else:
-            values[name] = text
-    return Drill(**values)  # type: ignore[arg-type]
+    return msgspec.convert(record.sections.get(DRILL, {}), Drill, strict=False)
 
 
 def storing(drill: Drill) -> list[Element]:
