@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Location, ReplicaState
@@ -416,17 +418,8 @@ class NodeTable:
 
 
 def _stored_node(record: ServiceRecord, obj: StoredObject) -> StoredNode:
-    return StoredNode(
-        dn=record.dn,
-        state=obj.value("node", "state"),
-        since_ms=Ms(int(obj.value("node", "since_ms", "0"))),
-        maintenance_until_ms=Ms(int(obj.value("node", "maintenance_until_ms", "0"))),
-        left_until_ms=Ms(int(obj.value("node", "left_until_ms", "0"))),
-        drain_ms=Ms(int(obj.value("node", "drain_ms", "0"))),
-        domain=obj.value("node", "domain"),
-        verify_key=obj.value("node", "verify_key"),
-        approved=record.approved,
-    )
+    own = {"dn": record.dn, "approved": record.approved}
+    return msgspec.convert({**obj.sections.get("node", {}), **own}, StoredNode, strict=False)
 
 
 def _require_whole(operation: str, shepherd: ServiceId, marker: StoredObject) -> None:
