@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import asdict
+
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
 from chelonia.shepherd.store.blobs_segment_file import sync_directory
 
@@ -71,8 +73,7 @@ def read_identity(root: Path) -> StoreIdentity | None:
     try:
         content = json.loads(raw)
         _check_format(content, WITH_SEGMENTS)
-        service, replaces = ServiceId(str(content["service"])), bool(content["replaces"])
-        return StoreIdentity(str(content["store"]), service, str(content["cluster"]), replaces)
+        return msgspec.convert({name: content[name] for name in StoreIdentity.__struct_fields__}, StoreIdentity)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         cause = f"damaged ({error}); put it back from a backup, or run `cheloniad accept-store`: replicas stay"
         raise CheloniaError(Kind.BAD_CONFIG, "read store", str(path), cause) from error
@@ -88,13 +89,7 @@ def has_segments(root: Path) -> bool:
 
 def write_identity(root: Path, identity: StoreIdentity, *, segments: bool = False) -> None:
     """Write durably the identity of the store in `root`, and whether it has segments. Raises: OSError."""
-    content = {
-        "format": WITH_SEGMENTS if segments else FORMAT,
-        "store": identity.store,
-        "service": identity.service,
-        "cluster": identity.cluster,
-        "replaces": identity.replaces,
-    }
+    content = {"format": WITH_SEGMENTS if segments else FORMAT, **asdict(identity)}
     _replace(root / IDENTITY, _json(content))
 
 
@@ -122,29 +117,13 @@ def _check_format(content: dict[str, Any], newest: int = FORMAT) -> None:
 
 
 def _encode(state: ShepherdState) -> bytes:
-    content = {
-        "format": FORMAT,
-        "boot": state.boot,
-        "ticket_secret": state.ticket_secret.hex(),
-        "cluster": state.cluster,
-        "generation": state.generation,
-        "sequence": state.sequence,
-        "extra": state.extra,
-    }
-    return _json(content)
+    return _json({"format": FORMAT, **asdict(state), "ticket_secret": state.ticket_secret.hex()})
 
 
 def _decode(content: dict[str, Any]) -> ShepherdState:
     _check_format(content)
-    extra = {str(key): str(value) for key, value in content["extra"].items()}
-    return ShepherdState(
-        boot=int(content["boot"]),
-        ticket_secret=bytes.fromhex(content["ticket_secret"]),
-        cluster=str(content["cluster"]),
-        generation=int(content["generation"]),
-        sequence=int(content["sequence"]),
-        extra=extra,
-    )
+    content["ticket_secret"] = bytes.fromhex(content["ticket_secret"])
+    return msgspec.convert({name: content[name] for name in ShepherdState.__struct_fields__}, ShepherdState)
 
 
 @contextlib.contextmanager
