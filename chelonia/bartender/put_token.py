@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import PartPlace, UploadId
@@ -65,27 +66,10 @@ _READER: Final = msgspec.json.Decoder(_Fields)
 
 def encode(token: PutToken, key: bytes) -> str:
     """Return the token as opaque text."""
-    begin, begun, sums = token.begin, token.begun, token.begin.checksums
-    fields = _Fields(
-        parent=begin.parent,
-        name=begin.name,
-        ln=str(begin.ln),
-        owner=begin.owner,
-        wanted=begin.wanted,
-        size=begin.size,
-        sha256=sums.sha256,
-        md5=sums.md5,
-        adler32=sums.adler32,
-        expires_ms=begin.expires_ms,
-        replaces=begin.replaces,
-        guid=begun.guid,
-        blob=begun.blob,
-        seal=begun.seal,
-        checksum_type=token.checksum_type,
-        piece=begin.piece,
-        upload=begin.part.upload,
-        number=begin.part.number,
-    )
+    begin = token.begin
+    own = {"ln": str(begin.ln), "checksum_type": token.checksum_type}
+    values = asdict(begin) | asdict(begin.checksums) | asdict(begin.part) | asdict(token.begun) | own
+    fields = msgspec.convert(values, _Fields)
     payload = armour.to_text(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
     return f"{payload}.{armour.to_text(_mac(payload, key))}"
 
@@ -102,22 +86,11 @@ def decode(text: str, key: bytes) -> PutToken:
         ln = parse_ln(fields.ln)
     except (ValueError, CheloniaError):  # signed by a version of ours with another payload
         raise _forged() from None
-    begin = BeginPut(
-        parent=fields.parent,
-        name=fields.name,
-        ln=ln,
-        owner=fields.owner,
-        sections={},
-        wanted=fields.wanted,
-        size=fields.size,
-        checksums=Checksums(fields.sha256, fields.md5, fields.adler32),
-        expires_ms=fields.expires_ms,
-        named=False,
-        replaces=fields.replaces,
-        piece=fields.piece,
-        part=PartPlace(fields.upload, fields.number),
-    )
-    return PutToken(begin, Begun(fields.guid, fields.blob, fields.seal), fields.checksum_type)
+    values = asdict(fields)
+    sums, part = msgspec.convert(values, Checksums), msgspec.convert(values, PartPlace)
+    own = {"ln": ln, "sections": {}, "checksums": sums, "named": False, "part": part}
+    begin, begun = msgspec.convert(values | own, BeginPut), msgspec.convert(values, Begun)
+    return PutToken(begin, begun, fields.checksum_type)
 
 
 def _mac(payload: str, key: bytes) -> bytes:
