@@ -48,8 +48,8 @@ log = logging.getLogger("chelonia.http.server")
 
 _OF_THE_CONNECTION = (Kind.TIMEOUT, Kind.INCOMPLETE, Kind.UNTRUSTED, Kind.EXPIRED, Kind.NOT_SUPPORTED)
 """Errors that another connection may avoid: a client that has a new certificate shows it on the next one."""
-_BREAKS = (ConnectionError, ssl.SSLError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
-"""Errors that end a body which does not come whole."""
+_BREAKS = (OSError, RequestPayloadError, ClientPayloadError, HttpProcessingError)
+"""Errors that end a body which does not come whole; of OSError: broken TLS, a client that was reset or is gone."""
 Identify = Callable[[TlsObject | None], Identity]
 """Returns the peer's identity on a TLS connection, as `IdentityCache.identify`. Raises: UNTRUSTED, EXPIRED."""
 Observe = Callable[[HttpRequest, HttpResponse, int, int], None]
@@ -666,14 +666,15 @@ def _widen(transport: asyncio.BaseTransport) -> None:
 
 
 async def _next_chunk(raw: BaseRequest, limits: HttpLimits, slow: Callable[[], None]) -> bytes:
+    patience = asyncio.timeout(limits.body_idle_ms / 1000)
     try:
-        async with asyncio.timeout(limits.body_idle_ms / 1000):
+        async with patience:
             return await raw.content.readany()
-    except TimeoutError as error:
-        slow()
-        cause = f"no byte of the body came for {limits.body_idle_ms} ms"
-        raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
     except (*_BREAKS, RuntimeError) as error:
+        if isinstance(error, TimeoutError) and patience.expired():  # else it is the kernel's: the peer is gone
+            slow()
+            cause = f"no byte of the body came for {limits.body_idle_ms} ms"
+            raise CheloniaError(Kind.TIMEOUT, cause=cause) from error
         if isinstance(error, RuntimeError) and raw.transport is not None:
             raise  # not aiohttp's way to say that the connection is closed
         cause = "the connection ended before the body did"

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import socket
 import ssl
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chelonia.core import bounds
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
 from chelonia.hosting.doors import listening
 from chelonia.hosting.doors.listening import ListeningSockets
+from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, text_answer
 from chelonia.hosting.net.tls import ClientCertificate
 from tests.support.polling import poll_async
 from tests.unit.hosting.doors.test_http_server import echo
 from tests.unit.hosting.grid import Grid
-from tests.unit.hosting.listening import secure
+from tests.unit.hosting.listening import plain, secure
+
+SO_ATTACH_FILTER = 26
+"""Of Linux; `socket` does not name it."""
 
 
 async def test_handshakes_that_come_at_once_begin_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +150,37 @@ async def test_listeners_that_share_a_port_take_it_together_and_nobody_else_does
     _, writer = await asyncio.open_connection("127.0.0.1", second.port)
     writer.close()
     second.stop()
+
+
+async def test_a_body_whose_client_has_gone_without_a_word_ends_long_before_its_idle_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its machine lost power, or its network: an upload was taken for one under way, and refused to a new try."""
+    monkeypatch.setattr(listening, "GONE_IDLE_S", 1)
+    monkeypatch.setattr(listening, "GONE_PROBES", 1)
+    monkeypatch.setattr(listening, "GONE_INTERVAL_S", 1)
+    began, ended = asyncio.Event(), list[Kind]()
+
+    async def take(request: HttpRequest) -> HttpResponse:
+        try:
+            async for _ in request.body:
+                began.set()
+        except CheloniaError as error:
+            ended.append(error.kind)
+            raise
+        return text_answer(200, "")
+
+    async with plain(take) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
+        await began.wait()
+        _hear_nothing(writer.get_extra_info("socket"))
+        await poll_async(lambda: ended, what="the end of the body")
+        assert ended == [Kind.INCOMPLETE]
+        writer.transport.abort()
+
+
+def _hear_nothing(raw: socket.socket) -> None:
+    """Have the kernel drop all that comes to a socket, unacknowledged, as of a machine that has gone."""
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K: keep 0 bytes
+    raw.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(drop)))
