@@ -123,7 +123,7 @@ class AHashService:
         self._durability = durability or LocalDurability()
         self._began = (clock.now_ms(), clock.monotonic_ms())
         self._queue = _ChangeQueue()
-        self._commit_began_ms = 0
+        self._commit_began_ms = self._upkeep_began_ms = 0
         self.limits = LimitCounts(clock.monotonic_ms)
         self._committer: Committer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -482,13 +482,22 @@ class AHashService:
     async def _upkeep(self) -> Next:
         if self._store.upkeep_due():
             async with self._writing:
-                await self._executor.run_write(self._store.upkeep)
+                self._upkeep_began_ms = self._clock.monotonic_ms()
+                try:
+                    await self._executor.run_write(self._store.upkeep)
+                finally:
+                    self._upkeep_began_ms = 0
         return Wait(self._settings.upkeep_interval_ms)
 
     @property
     def committing_ms(self) -> int:
         """Milliseconds that the batch with the committer has taken so far; 0 without one."""
         return self._clock.monotonic_ms() - self._commit_began_ms if self._commit_began_ms else 0
+
+    @property
+    def upkeep_ms(self) -> int:
+        """Milliseconds that the present upkeep, for which all changes wait, has taken so far; 0 without one."""
+        return self._clock.monotonic_ms() - self._upkeep_began_ms if self._upkeep_began_ms else 0
 
     def _note_writable(self, writable: bool) -> None:
         if writable != self._was_writable:

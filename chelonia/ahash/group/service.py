@@ -246,6 +246,11 @@ class ReplicatedAHash:
         return self._reign.service.committing_ms if self._reign is not None else 0
 
     @property
+    def upkeep_ms(self) -> int:
+        """Milliseconds that a master's upkeep of its store has taken so far; 0 without one."""
+        return self._reign.service.upkeep_ms if self._reign is not None else 0
+
+    @property
     def has_room(self) -> bool:
         """Whether the disk takes changes, as of the last commit here."""
         return self._reign is None or self._reign.service.takes_changes

@@ -317,14 +317,19 @@ async def test_nothing_is_committed_beside_upkeep_and_who_retires_waits_for_it()
             begun.append(asyncio.get_running_loop().create_future())
             return begun[-1]
 
-    service = AHashService(store, Slow(), HandClock(), SETTINGS)
+    clock = HandClock()
+    service = AHashService(store, Slow(), clock, SETTINGS)
     await service.start()
     await turns()
+    clock.advance(400_000)
+    assert (service.upkeep_ms, service.committing_ms) == (400_000, 0), "a watch can tell that it hangs"
     change = asyncio.ensure_future(service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),)))
     await turns()
     assert (len(begun), change.done()) == (1, False)
     store.due = False
     begun[0].set_result(None)
+    await turns(1)
+    assert service.upkeep_ms == 0
     assert (await change).applied
     await turns()
     ending = asyncio.ensure_future(service.close())

@@ -18,6 +18,7 @@ from chelonia.core.values import replace
 from chelonia.hosting import ahash_replica
 from chelonia.hosting.ahash_replica import (
     HANGS_MS,
+    UPKEEP_HANGS_MS,
     disk_watch,
     leave_group,
     outlive_grants,
@@ -58,15 +59,24 @@ def test_a_replica_without_a_master_is_not_ready_and_says_whom_it_does_not_see()
         unready(lost)
 
 
-@pytest.mark.parametrize(("still_ms", "ends"), [(HANGS_MS - 1, False), (HANGS_MS, True)])
-async def test_a_master_whose_disk_takes_no_change_ends(
-    monkeypatch: pytest.MonkeyPatch, still_ms: int, *, ends: bool
+@pytest.mark.parametrize(
+    ("commit_ms", "upkeep_ms", "ends"),
+    [
+        (HANGS_MS - 1, 0, ""),
+        (HANGS_MS, 0, "has not taken a change for 60 s"),
+        (0, UPKEEP_HANGS_MS - 1, ""),
+        (0, UPKEEP_HANGS_MS, "has not taken a checkpoint for 300 s"),
+    ],
+)
+async def test_a_master_whose_disk_takes_no_change_or_checkpoint_ends(
+    monkeypatch: pytest.MonkeyPatch, commit_ms: int, upkeep_ms: int, ends: str
 ) -> None:
     """Its heartbeats would go on, and the others would follow it for as long as the disk hangs."""
     told: list[str] = []
     monkeypatch.setattr(ahash_replica, "leave", told.append)
-    await disk_watch(lambda: still_ms).step()
-    assert bool(told) is ends
+    await disk_watch(lambda: commit_ms, lambda: upkeep_ms).step()
+    assert len(told) == bool(ends)
+    assert ends in "".join(told)
 
 
 async def test_what_was_granted_for_longer_is_outlived_before_a_start(tmp_path: Path) -> None:
