@@ -6,7 +6,6 @@ no work for them. A gauge that cannot be read keeps its last value.
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -21,10 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from chelonia.core.cluster.drills import Drill, DrillStage
 from chelonia.core.cluster.healing import HealStatus
-from chelonia.core.errors import CheloniaError
 from chelonia.core.limits import LimitCounts
-
-log = logging.getLogger("chelonia.metrics")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -32,7 +28,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 DRILL_FAILED = (DrillStage.LATE, DrillStage.CALLED_OFF)
 
 Reader = Callable[[], Awaitable[None]]
-"""Brings some gauges up to date. May raise CheloniaError."""
+"""Brings some gauges up to date, without waiting for what hangs."""
 
 
 Counts = Mapping[tuple[str, ...], float]
@@ -202,10 +198,7 @@ class Metrics:
     async def expose(self) -> bytes:
         """Return the exposition text, with fresh gauges."""
         for reader in self._readers:
-            try:
-                await reader()
-            except CheloniaError as error:
-                log.info("a gauge could not be read error=%s", error)
+            await reader()
         return generate_latest(self.registry)
 
 

@@ -93,6 +93,7 @@ class Node:
         text = "Steps of background jobs that ended with an unexpected error."
         node.metrics.keep("job_failures", text, ("service", "job"), node.bugs)
         node.metrics.read_with(self._certificate_days)
+        node.metrics.read_with(node.readiness.gauge(node.metrics))
         await self._host()
 
     async def _listen(self, section: ListenSection) -> None:

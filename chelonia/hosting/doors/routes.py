@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ANONYMOUS
@@ -17,21 +18,57 @@ from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, Ht
 
 log = logging.getLogger(ACCESS_LOGGER)
 
+ANSWER_S: Final = 0.8
+"""Time that parts have to say whether they can serve: whoever asks the node has its answer within a second."""
+HANGS_S: Final = 5.0
+"""Time after which a part that has not answered counts as one that cannot serve; until then, what it said last."""
+
 Check = Callable[[], Awaitable[None]]
 """Returns when a part can serve. Raises: CheloniaError with the reason why it cannot."""
 
 
+class _AskedPart:
+    """A part and what it said last. One call of its check runs at a time: one that hangs is not repeated."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._call: asyncio.Task[None] | None = None
+        self._began_s = 0.0
+        self._said: str | None = None
+
+    async def problem(self) -> str:
+        """Return why it cannot serve, within `ANSWER_S`; empty when it can."""
+        loop = asyncio.get_running_loop()
+        if self._call is None or self._call.done():
+            self._call, self._began_s = loop.create_task(self._ask()), loop.time()
+        await asyncio.wait((self._call,), timeout=ANSWER_S)
+        took_s = loop.time() - self._began_s
+        if self._call.done():
+            self._call.result()
+        elif self._said is None or took_s >= HANGS_S:
+            return f"it has not answered for {took_s:.0f} s: what it waits for hangs"
+        return self._said or ""
+
+    async def _ask(self) -> None:
+        try:
+            await self._check()
+            self._said = ""
+        except CheloniaError as error:
+            self._said = str(error)
+
+
 class Readiness:
-    """Whether the node can serve: the checks of all hosted parts."""
+    """Whether the node can serve: the checks of all hosted parts. No part that hangs holds up an answer."""
 
     def __init__(self) -> None:
-        self._checks: dict[str, Check] = {}
+        self._parts: dict[str, _AskedPart] = {}
         self._asking: asyncio.Task[dict[str, str]] | None = None
         self.held = "it is starting"
         """The reason why the node does not serve yet, or no more; empty while it serves."""
 
     def add(self, part: str, check: Check) -> None:
-        self._checks[part] = check
+        """Add a part. Its check also brings its gauges up to date."""
+        self._parts[part] = _AskedPart(check)
 
     async def problems(self) -> dict[str, str]:
         """Return why the node is not ready, by part; empty when it is. Callers share one round of checks."""
@@ -40,14 +77,19 @@ class Readiness:
         found = await asyncio.shield(self._asking)
         return {"node": self.held, **found} if self.held else found
 
+    def gauge(self, metrics: Metrics) -> Check:
+        """Return the reader of a gauge that says of each part whether it can serve."""
+
+        async def read() -> None:
+            problems = await self.problems()
+            ready = {part: part not in problems for part in ("node", *self._parts)}
+            metrics.gauges("ready", "Whether a part can serve; if not, its gauges may be old.", "part", ready)
+
+        return read
+
     async def _ask(self) -> dict[str, str]:
-        found = {}
-        for part, check in self._checks.items():
-            try:
-                await check()
-            except CheloniaError as error:
-                found[part] = str(error)
-        return found
+        answers = await asyncio.gather(*(part.problem() for part in self._parts.values()))
+        return {part: problem for part, problem in zip(self._parts, answers, strict=True) if problem}
 
 
 class Routes:

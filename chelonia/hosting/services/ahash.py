@@ -61,7 +61,7 @@ async def host(node: HostingNode, section: AHashSection) -> None:
         if status.replica:
             unready(status)
 
-    node.watch("ahash", check)
+    node.readiness.add("ahash", check)
 
 
 async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub) -> AHashService:

@@ -188,8 +188,3 @@ class HostingNode:
     def panicked(self, reason: str) -> None:
         """End the node: the store cannot go on in this process. Any thread may call this."""
         self._loop.call_soon_threadsafe(self.fail, f"the store panicked: {reason}")
-
-    def watch(self, part: str, check: Callable[[], Awaitable[None]]) -> None:
-        """Call `check` for readiness and for gauges."""
-        self.readiness.add(part, check)
-        self.metrics.read_with(check)

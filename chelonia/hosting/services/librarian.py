@@ -58,4 +58,4 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
         for name in ("exposed", "queued", "copying", "erasing", "held_back"):
             node.metrics.gauge(f"repair_{name}", f"Repair as this Librarian sees it: {name}.", getattr(health, name))
 
-    node.watch("librarian", check)
+    node.readiness.add("librarian", check)

@@ -89,7 +89,7 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
         for name in ("quarantined_bytes", "unfinished_bytes"):
             node.metrics.gauge(f"shepherd_{name}", f"Space that could be had back: {name}.", getattr(status, name))
 
-    node.watch("shepherd", check)
+    node.readiness.add("shepherd", check)
     node.offered |= offer(SHEPHERD.table, shepherd)
     node.doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, node.soap, capacity).serve
     node.doors["turl"] = DataDoor(shepherd, node.registry, node.metrics).serve

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.hosting.doors import routes as routes_module
 from chelonia.hosting.doors.routes import Readiness, Routes
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
+from tests.support.polling import poll_async
 
 JANE = Dn("/O=Grid/CN=Jane")
 
@@ -76,3 +80,47 @@ async def test_parts_are_asked_once_for_all_who_ask_at_the_same_time() -> None:
     assert asked == 1
     await ask(routes, "/readyz", ANONYMOUS)
     assert asked == 2
+
+
+async def test_a_part_that_hangs_holds_up_no_answer_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator looks here first when a disk hangs: the pages waited for it, and said nothing."""
+    monkeypatch.setattr(routes_module, "ANSWER_S", 0.05)
+    monkeypatch.setattr(routes_module, "HANGS_S", 0.2)
+    go_on, asked, metrics = asyncio.Event(), list[str](), Metrics()
+    go_on.set()
+
+    async def check() -> None:
+        asked.append("ahash")
+        await go_on.wait()
+
+    async def other() -> None:
+        metrics.gauge("ahash_commits", "Of another part.", len(asked))
+
+    readiness = ready()
+    readiness.add("ahash", check)
+    readiness.add("librarian", other)
+    metrics.read_with(readiness.gauge(metrics))
+    routes = Routes({}, readiness, metrics)
+    assert (await ask(routes, "/readyz", JANE)).status == 200
+    go_on.clear()
+    assert (await ask(routes, "/readyz", JANE)).status == 200, "it may only be slow: what it said last counts"
+
+    async def not_ready() -> bytes:
+        answer = await ask(routes, "/readyz", JANE)
+        return _bytes(answer) if answer.status == 503 else b""
+
+    assert await poll_async(not_ready) == b"ahash: it has not answered for 0 s: what it waits for hangs\n"
+    told = _bytes(await ask(routes, "/metrics", JANE))
+    assert b'chelonia_ready{part="ahash"} 0.0' in told
+    assert b'chelonia_ready{part="librarian"} 1.0' in told
+    assert b"chelonia_ahash_commits 2.0" in told, "others are up to date"
+    assert len(asked) == 2, "and nobody asks it again meanwhile"
+    go_on.set()
+    await asyncio.sleep(0)
+    assert (await ask(routes, "/readyz", JANE)).status == 200
+    assert b'chelonia_ready{part="ahash"} 1.0' in _bytes(await ask(routes, "/metrics", JANE))
+
+
+def _bytes(answer: HttpResponse) -> bytes:
+    assert isinstance(answer.body, bytes)
+    return answer.body
