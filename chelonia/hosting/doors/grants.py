@@ -34,7 +34,7 @@ Source = Callable[[], Awaitable[Iterable[ServiceRecord]]]
 
 @dataclass(frozen=True, slots=True)
 class RoleGrant:
-    """The roles of a DN here. `unsure`: none are known, as the registry could not be read."""
+    """The roles of a DN here. `unsure`: none are known, and the registry cannot be read: it may have been approved."""
 
     roles: tuple[Role, ...] = ()
     service_id: ServiceId = ServiceId("")
@@ -57,6 +57,8 @@ class RegistryPace:
 
 AWAY_TIMES: Final = 4
 """All nodes ask a registry that is away, and the nodes that bring it back have to answer each of them."""
+READ_S_MAX: Final = 20.0
+"""Time for a read of the registry: some Librarians in turn, each with 5 s. An A-Hash of this process may hang."""
 NOTHING, UNSURE = RoleGrant(), RoleGrant(unsure=True)
 STRANGERS_MAX = 10_000
 """Callers kept as not registered: users, mostly."""
@@ -104,7 +106,7 @@ class RoleRegistry:
             await self.refresh()
             if dn not in self._records:
                 self._remember_stranger(dn)
-        unread = self._source is not None and self._read_at < 0
+        unread = self._source is not None and (self._read_at < 0 or not self._reachable)
         return self.known(dn, service, issuer) or (UNSURE if unread else NOTHING)
 
     def known(self, dn: Dn, service: str = "", issuer: str = "") -> RoleGrant | None:
@@ -157,13 +159,14 @@ class RoleRegistry:
     async def _read(self, source: Source) -> bool:
         self._tried_at = self._clock.monotonic_ms()
         try:
-            records = tuple(await source())
-        except CheloniaError as error:
-            self._waiting = error.kind is Kind.DENIED
+            async with asyncio.timeout(READ_S_MAX):
+                records = tuple(await source())
+        except (CheloniaError, TimeoutError) as error:
+            self._waiting = isinstance(error, CheloniaError) and error.kind is Kind.DENIED
             if self._reachable and self._waiting:
                 log.info("waiting for approval: chelonia admin node approve, or services in [trust] error=%s", error)
             elif self._reachable:
-                log.info("registry unreachable, configured identities go on error=%s", error)
+                log.info("registry unreachable, configured identities go on error=%r", error)
             self._reachable = False
             return False
         self._reachable, self._waiting = True, False

@@ -13,6 +13,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, RequestKey, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import Wait
 from chelonia.core.values import replace
+from chelonia.hosting.doors import grants
 from chelonia.hosting.doors.calls import caller
 from chelonia.hosting.doors.grants import UNSURE, RegistryPace, RoleGrant, RoleRegistry
 from chelonia.hosting.net.http_messages import Peer
@@ -100,6 +101,33 @@ async def test_nobody_waits_for_a_registry_that_is_away() -> None:
         assert await registry.grant(dn) == UNSURE
     assert cluster.reads == 1
     assert await registry.grant(ANONYMOUS) == RoleGrant()
+
+
+async def test_who_was_approved_while_the_registry_is_away_is_not_refused_for_good() -> None:
+    """This node knows the services of before: a new one was called unregistered, as if nobody had approved it."""
+    clock, cluster = QuickClock(), Cluster(shepherd(HOST, FIRST))
+    registry = RoleRegistry(CONFIGURED, cluster.read, clock, PACE)
+    assert (await registry.grant(HOST)).roles
+    cluster.reachable, cluster.records = False, (*cluster.records, shepherd(NEW, SECOND))
+    clock.ms += PACE.miss_ms
+    assert await registry.grant(NEW) == UNSURE
+    assert (await registry.grant(HOST)).roles, "who was known goes on"
+    clock.ms += PACE.miss_ms
+    assert await registry.grant(NEW) == UNSURE
+    cluster.reachable = True
+    paused = await registry.step()
+    assert (await registry.grant(NEW)).roles, "at once when the registry is back"
+    assert paused == Wait(PACE.refresh_ms)
+    assert await registry.grant(EVE) == RoleGrant()
+
+
+async def test_a_read_of_the_registry_that_hangs_holds_up_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An A-Hash of this process, on a disk that hangs, never answers."""
+    monkeypatch.setattr(grants, "READ_S_MAX", 0.05)
+    registry = RoleRegistry(CONFIGURED, asyncio.Event().wait, QuickClock(), PACE)  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        assert await registry.grant(NEW) == UNSURE
+    assert await registry.step() == Wait(PACE.miss_ms)
 
 
 async def test_who_calls_while_the_registry_is_read_waits_for_that_read() -> None:
