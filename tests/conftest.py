@@ -9,6 +9,7 @@ Its parts stand in tests/support/:
 
 import os
 import resource
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from tests.support.process_state import changed, process_state  # noqa: E402
 
 # A user has it not: then lines that somebody waits for must come by themselves.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Neither this: every worker and every daemon would compile each module again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # As the daemons do for themselves: tests are thousands of clients, and a login shell allows 1 024 files.
 FILES_MAX = 20_000
