@@ -251,6 +251,7 @@ async def test_copies_of_one_source_at_the_same_time_are_all_made(monkeypatch: p
 async def test_what_a_copy_that_broke_off_has_goes_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "COPY_PAGE", 2)
     monkeypatch.setattr(bounds, "BLOBS_PAGE", 2)
+    monkeypatch.setattr(bounds, "COPY_OPEN_MS", 60_000)  # an hour of a cluster's background work takes long
 
     def broken_off(*_: object) -> None:
         raise asyncio.CancelledError
