@@ -36,12 +36,6 @@ from tests.unit.fuse.mounts import OWNER, Trial, mounted, names
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
-    monkeypatch.setattr(reading, "PAUSE_MS_MAX", 0)
-
-
 def bound(mount: Trial) -> Any:
     """A mount as the kernel's requests reach it."""
     kernel = pytest.importorskip("chelonia_fuse.kernel")
