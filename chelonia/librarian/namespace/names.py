@@ -486,8 +486,8 @@ class Names:
             entry = await self._records.one(call, obj, (*SUMMARISED, Needed(request.section, request.property)))
             if not tree.visible(entry):
                 raise CheloniaError(Kind.NOT_FOUND, "modifyMetadata", request.guid, "no such entry")
-            now = entry.value(request.section, request.property)
-            if (word == "add" and now) or (word == "setifvalue" and now != value):
+            now = entry.sections.get(request.section, {}).get(request.property)  # "" is a value, too
+            if (word == "add" and now is not None) or (word == "setifvalue" and now != value):
                 return PlannedTransact((), memo="condition failed")
             return await self.draft(call, elements, done, entry)
 

@@ -437,6 +437,13 @@ async def test_modify_metadata_words() -> None:
         assert await modify("setifvalue=0", "3") == "condition failed"
         assert await modify("setifvalue=1", "3") == "set"
         assert await modify("unset") == "unset"
+        assert await modify("setifvalue=", "3") == "condition failed", (
+            "what is unset has no value, not even an empty one"
+        )
+        assert await modify("set", "") == "set"
+        assert await modify("add", "2") == "condition failed", "an empty value is one"
+        assert await modify("setifvalue=", "2") == "set"
+        assert await modify("unset") == "unset"
         assert await modify("add", "2") == "set"
         assert (await modify("smash")).startswith("failed")
         for section, prop in (("entry", "owner"), ("entries", "x"), ("parents", "x"), ("states", "size")):
