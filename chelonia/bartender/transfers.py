@@ -183,7 +183,11 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
     durable = min(ports.settings.durable_copies, begin.wanted)
     demand = Demand(count=max(durable + ports.settings.spares, begin.wanted), size=begin.size)
     candidates = await ports.shepherds.candidates(turn.service, demand, durable)
-    begun = await ports.librarian.begin_put(turn.service, begin)
+    try:
+        begun = await ports.librarian.begin_put(turn.service, begin)
+    except CheloniaError as error:
+        error = await overtaken(ports, turn, begin.ln, error)
+        raise error
     facts = begun.facts(begin, ports.clock.now_ms())
     bearer = turn.user.carrier or turn.user.dn
     plan = UploadPlan(facts, purpose, bearer, durable, ports.settings.spares, turn.user.until_ms)
@@ -193,6 +197,19 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
         if begin.named:
             await _release(ports, turn, begin)
         raise
+
+
+async def overtaken(ports: Ports, turn: ElementCall, place: LogicalName, error: CheloniaError) -> CheloniaError:
+    """Return the meaning of a failure to reserve or commit. If another caller has made or removed the file or its
+    collection since the walk, it is CONFLICT, so that all is decided anew."""
+    if error.kind in (Kind.NOT_FOUND, Kind.NO_PARENT):
+        return CheloniaError(Kind.CONFLICT, subject=str(place), cause=error.cause)
+    if error.kind is not Kind.EXISTS:
+        return error
+    (walked,) = await ports.librarian.traverse(turn.service, (place,), RIGHTS)
+    if not (walked.complete and is_visible(walked.last)):  # another's pending upload holds the name
+        return error
+    return CheloniaError(Kind.CONFLICT, subject=str(place), cause="somebody else made it at the same time")
 
 
 async def _release(ports: Ports, turn: ElementCall, begin: BeginPut) -> None:

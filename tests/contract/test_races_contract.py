@@ -110,6 +110,26 @@ def test_a_name_is_reserved_though_others_make_or_remove_its_file_meanwhile(befo
     staged(scenario)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_put_file_takes_a_name_though_others_make_or_remove_its_file_meanwhile(before: bool) -> None:
+    """It was refused as `exists`, or as if there was no such collection."""
+
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        if before:
+            await write(world, "/f", b"before")
+
+        async def changed() -> None:
+            await done(world, Remove(at("/f")) if before else Clone(at("/f"), at("/other")))
+
+        await write(world, "/other", b"another's")
+        between.before["begin_put"] = changed
+        begun = await world.stage.put_file("/f", replace=True, size=3)
+        assert begun.status == "done", begun
+
+    staged(scenario)
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_a_name_that_anothers_upload_holds_is_not_reserved(held: bool) -> None:
     async def scenario(world: World, between: Between) -> None:

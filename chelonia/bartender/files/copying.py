@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.files.attributes import DESCRIBED
-from chelonia.bartender.files.writing import overtaken, ready_to_write, replaceable
+from chelonia.bartender.files.writing import ready_to_write, replaceable
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, versions
-from chelonia.bartender.transfers import unnamed
+from chelonia.bartender.transfers import overtaken, unnamed
 from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.uploads import CopyFile
 from chelonia.core.errors import CheloniaError
@@ -27,7 +27,7 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     try:
         await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready, change.policy))
     except CheloniaError as error:
-        error = await overtaken(ports, turn, change, error)
+        error = await overtaken(ports, turn, change.place, error)
         raise error
     return Done(made=replaced is None)
 

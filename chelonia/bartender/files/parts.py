@@ -9,10 +9,10 @@ from __future__ import annotations
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
-from chelonia.bartender.files.writing import arrived_bytes, may_begin, overtaken, ready_to_write
+from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
-from chelonia.bartender.transfers import unnamed
+from chelonia.bartender.transfers import overtaken, unnamed
 from chelonia.core import bounds
 from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart, SealUpload
@@ -63,7 +63,7 @@ async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
         await ports.librarian.seal_upload(turn.service, order)
     except CheloniaError as error:
         if error.kind is not Kind.NOT_FOUND:  # that is the upload
-            error = await overtaken(ports, turn, change, error)
+            error = await overtaken(ports, turn, change.place, error)
         raise error
     return Done(made=replaced is None)
 

@@ -16,7 +16,7 @@ from chelonia.bartender.files.changing import done, pinned, required, seen, walk
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
-from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, tickets, unnamed
+from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, overtaken, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
 from chelonia.core.contents.parts import NO_PART, parse_upload
@@ -35,7 +35,6 @@ from chelonia.core.ports.files import (
     Placed,
     Placing,
     Reserving,
-    Seal,
     Splice,
     Write,
     placed_part,
@@ -75,11 +74,7 @@ async def _reserved(ports: Ports, turn: ElementCall, ask: Placing, reserving: Re
     kind = record_type(ask.checksums)
     facts = FileFacts(ask.size, getattr(ask.checksums, kind), kind, ask.wanted)
     named = replace(ready, sections=merged(ready.sections, {"states": facts.states()}), named=True)
-    try:
-        turl, begun = await tickets(ports, turn, named, Purpose.PENDING)
-    except CheloniaError as error:
-        error = await overtaken(ports, turn, change, error)
-        raise error
+    turl, begun = await tickets(ports, turn, named, Purpose.PENDING)
     return Placed(turl, "", begun.blob)
 
 
@@ -130,7 +125,7 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
             turn.service, replace(order, begin=replace(ready, sections=sections), renew=renew, policy=change.policy)
         )
     except CheloniaError as error:
-        error = await overtaken(ports, turn, change, error)
+        error = await overtaken(ports, turn, change.place, error)
         raise error
 
 
@@ -154,23 +149,8 @@ async def lay(
     try:
         return await ports.librarian.splice(turn.service, order)
     except CheloniaError as error:
-        error = await overtaken(ports, turn, change, error)
+        error = await overtaken(ports, turn, change.place, error)
         raise error
-
-
-async def overtaken(
-    ports: Ports, turn: ElementCall, change: Write | Splice | Clone | Seal, error: CheloniaError
-) -> CheloniaError:
-    """Return the meaning of a failure to commit. If another caller has made or removed the file or its collection since
-    the walk, it is CONFLICT, so that all is decided anew."""
-    if error.kind in (Kind.NOT_FOUND, Kind.NO_PARENT):
-        return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause=error.cause)
-    if error.kind is not Kind.EXISTS:
-        return error
-    (walked,) = await ports.librarian.traverse(turn.service, (change.place,), DESCRIBED)
-    if seen(change.place, walked) is None:  # another's pending upload holds the name
-        return error
-    return CheloniaError(Kind.CONFLICT, subject=str(change.place), cause="somebody else made it at the same time")
 
 
 def arrived_bytes(
