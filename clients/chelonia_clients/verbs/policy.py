@@ -104,7 +104,7 @@ def _check_modify(change: str, triple: Triple, *, given: bool) -> None:
 async def _names(session: Session, text: str, *, recursive: bool) -> AsyncIterator[str]:
     """The name, and with `recursive` all below it."""
     ln = session.ln(text)
-    yield text
+    yield ln
     if recursive and await session.client().exists(ln) == "collection":
         async for entry in session.below(ln, session.client().names(ln, recursive=True)):
             yield to_ln(ln, entry.name.split("/"))

@@ -33,8 +33,8 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
     try:
         word = await session.client().undelete(session.ln(text), session.ln(target) if target else "")
     except CheloniaError as error:
-        above = text.rstrip("/").rpartition("/")[0]
-        if error.kind is Kind.NOT_FOUND and above and not await session.client().exists(above):
+        above = session.ln(text).rstrip("/").rpartition("/")[0] if error.kind is Kind.NOT_FOUND else ""
+        if above and not await session.client().exists(above):
             cause = f"{above} is gone too; `undelete -r {above}` brings it back with what was in it"
             error = CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
         session.out.failure(error, head + original_status("undelete", error), **facts)

@@ -594,6 +594,16 @@ def test_recursive_policy_reaches_all_below(chelonia: Command, fake: FakeBartend
     assert fake.found("/c/f")["policy"] == {"ALL": "+read"}
 
 
+def test_what_is_changed_may_be_called_as_on_any_command_line(chelonia: Command, fake: FakeBartender) -> None:
+    """The name went to the Bartender with its `chelonia:`, which knows no such name."""
+    fake.add_collection("/c")
+    fake.add_file("/c/f", b"")
+    assert chelonia("policy", "-r", "chelonia:/c", "set", "ALL", "+read").code == 0
+    assert chelonia("modify", "arc:///c/f", "set", "metadata", "k", "v").code == 0
+    assert fake.found("/c/f")["policy"] == fake.found("/c")["policy"] == {"ALL": "+read"}
+    assert fake.found("/c/f")["metadata"] == {"k": "v"}
+
+
 def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command, fake: FakeBartender) -> None:
     """A user who cannot read a new file looks here: the collection's own rules do not hold for it."""
     fake.add_collection("/c")
@@ -677,30 +687,6 @@ def test_errors_say_what_on_what_and_why() -> None:
 
     error = CheloniaError(Kind.EXISTS, "put", "/f", "/f: it is there")
     assert describe(error) == "chelonia: put '/f': it is there (exists)"
-
-
-def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: FakeBartender) -> None:
-    fake.add_collection("/a")
-    for name in ("/z", "/a/x", "/a/y"):
-        fake.add_file(name, b"abc")
-        guid = fake.cluster.guid(name)  # of the last one, in the end
-        assert chelonia("rm", name).code == 0
-    lines = chelonia("undelete", "--list").lines
-    assert [line.split()[-1] for line in lines] == ["NAME", "/z", "/a/x", "/a/y"]
-    assert [line.split()[-1] for line in chelonia("undelete", "--list", "/a").lines] == ["NAME", "x", "y"]
-    assert chelonia("undelete", "/a/x").lines == ["Restoring '/a/x': restored"]
-    again = chelonia("undelete", "/a/x")
-    assert (again.code, again.lines) == (3, ["Restoring '/a/x': no such LN"])
-    assert chelonia("undelete", guid, "/a/old").lines == [f"Restoring '{guid}' as '/a/old': restored"]
-    fake.add_file("/z", b"new")
-    taken = chelonia("undelete", "/z")
-    assert (taken.code, taken.lines) == (5, ["Restoring '/z': LN exists"])
-    assert fake.names() == ["/a", "/a/old", "/a/x", "/z"]
-    assert chelonia("undelete", "--list", "/a").lines[0].startswith("nothing that was deleted from /a is kept; ")
-    assert chelonia("undelete", "--list", "/none").code == 3
-    assert chelonia("undelete").code == 2
-    document = json.loads(chelonia("--json", "undelete", "--list").out)
-    assert [result["name"] for result in document["results"]] == ["/z"]
 
 
 @pytest.mark.parametrize("words", [("--version",), ("help",), ("help", "sync"), ("completion", "next", "--", "adm")])
