@@ -110,8 +110,10 @@ async def _removals(
                 levels.setdefault(entry.name.count("/"), []).append(name)
             case "mountpoint":
                 yield partial(removed, client.unmake_mountpoint, "mountpoint", name)
-            case _:
+            case "file":
                 yield partial(removed, drop, "file", name)
+            case _:  # `delFile` is for files alone
+                yield partial(removed, client.unlink, entry.type, name)
 
 
 async def removed(drop: Callable[[str], Awaitable[str]], kind: str, ln: str) -> TransferResult:

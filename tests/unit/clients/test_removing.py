@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from chelonia.core.metadata import TYPE_SPECIAL, TYPE_SYMLINK
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Make, Setting
 from chelonia.hosting.transfer.call_batches import CALL_FILES_MAX
 from chelonia_clients.verbs import removing
-from tests.support.bartender import FakeBartender
+from tests.support.bartender import JOE, FakeBartender
 from tests.unit.clients.faking import Command
 
 
@@ -29,6 +32,16 @@ def test_what_has_two_names_in_a_tree_goes_by_either(chelonia: Command, linked: 
     told = chelonia("delFile", "-r", "/t")
     assert (told.code, told.err) == (0, ""), told
     assert linked.names() == ["/u"]
+
+
+@pytest.mark.parametrize("verb", ["rm", "delFile"])
+def test_what_only_a_mount_makes_goes_with_its_tree(chelonia: Command, linked: FakeBartender, verb: str) -> None:
+    """A symlink was refused as no file, and kept the tree."""
+    linked.cluster.change(Make(parse_ln("/t/c/link"), TYPE_SYMLINK, target="g"), JOE)
+    linked.cluster.change(Make(parse_ln("/t/pipe"), TYPE_SPECIAL, setting=Setting(mode=0o010644)), JOE)
+    told = chelonia(verb, "-r", "/t")
+    assert (told.code, told.err) == (0, ""), told
+    assert "/t" not in linked.names()
 
 
 def test_of_what_stays_no_other_name_is_said_to_have_gone(chelonia: Command, linked: FakeBartender) -> None:
