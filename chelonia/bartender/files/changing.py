@@ -270,14 +270,18 @@ def seen(place: LogicalName, walked: Traversal) -> FoundEntry | None:
 
 
 def required(judge: Judge, when: When, place: LogicalName, found: FoundEntry | None) -> None:
-    """Refuse a change of an entry that does not meet a `When`. Raises: PRECONDITION; DENIED, where that would tell its
-    etag or its times to a caller who may neither read nor change it."""
+    """Refuse a change of an entry that does not meet a `When`.
+
+    Raises: PRECONDITION; DENIED, for an etag or a time, to a caller who may neither read nor change it, met or not.
+    """
     if when == ANY:
         return
     there = attributes_of(found.object) if found else None
     tells = when.etags or when.not_etags or when.unmodified_since_ns >= 0
-    if found is not None and tells and not when.absent and when.refusal(there):
-        judge.require_one(((Action.READ, found), (Action.DELETE, found), (Action.MODIFY_METADATA, found)))
+    if found is not None and tells and not when.absent:
+        rights = tuple((action, found) for action in (Action.READ, Action.DELETE, Action.MODIFY_METADATA))
+        if not any(judge.may(*right) for right in rights):
+            judge.require_one(rights)
     when.require(place, there)
 
 
