@@ -44,6 +44,8 @@ def deletion(body: bytes) -> tuple[tuple[BulkDeletion, ...], bool]:
     entries = [_texts(child) for child in _children(root, "Object")]
     if any(t.get("Size") or t.get("LastModifiedTime") for t in entries):
         raise S3Error("NotImplemented", "this door removes on the condition of an ETag alone")
+    if any(not t.get("ETag", "*").strip('"') for t in entries):  # its client has lost it, and meant no removal without
+        raise S3Error("MalformedXML", "an ETag is not empty; leave it out to remove a key in any case")
     deletions = [BulkDeletion(t.get("Key", ""), t.get("VersionId", ""), t.get("ETag", "").strip('"')) for t in entries]
     if not 1 <= len(deletions) <= DELETED_MAX or not all(each.key for each in deletions):
         raise S3Error("MalformedXML", f"a Delete names 1 to {DELETED_MAX} keys")

@@ -35,6 +35,9 @@ def when_of(headers: Mapping[str, str]) -> When:
     """Return the conditions in `If-Match`, `If-None-Match` and `If-Unmodified-Since`. Raises: BAD_REQUEST."""
     match, none = headers.get("If-Match", ""), headers.get("If-None-Match", "")
     tags, not_tags = _tags(match, weak=False), _tags(none)
+    for name, named in (("If-Match", tags), ("If-None-Match", not_tags)):
+        if name in headers and not named:  # its client has lost the etag: no condition is not what it meant
+            raise CheloniaError(Kind.BAD_REQUEST, cause=f"{name} names no etag, nor *")
     since = headers.get("If-Unmodified-Since", "")
     return When(
         absent="*" in not_tags,

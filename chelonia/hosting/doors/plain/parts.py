@@ -116,12 +116,7 @@ class Exchange(msgspec.Struct, frozen=True):
     @property
     def when(self) -> When:
         """Conditions of a change of the entry: its header fields, and no lock of others. Raises: BAD_REQUEST."""
-        headers = self.request.headers
-        when = when_of(headers)
-        stated = {"If-Match": when.present or when.etags, "If-None-Match": when.absent or when.not_etags}
-        for name, value in stated.items():
-            if name in headers and not value:  # its client has lost the etag: no condition is not what it meant
-                raise CheloniaError(Kind.BAD_REQUEST, self.request.method, cause=f"{name} names no etag, nor *")
+        when = when_of(self.request.headers)
         if self.etag and (not when.etags or self.etag in when.etags):  # else If-Match refuses what is there
             when = replace(when, etags=(self.etag,))
         return replace(when, tokens=self.tokens)

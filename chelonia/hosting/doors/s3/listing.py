@@ -19,7 +19,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.below import common_prefix
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE
-from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove, Want
+from chelonia.core.ports.files import Attributes, Failure, Listing, Look, Named, Remove, Want, When
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply_all
 from chelonia.hosting.doors.s3 import narrowed
@@ -43,7 +43,6 @@ from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.s3 import answers, apart, facts, keys, pages, requests, versions
 from chelonia.wire.s3.answers import Asked, Item, KeyRemoved
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.web.conditions import quoted
 
 KEYS_MAX: Final = 1000
 """Keys and prefixes of one page."""
@@ -351,11 +350,11 @@ async def _each_deleted(
 
 async def _one_deleted(parts: S3Parts, ask: Ask, state: str, deletion: requests.BulkDeletion) -> KeyRemoved:
     """Return the outcome of one deletion, where the bucket keeps versions or it names a version or an etag."""
-    match = deletion.etag and (deletion.etag if deletion.etag == "*" else quoted(deletion.etag))
+    when = When(present=deletion.etag == "*", etags=(deletion.etag,) if deletion.etag not in ("", "*") else ())
     about = replace(ask, target=replace(ask.target, key=deletion.key))
     try:
         keys.check_key(deletion.key)
-        done = await removed(parts, about, state, deletion.version, match)
+        done = await removed(parts, about, state, deletion.version, when)
         return replace(done, version=done.version or deletion.version)
     except CheloniaError as error:
         return KeyRemoved(deletion.key, deletion.version, error)

@@ -89,9 +89,7 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     request, is_head = ask.exchange.request, ask.exchange.request.method == "HEAD"
     ask, entry = await found(parts, ask, Want.USER if is_head else _ALL)
     attributes = entry.attributes
-    when_of({k: v for k, v in request.headers.items() if k.lower() in ("if-match", "if-unmodified-since")}).require(
-        ask.place, attributes
-    )
+    when_of(_stated(ask, "If-Match", "If-Unmodified-Since")).require(ask.place, attributes)
     headers = described(ask, entry)
     if is_fresh(request.headers, attributes.etag, attributes.modified_ns):
         # Without a body a client has nothing to compare a checksum with.
@@ -109,6 +107,12 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
         error = _unsatisfied(error, attributes.size)
         raise error
     return replace(answer, body=b"") if is_head else answer
+
+
+def _stated(ask: Ask, *names: str, prefix: str = "") -> dict[str, str]:
+    """Return the fields of these names that a request has, without their prefix there."""
+    headers = ask.exchange.request.headers
+    return {name: headers[prefix + name] for name in names if prefix + name in headers}
 
 
 def _reader(parts: S3Parts, ask: Ask, entry: Looked) -> FileReader:
@@ -250,7 +254,7 @@ async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
 
 async def conditions(parts: S3Parts, ask: Ask, entry: Looked | None) -> When:
     """Return the conditions on the present entry, which hold now. Raises: NoSuchKey, PRECONDITION."""
-    when = when_of({name: ask.header(name) for name in ("If-Match", "If-None-Match")})
+    when = when_of(_stated(ask, "If-Match", "If-None-Match"))
     if entry is None and (when.etags or when.present):
         raise no_key(ask.target.key)
     when.require(ask.exchange.place, entry.attributes if entry else None)
@@ -286,14 +290,14 @@ async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaErro
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer DELETE of an object; a missing one is gone already."""
     state = await versions.state_of(parts, ask)
-    done = await removed(parts, ask, state, ask.query.get("versionId", ""), ask.header("If-Match"))
+    when = when_of(_stated(ask, "If-Match"))
+    done = await removed(parts, ask, state, ask.query.get("versionId", ""), when)
     return HttpResponse(204, versions.removal_fields(done))
 
 
-async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, match: str) -> KeyRemoved:
-    """Remove a key, or one of its versions. `versioning`: the bucket's state; `match`: the etag that the key must have,
-    as in `If-Match`. Raises: NoSuchBucket; with `match` NoSuchKey, PRECONDITION."""
-    when = when_of({"If-Match": match})
+async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when: When) -> KeyRemoved:
+    """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that the key must have.
+    Raises: NoSuchBucket; on a condition NoSuchKey, PRECONDITION."""
     if version and (versioning or version != wire_versions.NULL):
         return await versions.version_removed(parts, ask, version)
     if versioning:
@@ -450,13 +454,9 @@ def replace_facts(ask: Ask, entry: Looked, *, anew: bool) -> Facts:
 
 def check_source(ask: Ask, entry: Looked) -> None:
     """Check the conditions on the source. Raises: PRECONDITION."""
-    prefix = "x-amz-copy-source-"
-    names = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
-    fields = {"-".join(word.capitalize() for word in name.split("-")): ask.header(prefix + name) for name in names}
-    given = {name: value for name, value in fields.items() if value}
-    when_of({name: value for name, value in given.items() if name != "If-None-Match"}).require(
-        ask.exchange.place, entry.attributes
-    )
+    names = ("If-Match", "If-None-Match", "If-Unmodified-Since", "If-Modified-Since")
+    given = _stated(ask, *names, prefix="x-amz-copy-source-")
+    when_of(given).require(ask.exchange.place, entry.attributes)
     if is_fresh(given, entry.attributes.etag, entry.attributes.modified_ns):
         raise S3Error("PreconditionFailed", "the source is what it was")
 

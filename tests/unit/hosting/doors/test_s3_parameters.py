@@ -152,6 +152,27 @@ def test_a_key_is_removed_on_the_condition_of_its_etag(filled: Door) -> None:
     assert told(filled.ask("DELETE", "/lab/k", If_Match="*")) == (404, "NoSuchKey")
 
 
+@pytest.mark.parametrize("value", ["", ","])
+def test_a_condition_that_names_no_etag_is_no_leave_to_overwrite_or_remove(filled: Door, value: str) -> None:
+    """Its client has lost the etag; no condition is not what it meant."""
+    for method, target, name in (
+        ("PUT", "/lab/k", "If_Match"), ("PUT", "/lab/k", "If_None_Match"), ("DELETE", "/lab/k", "If_Match"),
+        ("PUT", "/lab/k2", "x_amz_copy_source_if_match"), ("PUT", "/lab/k2", "x_amz_copy_source_if_none_match"),
+    ):  # fmt: skip
+        more = {"x_amz_copy_source": "/lab/k"} if target == "/lab/k2" else {}
+        answer = filled.ask(method, target, b"" if more else b"other", **more, **{name: value})
+        assert told(answer) == (400, "InvalidRequest"), name
+    doomed = "<Delete><Object><Key>k</Key><ETag></ETag></Object></Delete>"
+    assert told(filled.ask("POST", "/lab?delete", doomed)) == (400, "MalformedXML")
+    assert filled.ask("GET", "/lab/k").body == DATA
+    assert filled.ask("GET", "/lab/k2").status == 404
+
+
+@pytest.mark.parametrize("name", ["If_Match", "if_match"])
+def test_a_read_is_conditional_however_its_fields_are_spelled(filled: Door, name: str) -> None:
+    assert told(filled.ask("GET", "/lab/k", **{name: '"other"'})) == (412, "PreconditionFailed")
+
+
 def test_all_parts_but_the_last_have_5_mib(door: Door) -> None:
     upload, etags = door.opened("p"), list[str]()
     for number in (1, 2):
