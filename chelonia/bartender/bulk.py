@@ -300,12 +300,21 @@ async def _answer_each(
     elements: Sequence[AskedElement[R]],
     put: Callable[[int, A, CheloniaError | None], None],
 ) -> None:
-    """Serve elements; `put` gets the answer to each, by its index in `elements`."""
+    """Serve elements; `put` gets the answer to each, by its index in `elements`. While all places are taken, it
+    serves those of each caller apart: nobody waits for another's turn."""
 
     async def serve(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
         put(number, *await _serve(ports, operation, elements[number], joint, number - joint.first, walked))
 
+    async def apart(own: list[int]) -> None:
+        some = [elements[number] for number in own]
+        await _answer_each(ports, operation, some, lambda at, answer, error: put(own[at], answer, error))
+
     for indexes, joined in operation.chunks([each.request for each in elements]):
+        wait = joined or indexes.stop < len(elements)  # some would, until others are served
+        if wait and ports.places.is_full and len(callers := _by_caller(elements, indexes.start)) > 1:
+            await side_by_side([apart(own) for own in callers])
+            return
         chunk, walked = elements[indexes.start : indexes.stop], dict[LogicalName, Traversal]()
         joint = JointStep(indexes.start)
         if joined:
@@ -315,6 +324,14 @@ async def _answer_each(
         alone = [serve(number, joint, walked) for number in indexes]
         for first in range(0, len(alone), operation.side_by_side):
             await side_by_side(alone[first : first + operation.side_by_side])
+
+
+def _by_caller(elements: Sequence[AskedElement[R]], start: int) -> list[list[int]]:
+    """Return the indices of each caller's elements from `start` on."""
+    callers = dict[str, list[int]]()
+    for number in range(start, len(elements)):
+        callers.setdefault(elements[number].call.waits_as, []).append(number)
+    return list(callers.values())
 
 
 async def together(
@@ -409,12 +426,9 @@ async def _served_together(
     elements: Sequence[AskedElement[R]],
     walked: dict[LogicalName, Traversal],
 ) -> JointStep:
-    """Try elements together: they take one place, and the walk follows once they have it. Those of several callers are
-    not tried while all places are taken: nobody waits for another's turn."""
+    """Try elements together: they take one place, and the walk follows once they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
-    if ports.places.is_full and len({each.call.waits_as for each in elements}) > 1:
-        return JointStep(first)
     key, caller, service = _joint_key(operation, first, elements), elements[0].call, elements[0].service
     requests, outcomes, started = [each.request for each in elements], Outcomes(), False
     try:

@@ -118,6 +118,31 @@ async def test_nobody_waits_for_the_turn_of_another_caller(stage: Stage) -> None
     await asyncio.gather(*works)
 
 
+@pytest.mark.parametrize("hers", ["/", "/b", "/b/below"])
+@scene
+async def test_nobody_waits_for_the_turn_of_who_writes_a_related_name(stage: Stage, hers: str) -> None:
+    """It came together with one of a caller with much to do, and waited for its name until that was done."""
+    await stage.add_shepherds("s1", "s2")
+    places = stage.bartender._ports.places
+    places._turns = Turns(1, 10)
+
+    async def work() -> None:
+        async with places.one(EVE, LimitCounts(), stage.clock):
+            await stage.clock.sleep(1000)
+
+    works = [asyncio.create_task(work()) for _ in range(5)]
+    await asyncio.sleep(0)
+    start, writes = stage.clock.now_ms(), ((EVE, hers), (JOE, "/b"))
+    asked = [
+        asyncio.create_task(changed(stage, (call, Write(parse_ln(name), inline=Inline(b"bytes", 1)))))
+        for call, name in writes
+    ]
+    assert await asked[1] == [""]
+    assert stage.clock.now_ms() - start <= 2000
+    assert await asked[0] != [""]
+    await asyncio.gather(*works)
+
+
 @scene
 async def test_a_write_that_went_with_others_is_done_once_when_it_is_asked_for_again_alone(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
