@@ -11,16 +11,19 @@ from dataclasses import dataclass
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import check_count, check_text, check_value, check_volume, is_settable, merged
+from chelonia.bartender.names import kept
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, versions
 from chelonia.core import bounds, status
+from chelonia.core.contents.attributes import is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import ModifyRequest, Outcome
+from chelonia.core.ports.librarian import ChangeEntry, SetWanted
 from chelonia.core.ports.librarian import ModifyEntry as Change
-from chelonia.core.ports.librarian import SetWanted
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
@@ -78,6 +81,11 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
                 check_value(Triple(request.section, request.property, request.value))
             check_text(Triple(request.section, request.property, request.value))
             _check_growth(request, found)
+            if request.section == DEFAULT_POLICY_SECTION and is_implied(found.object):
+                put, drop, rests = await kept(ports, turn, walked)
+                own = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys((*versions(found), *rests))))
+                await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
+                return await modify(ports, turn, request)
             return await _change(ports, turn, decided)
         case _:
             name = f"{request.section}/{request.property}"[:80]

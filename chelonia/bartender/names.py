@@ -15,14 +15,15 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
+from chelonia.core.contents.attributes import is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections  # fmt: skip
-from chelonia.core.names import LogicalName, parse_ln
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections, StoredObject, Triple
+from chelonia.core.names import LogicalName, check_ln, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
-from chelonia.core.rights.policy import Action
+from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
 EntryRemoval = tuple[FoundEntry, FoundEntry | None, Expect]
 """An entry to remove, its collection if only one name goes, and the versions that the removal rests on."""
@@ -40,9 +41,56 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
     parent = parent_of_new(ln, walked)
     expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
     given = accepted(request.metadata, entry_type, f"{op}.metadata")
-    sections = merged(new_policies(parent.object.sections, entry_type), given, own)
+    policies, rests = await inherited(ports, turn, walked, entry_type)
+    sections, expect = merged(policies, given, own), tuple(dict.fromkeys((*expect, *rests)))
     made = MakeEntry(parent.guid, ln.name, entry_type, turn.user.dn, sections, expect)
     await ports.librarian.make_entry(turn.service, made)
+
+
+async def inherited(
+    ports: Ports, turn: ElementCall, walked: Traversal, entry_type: str, *, of: LogicalName | None = None
+) -> tuple[Sections, Expect]:
+    """Return the policies that a new entry inherits where a walk ended, and the versions that they rest on.
+
+    `of`: a collection to inherit from instead, as far as it is there. If the caller may neither read it nor add to it,
+    the entry inherits nothing: rules would tell him what he may not see.
+    """
+    if of is not None:
+        check_ln(of)
+        (walked,) = await ports.librarian.traverse(turn.service, (of,), RIGHTS)
+    giver = await _giver(ports, turn, walked)
+    may = Judge(turn.user, "inherit").may
+    shown = of is None or any(may(action, FoundEntry(of, giver)) for action in (Action.ADD_ENTRY, Action.READ))
+    return new_policies(giver.sections if shown else {}, entry_type), ((Guid(giver.id), giver.version),)
+
+
+async def kept(
+    ports: Ports, turn: ElementCall, walked: Traversal
+) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ...], Expect]:
+    """Return what makes an implied collection one for its own sake: triples to set, properties to remove, and the
+    versions that they rest on. Its default policy is the one that counts in it now."""
+    giver = await _giver(ports, turn, walked)
+    default, before = (each.sections.get(DEFAULT_POLICY_SECTION, {}) for each in (giver, walked.last))
+    put = tuple([Triple(DEFAULT_POLICY_SECTION, *rule) for rule in sorted(default.items())])
+    drop = [(DEFAULT_POLICY_SECTION, identity) for identity in sorted(before.keys() - default.keys())]
+    return put, (*drop, ("node", "implied")), ((Guid(giver.id), giver.version),)
+
+
+async def _giver(ports: Ports, turn: ElementCall, walked: Traversal) -> StoredObject:
+    """Return the collection whose default policy counts where a walk ended: the nearest that exists for its own sake,
+    there or above. An implied one has what counted when it was made."""
+    found, above = walked.last, [step.guid for step in reversed(walked.steps[:-1])]
+    while not _gives(found):
+        above = above or [Guid(pair.partition("/")[0]) for pair in sorted(found.sections.get("parents", ()))[:1]]
+        if not above:
+            break
+        entries = await ports.librarian.get(turn.service, tuple(above), RIGHTS)
+        found, above = next(filter(_gives, entries), entries[-1]), []
+    return found
+
+
+def _gives(found: StoredObject) -> bool:
+    return found.value("entry", "type") == TYPE_COLLECTION and not is_implied(found)
 
 
 async def remove(op: str, ports: Ports, turn: ElementCall, request: NameRequest) -> None:

@@ -41,7 +41,7 @@ from chelonia.core.rights.policy import Action, Decision, decide
 from chelonia.core.rights.scopes import narrowed_to
 
 RIGHTS: Filter = (
-    Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"),
+    Needed("entry"), Needed("policy"), Needed("defaultPolicy"), Needed("states"), Needed("parents"), Needed("node"),
 )  # fmt: skip
 """Sections of an entry that decide; never its names, so the cost does not grow with a collection's width."""
 

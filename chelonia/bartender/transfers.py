@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, file_facts, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, file_facts, merged
+from chelonia.bartender.names import inherited
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
@@ -161,7 +162,8 @@ async def _begin(ports: Ports, turn: ElementCall, ln: LogicalName, facts: FileFa
         return replace(begin, parent=holder(walked), replaces=walked.guid, expect=expect)
     parent = parent_of_new(ln, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
-    return replace(begin, parent=parent.guid, sections=new_policies(parent.object.sections, TYPE_FILE), expect=expect)
+    policies, rests = await inherited(ports, turn, walked, TYPE_FILE)
+    return replace(begin, parent=parent.guid, sections=policies, expect=tuple(dict.fromkeys((*expect, *rests))))
 
 
 def unnamed(

@@ -1,16 +1,38 @@
-"""The contract of the port `Files`: what a refused caller does not learn (worlds: `tests/support/files_worlds.py`)."""
+"""The contract of the port `Files`: what a refused caller does not learn, and the rights that new entries get (worlds:
+`tests/support/files_worlds.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
+    Change,
+    Clone,
+    Content,
+    Inline,
+    Looked,
+    Make,
     Move,
+    Open,
     Over,
+    Part,
+    Placed,
+    Placing,
+    Remove,
+    Removing,
+    Seal,
+    Set,
+    Splice,
+    Want,
+    Write,
 )
-from tests.support.files_worlds import World, applied, at, done, played, there, write
-from tests.support.stage import EVE, NOBODY
+from chelonia.core.values import replace
+from tests.support.files_worlds import ServiceWorld, World, applied, at, collection, done, looked, played, there, write
+from tests.support.stage import EVE, JOE, NOBODY
 
 
 @pytest.mark.parametrize("over", [Over.REPLACE, Over.EXCHANGE])
@@ -21,3 +43,106 @@ async def test_a_move_onto_itself_tells_nothing_to_who_may_not_move_it(world: Wo
         assert await applied(world, Move(at("/f"), at("/f"), over), call) is Kind.DENIED
     moved = await done(world, Move(at("/f"), at("/f"), over))
     assert moved.attributes == (await there(world, "/f")).attributes
+
+
+async def by_default(world: World, name: str, identity: str, actions: str = "", call: Call = JOE) -> None:
+    """Give a collection this rule for new entries, or take it away."""
+    assert isinstance(world, ServiceWorld)
+    how = "set" if actions else "unset"
+    assert await world.stage.modify(name, how, "defaultPolicy", identity, actions, call) == how
+
+
+async def changes(world: World, name: str) -> list[Change]:
+    """Changes that make an entry of this name."""
+    place, within = at(name), at("/")
+    upload = (await done(world, Open(place, within, 2, parents=True))).upload
+    placing = Placing(place, 4, wanted=2, piece=True, parents=True)
+    (placed,) = await world.files.place(JOE, (placing,))
+    assert isinstance(placed, Placed)
+    etag = (await done(world, Part(place, upload, 1, await world.arrive(placed, b"part")))).etag
+    return [
+        Make(place, "symlink", target="there", parents=True),
+        Write(place, inline=Inline(b"bytes", 2), parents=True),
+        Clone(place, at("/source"), parents=True),
+        Splice(place, Content(), parents=True),
+        Seal(place, upload, ((1, etag),), parents=True),
+    ]
+
+
+async def rules(world: World, name: str) -> dict[str, str]:
+    return dict((await there(world, name, Want.POLICY)).policy)
+
+
+@played
+async def test_what_is_made_in_an_implied_collection_gets_the_default_policy_from_above_it(world: World) -> None:
+    """It got the one that the implied collection had been made with: a right taken away went on for new files."""
+    await write(world, "/source")
+    await collection(world, "/c")
+    await by_default(world, "/c", "ALL", "+read")
+    await write(world, "/c/p/q/first", parents=True)
+    inside = LogicalName((await there(world, "/c/p/q")).attributes.guid, ("inside",))
+    for identity, expected in (("ALL", {}), (EVE.dn, {EVE.dn: "+read"})):
+        await by_default(world, "/c", identity, "+read" if expected else "")
+        for change in await changes(world, "/c/p/q/new/x"):
+            await done(world, change)
+            assert await rules(world, "/c/p/q/new/x") == expected
+            await done(world, Remove(change.place, Removing.KEY))
+        await done(world, Make(inside, "collection"))
+        assert await rules(world, "/c/p/q/inside") == expected
+        await write(world, "/c/p/q/inside/f")
+        assert await rules(world, "/c/p/q/inside/f") == expected
+        await done(world, Remove(at("/c/p/q/inside/f")))
+        await done(world, Remove(at("/c/p/q/inside")))
+        assert isinstance(world, ServiceWorld)
+        await world.stage.make("/c/p/q/inside")
+        await world.stage.put_file("/c/p/q/inside/f", needed=0)
+        assert await rules(world, "/c/p/q/inside/f") == expected
+        await done(world, Remove(at("/c/p/q/inside/f")))
+        await done(world, Remove(at("/c/p/q/inside")))
+
+
+@pytest.mark.parametrize("how", ["set", "modify"])
+@played
+async def test_a_collection_that_is_implied_no_more_has_a_default_policy_of_its_own(world: World, how: str) -> None:
+    await collection(world, "/c")
+    await by_default(world, "/c", "ALL", "+read")
+    await write(world, "/c/p/first", parents=True)
+    await by_default(world, "/c", "ALL")
+    await by_default(world, "/c", EVE.dn, "+read")
+    if how == "set":
+        await done(world, Set(at("/c/p"), user={"a": "b"}))
+    else:
+        await by_default(world, "/c/p", NOBODY.dn, "+read")
+    assert not (await there(world, "/c/p")).attributes.implied
+    await by_default(world, "/c", EVE.dn, "+delete")
+    await write(world, "/c/p/second")
+    assert await rules(world, "/c/p/second") == {EVE.dn: "+read"} | ({NOBODY.dn: "+read"} if how == "modify" else {})
+    await done(world, Remove(at("/c/p"), Removing.MARK))
+    await write(world, "/c/p/third")
+    assert await rules(world, "/c/p/third") == {EVE.dn: "+delete"}
+
+
+@played
+async def test_a_new_entry_gets_the_default_policy_of_the_collection_that_is_named(world: World) -> None:
+    await write(world, "/source")
+    given = {"/c": "ALL", "/c/d": EVE.dn, "/c/rooms": JOE.dn}
+    for name in given:
+        await collection(world, name)
+    for name, identity in given.items():
+        await by_default(world, name, identity, "+read")
+    await write(world, "/c/d/file")
+    for of in ("/c/d", "/c/d/none/there", "/c/d/file"):
+        for change in await changes(world, "/c/rooms/x"):
+            if not isinstance(change, Splice):
+                await done(world, replace(change, default_of=at(of)))
+                assert await rules(world, "/c/rooms/x") == {EVE.dn: "+read"}, change
+                await done(world, Remove(at("/c/rooms/x")))
+    bad = Write(at("/c/rooms/x"), inline=Inline(b"", 2), default_of=LogicalName(ROOT, ("a/b",)))
+    assert await applied(world, bad) is Kind.BAD_NAME
+    # Eve may put files there, and learns no rules of a collection that she may not see.
+    await done(world, Set(at("/c/rooms"), policy={EVE.dn: "+addEntry"}))
+    hers = Write(at("/c/rooms/hers"), inline=Inline(b"", 2), default_of=at("/c/d"))
+    await done(world, hers, EVE)
+    told = await looked(world, "/c/rooms/hers", EVE, Want.POLICY)
+    assert isinstance(told, Looked)
+    assert told.policy == {}

@@ -20,8 +20,8 @@ from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
 from chelonia.core.ports.files import Setting
 
 DESCRIBED: Final[Filter] = (
-    *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("node"), Needed("mountpoint"), Needed("blobs"),
-    Needed("content"), Needed("locks"), Needed("tally", "changed"),
+    *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("mountpoint"), Needed("blobs"), Needed("content"),
+    Needed("locks"), Needed("tally", "changed"),
 )  # fmt: skip
 """Sections of an entry that its attributes, and rights, need."""
 

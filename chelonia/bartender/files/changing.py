@@ -18,11 +18,10 @@ from chelonia.bartender.client_metadata import (
     check_value,
     check_volume,
     merged,
-    new_policies,
 )
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
-from chelonia.bartender.names import EntryRemoval, check_url, may_link, parent_of, together
+from chelonia.bartender.names import EntryRemoval, check_url, inherited, kept, may_link, parent_of, together
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
@@ -68,7 +67,8 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     parent = parent_of_new(change.place, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
-    sections = merged(new_policies(parent.object.sections, change.type), given, own)
+    policies, rests = await inherited(ports, turn, walked, change.type, of=change.default_of)
+    sections, expect = merged(policies, given, own), tuple(dict.fromkeys((*expect, *rests)))
     entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect, described=True)
     return done(await ports.librarian.make_entry(turn.service, entry), made=True)
 
@@ -96,7 +96,8 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     if not (put or drop):
         return Done()
     if is_implied(found.object):  # now it exists for its own sake
-        drop = (*drop, ("node", "implied"))
+        default, gone, rests = await kept(ports, turn, walked)
+        put, drop, expect = (*put, *default), (*drop, *gone), (*expect, *rests)
     order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
     return done(await ports.librarian.change_entry(turn.service, order))
 
@@ -249,7 +250,8 @@ async def _made_implied(ports: Ports, turn: ElementCall, place: LogicalName, wal
     ln = LogicalName(place.start, place.parts[: -len(walked.rest)])
     above = FoundEntry(ln, walked.last, ln.child(walked.rest[0]))
     expect = Judge(turn.user, "make").require(Action.ADD_ENTRY, above)
-    # Nobody meant to own it: those who may use the collection above may use one that is only part of a name.
+    # Nobody meant to own it: those who may use the collection above may use one that is only part of a name. Only a
+    # Bartender of before reads the default policy here.
     policies = {name: above.section(name) for name in ("policy", DEFAULT_POLICY_SECTION) if above.section(name)}
     sections = merged(policies, {"states": {"closed": "no"}, "node": {"implied": "yes"}})
     owner = above.object.value("entry", "owner")

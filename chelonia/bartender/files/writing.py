@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
 from chelonia.bartender.files.changing import done, pinned, required, seen, walk
+from chelonia.bartender.names import inherited
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
@@ -179,38 +180,32 @@ async def ready_to_write(
 ) -> tuple[BeginPut, FoundEntry | None]:
     """Return the request to the Librarian, if the caller may write, and the file that is there."""
     own = from_triples(setting_triples(change.setting))
-    rules = None if isinstance(change, Splice) else change.policy
+    rules, default_of = (None, None) if isinstance(change, Splice) else (change.policy, change.default_of)
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
     walked = await walk(ports, turn, change.place, parents=change.parents)
-    found = seen(change.place, walked)
-    required(Judge(turn.user, "write"), change.when, change.place, found)
-    inherited, expect, parent = _judged(turn, change, walked_parent=parent_of_new(change.place, walked) if found is None
-                                        else None, found=found)  # fmt: skip
-    if rules is not None:
-        expect = (*expect, *_may_rule(turn, found or _would_be(turn, change.place, inherited), rules))
-        inherited = {"policy": with_rules(inherited.get("policy", {}), rules)} if found is None else {}
-    free = await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
-    ready = replace(
-        begin,
-        parent=parent or holder(walked),
-        replaces=found.guid if found is not None else Guid(""),
-        sections=merged(inherited, given, own),
-        expect=tuple(dict.fromkeys((*expect, *free))),
-    )
-    return ready, found
-
-
-def _judged(
-    turn: ElementCall, change: Write | Splice | Clone, *, walked_parent: FoundEntry | None, found: FoundEntry | None
-) -> tuple[Sections, Expect, Guid]:
-    """Require the right to write. Returns: sections that a new file inherits, versions decided on, its collection."""
-    judge = Judge(turn.user, "write")
+    found, judge = seen(change.place, walked), Judge(turn.user, "write")
+    required(judge, change.when, change.place, found)
+    policies: Sections = {}
     if found is not None:
         replaceable(change.place, found)
-        return {}, tuple(dict.fromkeys((*pinned(change.when, found), *judge.require(Action.DELETE, found)))), Guid("")
-    assert walked_parent is not None, "what is not there has a parent"
-    expect = judge.require(Action.ADD_ENTRY, walked_parent)
-    return new_policies(walked_parent.object.sections, TYPE_FILE), expect, walked_parent.guid
+        expect, parent = (*pinned(change.when, found), *judge.require(Action.DELETE, found)), holder(walked)
+    else:
+        above = parent_of_new(change.place, walked)
+        expect, parent = judge.require(Action.ADD_ENTRY, above), above.guid
+        policies, rests = await inherited(ports, turn, walked, TYPE_FILE, of=default_of)
+        expect += rests
+    if rules is not None:
+        expect += _may_rule(turn, found or _would_be(turn, change.place, policies), rules)
+        policies = {"policy": with_rules(policies.get("policy", {}), rules)} if found is None else {}
+    expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
+    ready = replace(
+        begin,
+        parent=parent,
+        replaces=found.guid if found is not None else Guid(""),
+        sections=merged(policies, given, own),
+        expect=tuple(dict.fromkeys(expect)),
+    )
+    return ready, found
 
 
 def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> FoundEntry:

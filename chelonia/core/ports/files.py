@@ -374,7 +374,9 @@ class Make(msgspec.Struct, frozen=True):
     """A new entry without bytes: a collection, a symlink or mount point (`target`), a special file.
 
     `parents`: make the missing collections above it; if the entry itself is refused, they are removed again. They are
-    implied: `Removing.KEY` lets one go with the last entry in it.
+    implied: `Removing.KEY` lets one go with the last entry in it. The default policy of the nearest collection above
+    that is not implied counts in them. `default_of`: the collection whose default policy the new entry gets, as far as
+    it is there. None: its own. The entry gets none from one that the caller may neither read nor add to.
     """
 
     place: LogicalName
@@ -384,14 +386,15 @@ class Make(msgspec.Struct, frozen=True):
     target: str = ""
     parents: bool = False
     when: When = ANY
+    default_of: LogicalName | None = None
 
 
 class Write(msgspec.Struct, frozen=True):
     """New bytes of a file. It may be new, or exist, and then keeps its GUID, links and policy.
 
-    `user` None leaves the users' metadata of a file unchanged. `parents` as in `Make`. `etag`: of these bytes, "": the
-    id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of those that the
-    file has, or would get from its collection, except those of groups (`VOMS:`); None: no change.
+    `user` None leaves the users' metadata of a file unchanged. `parents`, `default_of` as in `Make`. `etag`: of these
+    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of
+    those that the file has, or would get by a default policy, except those of groups (`VOMS:`); None: no change.
     """
 
     place: LogicalName
@@ -403,6 +406,7 @@ class Write(msgspec.Struct, frozen=True):
     etag: str = ""
     inline: Inline | None = None
     policy: Mapping[str, str] | None = None
+    default_of: LogicalName | None = None
 
     def check(self) -> None:
         """Refuse an etag that no answer could carry. Raises: BAD_REQUEST."""
@@ -443,6 +447,7 @@ class Clone(msgspec.Struct, frozen=True):
     when: When = ANY
     of: When = ANY
     policy: Mapping[str, str] | None = None
+    default_of: LogicalName | None = None
 
 
 UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
@@ -503,6 +508,7 @@ class Seal(msgspec.Struct, frozen=True):
     when: When = ANY
     user: UserValues = msgspec.field(default_factory=dict)
     policy: Mapping[str, str] | None = None
+    default_of: LogicalName | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -561,7 +567,8 @@ class Removing(enum.Enum):
     OBJECT = "object"
     """The same of a file alone: another door may have put a symlink, or what else is no object, under an S3 key."""
     MARK = "mark"
-    """The mark that a collection exists for its own sake: it is implied from now on, and goes once it is empty."""
+    """The mark that a collection exists for its own sake: it is implied from now on, and goes once it is empty. Its
+    default policy counts no more."""
 
 
 class Remove(msgspec.Struct, frozen=True):

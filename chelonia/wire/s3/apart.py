@@ -17,6 +17,7 @@ of its beginnings. Pure.
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Final
 
 from chelonia.core import bounds
@@ -41,12 +42,13 @@ def is_name(key: str, depth: int) -> bool:
     parts = key.removesuffix("/").split("/")
     if key.startswith(RESERVED) or depth + len(parts) > bounds.LN_DEPTH_MAX:
         return False
-    try:
-        for part in parts:
-            check_name(part)
-    except CheloniaError:
-        return False
-    return True
+    return all(map(_is_lawful, parts))
+
+
+def collections_of(key: str, depth: int) -> tuple[str, ...]:
+    """Return the names before the last slash of a key, up to the first that is none; `depth` as in `is_name`."""
+    names = [] if key.startswith(RESERVED) else key.split("/")[:-1]
+    return tuple(takewhile(_is_lawful, names[: bounds.LN_DEPTH_MAX - depth]))
 
 
 def path_of(key: str) -> tuple[str, ...]:
@@ -67,6 +69,14 @@ def key_of(path: str, cut: int = CUT) -> str | None:
     text = "".join(name[1:].removesuffix("+") if at < len(names) - 1 else name[1:] for at, name in enumerate(names))
     key = _ESCAPES.sub(_unescape, text)
     return key if key and prefix_of(key, cut) == path else None
+
+
+def _is_lawful(name: str) -> bool:
+    try:
+        check_name(name)
+    except CheloniaError:
+        return False
+    return True
 
 
 def _escape(found: re.Match[str]) -> str:

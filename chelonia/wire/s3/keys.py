@@ -82,6 +82,11 @@ def home_of(bucket: LogicalName, key: str) -> LogicalName | None:
     return LogicalName(bucket.start, (*bucket.parts, *key.removesuffix("/").split("/")))
 
 
+def collection_of(bucket: LogicalName, key: str) -> LogicalName:
+    """Return the collection that a key is in by its own text, as far as that names one."""
+    return LogicalName(bucket.start, (*bucket.parts, *apart.collections_of(key, len(bucket.parts))))
+
+
 def apart_of(bucket: LogicalName, key: str) -> LogicalName:
     """Return the entry of a key that is kept apart."""
     return LogicalName(bucket.start, (*bucket.parts, *apart.path_of(key)))

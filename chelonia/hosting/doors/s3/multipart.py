@@ -154,6 +154,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         rules = await acls.rules(parts, final, entry, acls.of_upload(done))
         kept = structs.replace(done, version=final.version, acl="", grants=())
         seal = Seal(final.place, _upload(ask), order, PART_BYTES_MIN, True, first, facts.stored(kept), rules)
+        seal = replace(seal, default_of=final.default_of)
         stored = _guid(await _applied(parts, final, seal), etag)
         version = await _settled(parts, replace(final, guid=stored), when, entry)
     except CheloniaError as error:

@@ -186,7 +186,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     if measured.checksum:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.value), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
-    done = await applied(parts, ask, replace(write, when=NEW if ask.final else when, policy=rules))
+    write = replace(write, when=NEW if ask.final else when, policy=rules, default_of=ask.default_of)
+    done = await applied(parts, ask, write)
     version = await versions.settled(parts, versions.stored_as(ask, done), when, prepared.entry)
     sums = ((f"x-amz-checksum-{measured.checksum}", measured.value),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if sums else ()
@@ -373,10 +374,9 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, entry: Looked) -> HttpR
         done = await apply(parts.plain, ask.exchange.call, change)
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
-        clone = Clone(
-            place, source.itself(entry), user=user, parents=True, when=NEW if ask.final else when, policy=rules
-        )
-        done = await _cloned(parts, ask, replace(clone, of=When(etags=(entry.attributes.etag,))), ready_to.copies)
+        clone = Clone(place, source.itself(entry), user=user, parents=True, policy=rules, default_of=ask.default_of)
+        clone = replace(clone, when=NEW if ask.final else when, of=When(etags=(entry.attributes.etag,)))
+        done = await _cloned(parts, ask, clone, ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.entry)
     checksum = kept.checksum if kept.etag == entry.attributes.etag else ("", "")
     copied = answers.copied(*_stamp(done, entry), checksum=checksum)
@@ -414,11 +414,8 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     size, etag = entry.attributes.size, entry.attributes.etag
     placing = Placing(clone.place, size, wanted=copies, parents=True)
     arrived = await carried(parts, source, entry, ByteRange(0, size), placing)
-    return await applied(
-        parts,
-        ask,
-        Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy),
-    )
+    write = Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy)
+    return await applied(parts, ask, replace(write, default_of=clone.default_of))
 
 
 def _stamp(done: Done, entry: Looked) -> tuple[str, int]:

@@ -141,6 +141,12 @@ class Ask(Struct, frozen=True):
         return keys.apart_of(self.bucket, self.target.key)
 
     @property
+    def default_of(self) -> LogicalName | None:
+        """Collection whose default policy a new object gets; None: the one that it is in."""
+        is_named = self.place == keys.home_of(self.bucket, self.target.key)
+        return None if is_named else keys.collection_of(self.bucket, self.target.key)
+
+    @property
     def marks(self) -> bool:
         """Whether the object is a collection itself: the key ends in a slash, and is not kept apart."""
         return self.target.key.endswith("/") and self.place == keys.home_of(self.bucket, self.target.key)

@@ -48,7 +48,7 @@ from chelonia.hosting.doors.s3.parts import (
     seen_to_change,
     version_of,
 )
-from chelonia.wire.s3 import versions
+from chelonia.wire.s3 import keys, versions
 from chelonia.wire.s3.answers import KeyRemoved
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
@@ -217,6 +217,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         marker_id = marker_id or order  # listings may have shown it though it was taken back
         marker = marker_id if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
+        mark = replace(mark, default_of=keys.collection_of(ask.bucket, ask.target.key))
         await apply(parts.plain, ask.exchange.call, mark)
         try:
             if entry is not None:

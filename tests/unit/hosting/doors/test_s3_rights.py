@@ -396,3 +396,62 @@ def test_equal_lists_at_once_are_one_change_and_who_always_loses_may_send_again(
     monkeypatch.setattr(door.files, "apply", apply)
     assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
     assert door.ask("PUT", "/lab?acl", x_amz_acl="private").status == 503
+
+
+def by_default(door: Door, name: str, **rules: str) -> None:
+    """Give a collection this default policy, as `chelonia modify` does."""
+    stage, gone = door.files.stage, {"ALL", JOE, EVE} - rules.keys()
+    for identity in sorted(gone):
+        door.files.run(stage.modify(name, "unset", "defaultPolicy", identity, "", Call(dn=JOE)))
+    for identity, actions in rules.items():
+        assert door.files.run(stage.modify(name, "set", "defaultPolicy", identity, actions, Call(dn=JOE))) == "set"
+
+
+def stored(door: Door, how: str, key: str) -> None:
+    """Make an object: by a request, in parts, or as a copy of `z`."""
+    if how == "put":
+        assert door.ask("PUT", f"/lab/{key}", b"data").status == 200
+    elif how == "copy":
+        assert door.ask("PUT", f"/lab/{key}", x_amz_copy_source="lab/z").status == 200
+    else:
+        upload = door.opened(key)
+        assert door.ask("POST", f"/lab/{key}?uploadId={upload}", door.part(key, upload, b"data")).status == 200
+
+
+@pytest.mark.parametrize("how", ["put", "parts", "copy"])
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_new_object_has_the_default_policy_of_its_collection_at_that_time(
+    door: Door, how: str, *, versioned: bool
+) -> None:
+    """It had the one that the collection of versions, of keys kept apart, or of a longer key had been made with."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    by_default(door, "/lab", ALL="+read")
+    for key in ("z", "p/first", "first//apart"):
+        assert door.ask("PUT", f"/lab/{key}", b"data").status == 200
+    assert door.ask("PUT", "/lab/d/").status == 200
+    keys = ("k", "p/k", "p/q/k", "a//k", "z/below", "d/k", "d/a//k")
+    for rules, inner, told in (
+        ({}, {"ALL": "+read"}, [403] * 5 + [200] * 2),
+        ({"ALL": "+read"}, {}, [200] * 5 + [403] * 2),
+    ):
+        by_default(door, "/lab", **rules)
+        by_default(door, "/lab/d", **inner)
+        for key in keys:
+            assert door.ask("DELETE", f"/lab/{key}").status == 204
+            stored(door, how, key)
+        assert [door.ask("GET", f"/lab/{key}", who=EVE).status for key in keys] == told
+        assert [door.ask("GET", f"/lab/{key}").status for key in keys] == [200] * len(keys)
+
+
+def test_a_delete_marker_has_the_default_policy_of_its_key(kept: Door) -> None:
+    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+read"}),)))
+    by_default(kept, "/lab", ALL="+read")
+    assert kept.ask("PUT", "/lab/d/").status == 200
+    for key in ("d/k", "k"):
+        kept.put(key, b"data")
+    by_default(kept, "/lab", ALL="+read")
+    by_default(kept, "/lab/d")
+    for key in ("d/k", "k"):
+        kept.ask("DELETE", f"/lab/{key}")
+    told = kept.ask("GET", "/lab?versions", who=EVE).body.decode()
+    assert told.count("<DeleteMarker>") == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.names import parse_ln
 from chelonia.wire.s3.errors import S3Error
-from chelonia.wire.s3.keys import Target, apart_of, check_key, home_of, is_bucket_name, target_of
+from chelonia.wire.s3.keys import Target, apart_of, check_key, collection_of, home_of, is_bucket_name, target_of
 from chelonia.wire.s3.operations import operation_of
 
 BUCKET = parse_ln("/lab")
@@ -47,6 +47,15 @@ def test_what_is_no_name_of_a_bucket(name: str) -> None:
 def test_keys_that_are_no_names_are_kept_apart(key: str) -> None:
     assert home_of(BUCKET, key) is None
     assert parse_ln(str(apart_of(BUCKET, key))) == apart_of(BUCKET, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "inside"),
+    [("k", ""), ("d/k", "d"), ("d/e/", "d/e"), ("d/e//k", "d/e"), ("/k", ""), ("d/../k", "d"), ("d/\n/k", "d"),
+     ("d/※/k", "d/※"), ("※versions/k", ""), ("d/" * 400 + "k", "d/" * 254 + "d")],
+)  # fmt: skip
+def test_a_key_is_in_a_collection_as_far_as_it_names_one(key: str, inside: str) -> None:
+    assert collection_of(BUCKET, key) == parse_ln(f"/lab/{inside}".removesuffix("/"))
 
 
 def test_a_key_that_is_too_long_says_so() -> None:
