@@ -24,6 +24,8 @@ from chelonia.core.ports.files import (
     Done,
     Failure,
     Inline,
+    Look,
+    Looked,
     Make,
     Move,
     Open,
@@ -38,11 +40,13 @@ from chelonia.core.ports.files import (
     Set,
     Setting,
     Splice,
+    Want,
     Write,
 )
 from chelonia.core.timing.clock import within
+from chelonia.core.values import replace
 from tests.sim.virtual_loop import run_virtual
-from tests.support.files_worlds import ServiceWorld, World, applied, at, done, on_service, there, write
+from tests.support.files_worlds import ServiceWorld, World, applied, at, done, names, on_service, there, write
 from tests.support.stage import ADMIN, EVE, JOE, Between, keyed
 
 Scenario = Callable[[World, Between], Awaitable[None]]
@@ -172,6 +176,64 @@ def test_a_collection_that_goes_with_its_last_key_meanwhile_is_made_again(op: st
         written = await done(world, changes[op], call)
         assert written.made
         assert (await there(world, "/a/b")).attributes.implied
+
+    staged(scenario)
+
+
+@pytest.mark.parametrize("call", [JOE, ADMIN])
+@pytest.mark.parametrize("name", ["/b/new", "/b/x/new"])
+@pytest.mark.parametrize("op", ["make_entry", "commit_file", "copy_file", "seal_upload"])
+def test_a_collection_that_bounds_those_to_be_made_is_not_made_again(op: str, name: str, call: Call) -> None:
+    """A bucket that was removed came back as an implied collection of the root's owner."""
+
+    async def scenario(world: World, between: Between) -> None:
+        await write(world, "/source", b"bytes")
+        await done(world, Make(at("/b"), "collection"))
+        changes: dict[str, Make | Write | Clone | Seal] = {
+            "make_entry": Make(at(name), "symlink", target="there", parents=True),
+            "commit_file": Write(at(name), inline=Inline(b"bytes", 2), parents=True),
+            "copy_file": Clone(at(name), at("/source"), parents=True),
+            "seal_upload": await parted(world, name, b"bytes", call),
+        }
+        change = replace(changes[op], within=at("/b"))
+
+        async def gone() -> None:
+            for place in ("/b/x", "/b"):
+                await applied(world, Remove(at(place), Removing.COLLECTION))
+
+        between.before[op] = gone
+        assert await applied(world, change, call) is Kind.NO_PARENT
+        assert await applied(world, change, call) is Kind.NO_PARENT
+        placing = Placing(at(name), 5, wanted=2, parents=True, within=at("/b"))
+        for ask in (placing, replace(placing, within=at("/c")), replace(placing, within=at(name))):
+            (refused,) = await world.files.place(call, (ask,))
+            assert isinstance(refused, Failure)
+            assert refused.kind is (Kind.NO_PARENT if ask is placing else Kind.BAD_REQUEST)
+        assert await names(world, "/") == ["source"]
+        await done(world, Make(at("/b"), "collection"))
+        assert (await done(world, change, call)).made
+
+    staged(scenario)
+
+
+@pytest.mark.parametrize("call", [JOE, ADMIN])
+@pytest.mark.parametrize("name", ["/c/f", "/c/implied/f"])
+def test_a_default_policy_that_changes_meanwhile_counts(name: str, call: Call) -> None:
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        await done(world, Make(at("/c"), "collection"))
+        await write(world, "/c/implied/first", parents=True)
+
+        async def closed() -> None:
+            assert isinstance(world, ServiceWorld)
+            assert await world.stage.modify("/c", "unset", "defaultPolicy", "ALL") == "unset"
+
+        assert await world.stage.modify("/c", "set", "defaultPolicy", "ALL", "+read") == "set"
+        between.before["commit_file"] = closed
+        await done(world, Write(at(name), inline=Inline(b"bytes", 2)), call)
+        (seen,) = await world.files.look(ADMIN, (Look(at(name), Want.POLICY),))
+        assert isinstance(seen, Looked)
+        assert seen.policy == {}
 
     staged(scenario)
 

@@ -60,7 +60,7 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     """Make an entry without bytes."""
     own = _own_sections(change)
     given = accepted(user_triples(change.user), change.type, "make.metadata")
-    walked = await walk(ports, turn, change.place, parents=change.parents)
+    walked = await walk(ports, turn, change.place, parents=change.parents, within=change.within)
     found = seen(change.place, walked)
     judge = Judge(turn.user, "make")
     required(judge, change.when, change.place, found)
@@ -232,17 +232,26 @@ async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: Fou
             place, found = place.parent, None
 
 
-async def walk(ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool) -> Traversal:
-    """Follow a name; with `parents`, first make the missing collections above it. Raises: as `make`; CONFLICT when one
-    can neither be made nor found: an upload holds its name, or it has just gone again."""
+async def walk(
+    ports: Ports, turn: ElementCall, place: LogicalName, *, parents: bool, within: LogicalName | None = None
+) -> Traversal:
+    """Follow a name; with `parents`, first make the missing collections between it and `within`. Raises: as `make`;
+    CONFLICT when one can neither be made nor found: an upload holds its name, or it has just gone again."""
     (walked,) = await led(ports, turn, place, needed=DESCRIBED)
     while True:
-        if not parents or len(walked.rest) < 2 or walked.last.value("entry", "type") != TYPE_COLLECTION:
+        if not (parents and lacks_only_parents(place, walked, within)):
             return walked
         missing, cause = len(walked.rest), await _made_implied(ports, turn, place, walked)
         (walked,) = await ports.librarian.traverse(turn.service, (place,), DESCRIBED)
         if cause and len(walked.rest) >= missing:
             raise CheloniaError(Kind.CONFLICT, subject=str(place), cause=cause)
+
+
+def lacks_only_parents(place: LogicalName, walked: Traversal, within: LogicalName | None) -> bool:
+    """Return whether a name leads to a collection, not above `within`, and others are missing between them."""
+    reached = len(place.parts) - len(walked.rest)
+    is_within = within is None or reached >= len(within.parts)
+    return is_within and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION
 
 
 async def _made_implied(ports: Ports, turn: ElementCall, place: LogicalName, walked: Traversal) -> str:

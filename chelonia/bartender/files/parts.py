@@ -32,17 +32,12 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user), TYPE_FILE, "open.metadata")
-    depth = len(change.within.parts)
-    above = (change.place.start, change.place.parts[:depth])
-    if above != (change.within.start, change.within.parts) or depth == len(change.place.parts):
-        cause = f"an upload is listed in a collection above its name; {change.within} is none"
-        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     replaces = await may_begin(ports, turn, change, "open")
     within = await _collection(ports, turn, change.within)
     expires = Ms(ports.clock.now_ms() + bounds.UPLOAD_OPEN_MS)
     begin = unnamed(ports, turn, change.place, change.wanted)
     begin = replace(begin, replaces=replaces, sections=merged(given, own), expires_ms=expires)
-    order = OpenUpload(begin, within.guid, "/".join(change.place.parts[depth:]))
+    order = OpenUpload(begin, within.guid, "/".join(change.place.parts[len(change.within.parts) :]))
     return Done(upload=await ports.librarian.open_upload(turn.service, order))
 
 
@@ -57,7 +52,7 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and his conditions hold."""
     write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
-    write = replace(write, default_of=change.default_of)
+    write = replace(write, default_of=change.default_of, within=change.within)
     ready, replaced = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
     try:

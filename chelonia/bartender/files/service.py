@@ -213,6 +213,7 @@ def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[Element
         for name in _names(ask):
             check_ln(name)
             check_within(turn.user, op, name)
+        _check_bound(ask)
         return await act(turn, ask)
 
     return checked
@@ -222,6 +223,17 @@ def _names(ask: Any) -> tuple[LogicalName, ...]:
     if isinstance(ask, Move):
         return ask.source, ask.target
     return (ask.place, ask.source) if isinstance(ask, Clone) else (ask.place,)
+
+
+def _check_bound(ask: Any) -> None:
+    """Refuse a `within` that is no collection above the name. Raises: BAD_REQUEST."""
+    within = getattr(ask, "within", None)
+    if within is None:
+        return
+    place, depth = ask.place, len(within.parts)
+    if (place.start, place.parts[:depth]) != (within.start, within.parts) or depth == len(place.parts):
+        cause = f"{within} is no collection above it"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
 def _failure(ask: object, text: str, error: CheloniaError) -> Failure:

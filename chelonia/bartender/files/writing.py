@@ -12,7 +12,7 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
-from chelonia.bartender.files.changing import done, pinned, required, seen, walk
+from chelonia.bartender.files.changing import done, lacks_only_parents, pinned, required, seen, walk
 from chelonia.bartender.names import inherited
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
@@ -25,7 +25,7 @@ from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expe
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, ObjectId
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Sections, StoredObject, from_triples
+from chelonia.core.metadata import TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Arrived,
@@ -98,7 +98,7 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
     if found is not None:
         judge.require(Action.DELETE, replaceable(ask.place, found))
         return found.guid
-    if ask.parents and len(walked.rest) > 1 and walked.last.value("entry", "type") == TYPE_COLLECTION:
+    if ask.parents and lacks_only_parents(ask.place, walked, ask.within):
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
         judge.require(Action.ADD_ENTRY, FoundEntry(above, walked.last, above.child(walked.rest[0])))
     else:
@@ -180,9 +180,11 @@ async def ready_to_write(
 ) -> tuple[BeginPut, FoundEntry | None]:
     """Return the request to the Librarian, if the caller may write, and the file that is there."""
     own = from_triples(setting_triples(change.setting))
-    rules, default_of = (None, None) if isinstance(change, Splice) else (change.policy, change.default_of)
+    rules, default_of, within = (
+        (None, None, None) if isinstance(change, Splice) else (change.policy, change.default_of, change.within)
+    )
     given = accepted(user_triples(change.user or {}), TYPE_FILE, "write.metadata")
-    walked = await walk(ports, turn, change.place, parents=change.parents)
+    walked = await walk(ports, turn, change.place, parents=change.parents, within=within)
     found, judge = seen(change.place, walked), Judge(turn.user, "write")
     required(judge, change.when, change.place, found)
     policies: Sections = {}

@@ -277,10 +277,10 @@ class Reserving(msgspec.Struct, frozen=True):
 
 class Placing(msgspec.Struct, frozen=True):
     """A request for a place for a file's bytes. `size`: -1 if unknown, as empty checksums. `wanted`: copies. `parents`:
-    the collections above it may be missing, as `Write.parents` will make them. `piece`: the bytes will be part of a
-    file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be a whole file in an
-    existing collection, without a `Write`; `Placed.put` is then empty. `when`: if it does not hold, the bytes are
-    refused before they are sent; the change that brings them repeats it."""
+    the collections above it may be missing, as `Write.parents` will make them, but not `within`. `piece`: the bytes
+    will be part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be a
+    whole file in an existing collection, without a `Write`; `Placed.put` is then empty. `when`: if it does not hold,
+    the bytes are refused before they are sent; the change that brings them repeats it."""
 
     place: LogicalName
     size: int
@@ -291,6 +291,7 @@ class Placing(msgspec.Struct, frozen=True):
     part: PartPlace = NO_PART
     reserving: Reserving | None = None
     when: When = ANY
+    within: LogicalName | None = None
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -376,7 +377,8 @@ class Make(msgspec.Struct, frozen=True):
     `parents`: make the missing collections above it; if the entry itself is refused, they are removed again. They are
     implied: `Removing.KEY` lets one go with the last entry in it. The default policy of the nearest collection above
     that is not implied counts in them. `default_of`: the collection whose default policy the new entry gets, as far as
-    it is there. None: its own. The entry gets none from one that the caller may neither read nor add to.
+    it is there. None: its own. The entry gets none from one that the caller may neither read nor add to. `within`: a
+    collection above it that is not made, nor any above that; None: they may be made, too.
     """
 
     place: LogicalName
@@ -387,14 +389,16 @@ class Make(msgspec.Struct, frozen=True):
     parents: bool = False
     when: When = ANY
     default_of: LogicalName | None = None
+    within: LogicalName | None = None
 
 
 class Write(msgspec.Struct, frozen=True):
     """New bytes of a file. It may be new, or exist, and then keeps its GUID, links and policy.
 
-    `user` None leaves the users' metadata of a file unchanged. `parents`, `default_of` as in `Make`. `etag`: of these
-    bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before. `policy`: rules in place of
-    those that the file has, or would get by a default policy, except those of groups (`VOMS:`); None: no change.
+    `user` None leaves the users' metadata of a file unchanged. `parents`, `default_of` and `within` as in
+    `Make`. `etag`: of these bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
+    `policy`: rules in place of those that the file has, or would get by a default policy, except those of groups
+    (`VOMS:`); None: no change.
     """
 
     place: LogicalName
@@ -407,6 +411,7 @@ class Write(msgspec.Struct, frozen=True):
     inline: Inline | None = None
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
+    within: LogicalName | None = None
 
     def check(self) -> None:
         """Refuse an etag that no answer could carry. Raises: BAD_REQUEST."""
@@ -448,6 +453,7 @@ class Clone(msgspec.Struct, frozen=True):
     of: When = ANY
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
+    within: LogicalName | None = None
 
 
 UNSHARED: Final = (Kind.TOO_LARGE, Kind.NOT_SUPPORTED)
@@ -509,6 +515,7 @@ class Seal(msgspec.Struct, frozen=True):
     user: UserValues = msgspec.field(default_factory=dict)
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
+    within: LogicalName | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
 from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, narrowed, object_parts, objects
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, in_own_name
+from chelonia.hosting.doors.s3.parts import check_bucket as bucket_of
 from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import AccessNote, HttpRequest, HttpResponse
@@ -108,7 +109,7 @@ class S3Door:
                 raise S3Error("NotImplemented", f"{name} is not offered by this door")
             check_promises(request.headers)
             await narrowed.check_owner(self._parts, ask)
-            answer = await handler(self._parts, ask)
+            answer = await _answered(self._parts, handler, ask)
             answer = replace(answer, headers=(*ids, *answer.headers))
         except CheloniaError as error:
             kind, code = error.kind.value, errors.code_of(error)
@@ -137,3 +138,13 @@ class S3Door:
         body = errors.error_body(error, request.path, request.request_id, request.headers)
         # The next connection may lead to another front end.
         return HttpResponse(status, (*ids, *XML, *retry), body, close=error.kind is Kind.BUSY)
+
+
+async def _answered(parts: S3Parts, handler: Handler, ask: Ask) -> HttpResponse:
+    """Answer a request. Raises: NoSuchBucket where that has gone meanwhile."""
+    try:
+        return await handler(parts, ask)
+    except CheloniaError as error:
+        if error.kind is Kind.NO_PARENT and ask.operation != "CreateBucket":
+            await bucket_of(parts, in_own_name(parts, ask))
+        raise

@@ -175,7 +175,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = await versions.staged(parts, ask, prepared.entry)
     rules = await acls.rules(parts, ask, prepared.entry, acls.header_grants(ask))
-    placing = Placing(ask.place, request.length, wanted=prepared.copies, parents=True)
+    placing = Placing(ask.place, request.length, wanted=prepared.copies, parents=True, within=ask.bucket)
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
@@ -187,7 +187,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         kept = structs.replace(kept, checksum=(measured.checksum, measured.value), etag=measured.etag)
     write = Write(ask.place, arrived, user=facts.stored(kept), parents=True, etag=measured.etag, inline=inline)
     write = replace(write, when=NEW if ask.final else when, policy=rules, default_of=ask.default_of)
-    done = await applied(parts, ask, write)
+    done = await applied(parts, ask, replace(write, within=ask.bucket))
     version = await versions.settled(parts, versions.stored_as(ask, done), when, prepared.entry)
     sums = ((f"x-amz-checksum-{measured.checksum}", measured.value),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if sums else ()
@@ -206,7 +206,8 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
 async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When) -> Done:
     """Make the collection, or mark the one that is there; try again while others make or remove it."""
     # Arrow makes those above each of its files, several at a time.
-    made, marked = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=when), Set(ask.place, user=user)
+    made = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=when, within=ask.bucket)
+    marked = Set(ask.place, user=user)
     for left in range(AGAIN_MAX, -1, -1):
         try:
             return await apply_again(parts, ask, made, _crossed)
@@ -374,8 +375,9 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, entry: Looked) -> HttpR
         done = await apply(parts.plain, ask.exchange.call, change)
     else:
         user = facts.stored(structs.replace(kept, version=ask.version))
-        clone = Clone(place, source.itself(entry), user=user, parents=True, policy=rules, default_of=ask.default_of)
-        clone = replace(clone, when=NEW if ask.final else when, of=When(etags=(entry.attributes.etag,)))
+        clone = Clone(place, source.itself(entry), user=user, parents=True, when=NEW if ask.final else when)
+        clone = replace(clone, policy=rules, default_of=ask.default_of, within=ask.bucket)
+        clone = replace(clone, of=When(etags=(entry.attributes.etag,)))
         done = await _cloned(parts, ask, clone, ready_to.copies)
         version = await versions.settled(parts, versions.stored_as(ask, done), when, ready_to.entry)
     checksum = kept.checksum if kept.etag == entry.attributes.etag else ("", "")
@@ -412,10 +414,10 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     source, entry = await found(parts, source_of(parts, ask), Want.USER | Want.SOURCES)
     clone.of.require(source.place, entry.attributes)
     size, etag = entry.attributes.size, entry.attributes.etag
-    placing = Placing(clone.place, size, wanted=copies, parents=True)
+    placing = Placing(clone.place, size, wanted=copies, parents=True, within=clone.within)
     arrived = await carried(parts, source, entry, ByteRange(0, size), placing)
     write = Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy)
-    return await applied(parts, ask, replace(write, default_of=clone.default_of))
+    return await applied(parts, ask, replace(write, default_of=clone.default_of, within=clone.within))
 
 
 def _stamp(done: Done, entry: Looked) -> tuple[str, int]:

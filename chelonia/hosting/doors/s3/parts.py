@@ -449,7 +449,7 @@ async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
     call = ask.exchange.call
     if call.dn == ANONYMOUS:
         home = keys.home_of(ask.bucket, ask.target.key) or ask.apart
-        (free,) = await parts.plain.files.place(call, (Placing(home, -1, parents=True),))
+        (free,) = await parts.plain.files.place(call, (Placing(home, -1, parents=True, within=ask.bucket),))
         if isinstance(free, Failure) and free.kind is Kind.DENIED:
             raise free.error(ask.operation)
 

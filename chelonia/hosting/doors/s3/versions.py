@@ -217,7 +217,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         marker_id = marker_id or order  # listings may have shown it though it was taken back
         marker = marker_id if here.versioning == ENABLED else NULL
         mark = Make(place_of(ask, order), TYPE_SYMLINK, target=marker, parents=True)
-        mark = replace(mark, default_of=keys.collection_of(ask.bucket, ask.target.key))
+        mark = replace(mark, default_of=keys.collection_of(ask.bucket, ask.target.key), within=ask.bucket)
         await apply(parts.plain, ask.exchange.call, mark)
         try:
             if entry is not None:
