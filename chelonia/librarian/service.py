@@ -4,7 +4,8 @@ This file passes each operation on to the part that knows it - `names`, `uploads
 background work going. When older metadata were restored, it begins anew. Every namespace operation is one transact;
 pure modules decide it (`tree`, `uploads.decide`, `blobs`, `reports`, `health`, `repair`).
 
-A memo (`recall`) is the GUID that the operation made or changed; an upload adds a blank and its blob.
+A memo (`recall`) is the GUID that the operation made or changed. A change of bytes adds a blank and their etag (of an
+upload its blob).
 """
 
 from __future__ import annotations

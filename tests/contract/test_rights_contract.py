@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ROOT, Dn, RequestKey
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
+    UNSET,
     Change,
     Clone,
     Content,
@@ -26,6 +28,7 @@ from chelonia.core.ports.files import (
     Removing,
     Seal,
     Set,
+    Setting,
     Splice,
     Want,
     Write,
@@ -146,3 +149,28 @@ async def test_a_new_entry_gets_the_default_policy_of_the_collection_that_is_nam
     told = await looked(world, "/c/rooms/hers", EVE, Want.POLICY)
     assert isinstance(told, Looked)
     assert told.policy == {}
+
+
+@pytest.mark.parametrize("rights", ["+modifyMetadata +delete", "+modifyMetadata +delete +read"])
+@played
+async def test_who_may_change_an_entry_and_not_read_it_learns_of_it_what_a_listing_shows(
+    world: World, rights: str
+) -> None:
+    await write(world, "/f")
+    await done(world, Set(at("/f"), Setting(mode=0o640, uid=7), policy={EVE.dn: rights}))
+    await done(world, Set(at("/"), policy={EVE.dn: "+addEntry"}))
+    keyed = structs.replace(EVE, request_key=RequestKey("k"))
+    changes = (
+        Set(at("/f"), Setting(accessed_ns=1)),
+        Set(at("/f")),
+        Move(at("/f"), at("/f"), Over.REPLACE),
+        Move(at("/f"), at("/g")),
+    )
+    for call, change in [(EVE, each) for each in changes[:-1]] + [(keyed, changes[-1])] * 2:
+        told = (await done(world, change, call)).attributes
+        assert told is not None
+        if "+read" in rights:
+            assert (told.mode, told.uid) == (0o640, 7)
+        else:
+            assert (told.owner, told.etag, told.mode, told.uid, told.wanted) == (Dn(""), "", UNSET, UNSET, 0), change
+            assert (told.type, told.size) == ("file", 5)

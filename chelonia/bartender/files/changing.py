@@ -21,6 +21,7 @@ from chelonia.bartender.client_metadata import (
 )
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
+from chelonia.bartender.files.summarised import public
 from chelonia.bartender.names import EntryRemoval, check_url, inherited, kept, may_link, parent_of, together
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
@@ -99,7 +100,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
         default, gone, rests = await kept(ports, turn, walked)
         put, drop, expect = (*put, *default), (*drop, *gone), (*expect, *rests)
     order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
-    return done(await ports.librarian.change_entry(turn.service, order))
+    return readable(judge, found, done(await ports.librarian.change_entry(turn.service, order)))
 
 
 async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
@@ -143,7 +144,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
         there=replaced.guid if replaced is not None else Guid(""),
         described=True,
     )
-    return done(await ports.librarian.move(turn.service, order), made=replaced is None)
+    return readable(judge, found, done(await ports.librarian.move(turn.service, order), made=replaced is None))
 
 
 async def remove(ports: Ports, turn: ElementCall, change: Remove) -> Done:
@@ -309,6 +310,13 @@ def _pinned_beyond_guid(when: When, found: FoundEntry) -> Expect:
 def done(entry: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:
     """Return the answer to a change, with the attributes of the changed entry, if known."""
     return Done(attributes_of(entry) if isinstance(entry, StoredObject) else None, made=made, note=note)
+
+
+def readable(judge: Judge, found: FoundEntry, answer: Done) -> Done:
+    """Return the answer to a change of an entry, with as much of its attributes as the caller may read."""
+    if answer.attributes is None or judge.may(Action.READ, found):
+        return answer
+    return replace(answer, attributes=public(answer.attributes))
 
 
 def _joined(*expects: Expect) -> Expect:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.files.attributes import DESCRIBED
+from chelonia.bartender.files.changing import done
 from chelonia.bartender.files.writing import ready_to_write, replaceable
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, versions
@@ -25,11 +26,13 @@ async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
     ready, replaced = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
     ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
     try:
-        await ports.librarian.copy_file(turn.service, CopyFile(source.guid, ready, change.policy))
+        entry = await ports.librarian.copy_file(
+            turn.service, CopyFile(source.guid, ready, change.policy, described=True)
+        )
     except CheloniaError as error:
         error = await overtaken(ports, turn, change.place, error)
         raise error
-    return Done(made=replaced is None)
+    return done(entry, made=replaced is None)
 
 
 async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[FoundEntry, tuple[tuple[Guid, int], ...]]:

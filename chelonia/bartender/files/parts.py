@@ -9,6 +9,7 @@ from __future__ import annotations
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
+from chelonia.bartender.files.changing import done
 from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing
@@ -54,14 +55,14 @@ async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
     write = replace(write, default_of=change.default_of, within=change.within)
     ready, replaced = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
-    order = SealUpload(change.upload, ready, change.order, change.least, change.policy)
+    order = SealUpload(change.upload, ready, change.order, change.least, change.policy, described=True)
     try:
-        await ports.librarian.seal_upload(turn.service, order)
+        entry = await ports.librarian.seal_upload(turn.service, order)
     except CheloniaError as error:
         if error.kind is not Kind.NOT_FOUND:  # that is the upload
             error = await overtaken(ports, turn, change.place, error)
         raise error
-    return Done(made=replaced is None)
+    return done(entry, made=replaced is None)
 
 
 async def drop(ports: Ports, turn: ElementCall, change: Drop) -> Done:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from chelonia.bartender.bulk import BulkOperation, ElementCall, Outcomes, answer_all, gathered, together
+from chelonia.bartender.bulk import (
+    BulkOperation,
+    ElementCall,
+    Outcomes,
+    answer_all,
+    element_key,
+    gathered,
+    together,
+)
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsCache
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import check_within, is_visible
+from chelonia.bartender.rights import FoundEntry, Judge, check_within, is_visible
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of, bytes_of
 from chelonia.core.contents.parts import PartPage, UploadPage
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName, check_ln
 from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import (
@@ -175,17 +185,27 @@ class FilesService:
     async def _described(
         self, call: Call, changes: Sequence[Change], answers: Sequence[Done | Failure]
     ) -> tuple[Done | Failure, ...]:
-        """Add the attributes of changed entries to answers without them, by one walk for all."""
+        """Add the attributes of changed entries to answers without them, by one walk for all. Those of a repeated
+        change only if its entry still has the name, and the bytes that it gave it."""
         wanted = {n: place for n, change in enumerate(changes) if (place := _after(change, answers[n])) is not None}
         if not wanted:
             return tuple(answers)
-        walks = await self._ports.librarian.traverse(self._ports.own(call), tuple(wanted.values()), DESCRIBED)
+        service = self._ports.own(call)
+        memos = await asyncio.gather(*(self._memo(call, n, changes[n]) for n in wanted))
+        walks = await self._ports.librarian.traverse(service, tuple(wanted.values()), DESCRIBED)
         described = list(answers)
-        for n, walked in zip(wanted, walks, strict=True):
-            done = answers[n]
-            if is_visible(walked.last) and walked.complete and isinstance(done, Done):
-                described[n] = replace(done, attributes=attributes_of(walked.last))
+        for n, memo, walked in zip(wanted, memos, walks, strict=True):
+            done, entry = answers[n], walked.last
+            if is_visible(entry) and walked.complete and _is_of(memo, entry) and isinstance(done, Done):
+                described[n] = done = replace(done, attributes=attributes_of(entry))
+                if isinstance(changes[n], Set | Move):
+                    described[n] = changing.readable(Judge(call, "apply"), FoundEntry(wanted[n], entry), done)
         return tuple(described)
+
+    async def _memo(self, call: Call, index: int, change: Change) -> str:
+        """Return the memo of a change that a request key has applied, "" if there is none."""
+        key = element_key(call, self._change.name, index, self._change.subject(change))
+        return await self._ports.librarian.recall(self._ports.own(call).keyed(key)) or "" if key else ""
 
     async def _answered(
         self, call: Call, name: str, act: Callable[[ElementCall, R], Awaitable[A]], asks: Sequence[R]
@@ -256,6 +276,12 @@ def _after(change: Change, answer: Done | Failure) -> LogicalName | None:
     if isinstance(answer, Failure) or answer.attributes or isinstance(change, Remove | Open | Part | Drop):
         return None
     return change.target if isinstance(change, Move) else change.place
+
+
+def _is_of(memo: str, entry: StoredObject) -> bool:
+    """Return whether an entry is the one that a memo names, with the bytes that it names; "" names none."""
+    guid, _, etag = memo.partition(" ")
+    return guid in ("", entry.id) and etag in ("", bytes_of(entry))
 
 
 def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:

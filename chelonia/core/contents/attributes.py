@@ -61,14 +61,18 @@ def etag_of(stored: StoredObject) -> str:
     if sections.get("entry", NONE).get("type") != TYPE_FILE:
         stamp = stored.value("tally", "changed")
         return f"{stored.id}-{stored.version}" + (f"-{stamp.replace(' ', '-')}" if stamp else "")
-    content, blobs = sections.get("content", NONE).get("id"), sections.get("blobs", NONE)
-    own = "-".join([blobs[ordinal] for ordinal in sorted(blobs)])
-    if content:
-        own = f"{content}-{stored.value('content', 'splices')}"
-    elif not own and is_empty(stored):
-        own = f"{stored.id}-0"
+    own = bytes_of(stored)
     given, _, of = sections.get("states", NONE).get("etag", "").partition(" ")
     return given if given and of == own else own or f"{stored.id}-{stored.version}"
+
+
+def bytes_of(stored: StoredObject) -> str:
+    """Return the etag of a file's bytes without regard to their writer's; "" of a file whose bytes are not known."""
+    content, blobs = stored.sections.get("content", NONE).get("id"), stored.sections.get("blobs", NONE)
+    if content:
+        return f"{content}-{stored.value('content', 'splices')}"
+    own = "-".join([blobs[ordinal] for ordinal in sorted(blobs)])
+    return f"{stored.id}-0" if not own and is_empty(stored) else own
 
 
 def is_spliced(etag: str, before: str) -> bool:

@@ -129,11 +129,13 @@ class SpliceFile(msgspec.Struct, frozen=True):
 
 class CopyFile(msgspec.Struct, frozen=True):
     """A copy by reference: a file gets the bytes of `source`. Both have the same blobs, and want as many copies.
-    `begin` and `policy` name the file, as in `CommitFile`; its `sections` are all that it gets beside the bytes."""
+    `begin` and `policy` name the file, as in `CommitFile`; its `sections` are all that it gets beside the bytes.
+    `described`: as in `SpliceFile`."""
 
     source: Guid
     begin: BeginPut
     policy: Mapping[str, str] | None = None
+    described: bool = False
 
 
 class OpenUpload(msgspec.Struct, frozen=True):
@@ -159,7 +161,8 @@ class PutPart(msgspec.Struct, frozen=True):
 class SealUpload(msgspec.Struct, frozen=True):
     """Parts to make the content of a file, in this order. `begin` and `policy` name the file, as in `CommitFile`.
 
-    `order`: number and etag of each part; `least`: least bytes of each part but the last.
+    `order`: number and etag of each part; `least`: least bytes of each part but the last. `described`: as in
+    `SpliceFile`.
     """
 
     upload: UploadId
@@ -167,3 +170,4 @@ class SealUpload(msgspec.Struct, frozen=True):
     order: tuple[tuple[int, str], ...]
     least: int = 0
     policy: Mapping[str, str] | None = None
+    described: bool = False

@@ -592,7 +592,8 @@ Change = Make | Write | Splice | Clone | Open | Part | Seal | Drop | Set | Move 
 class Done(msgspec.Struct, frozen=True):
     """A change that applied.
 
-    - `attributes`: the entry after it, None when it is gone
+    - `attributes`: the entry after it, None when it is gone. None also of a repeated change, if another has taken its
+      name or its bytes since. Of a `Set` or `Move` by a caller without `read`: as much as a listing shows
     - `made`: the change made it
     - `upload`: the upload that `Open` opened
     - `etag`: of a `Part`

@@ -548,15 +548,15 @@ class Librarian(Protocol):
         Raises: NOT_FOUND (no such upload of this owner for this name), BAD_REQUEST, as `commit_file`.
         """
 
-    async def seal_upload(self, call: Call, request: SealUpload) -> Guid:
-        """Make the parts the content of a file, all at once for readers. Returns: the file.
+    async def seal_upload(self, call: Call, request: SealUpload) -> Guid | StoredObject:
+        """Make the parts the content of a file, all at once for readers. Returns: as `splice`.
 
         Raises: NOT_FOUND, INCOMPLETE (a part that is missing, or has another etag), BAD_REQUEST (an invalid order, a
         part that is too small), TOO_LARGE, as `commit_file`.
         """
 
-    async def copy_file(self, call: Call, request: CopyFile) -> Guid:
-        """Give a file the bytes of another by reference, all at once for readers. Returns: the file.
+    async def copy_file(self, call: Call, request: CopyFile) -> Guid | StoredObject:
+        """Give a file the bytes of another by reference, all at once for readers. Returns: as `splice`.
 
         Raises: NOT_FOUND, NOT_A_FILE, NO_REPLICA (a file without known bytes), TOO_LARGE (too many files share a blob
         already), as `commit_file`.

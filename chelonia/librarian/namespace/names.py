@@ -12,6 +12,7 @@ from functools import cache, partial
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
+from chelonia.core.contents.attributes import bytes_of
 from chelonia.core.contents.below import Below, BelowPage, Leaf
 from chelonia.core.contents.parts import parse_mark, parse_upload
 from chelonia.core.contents.summaries import SUMMARISED
@@ -550,6 +551,17 @@ class Names:
 def entry_id(guid: Guid) -> ObjectId:
     """Return the object of an entry. Raises: BAD_NAME for what is no GUID: nobody can name a system object."""
     return ObjectId(parse_guid(guid))
+
+
+def noted(draft: PlannedTransact) -> PlannedTransact:
+    """Return a transact that gives its first entry new bytes, with the file's GUID and their etag as its memo."""
+    file = draft.left[0]
+    return replace(draft, memo=f"{file.id} {bytes_of(file)}")
+
+
+def noted_guid(memo: str) -> Guid:
+    """Return the GUID in a memo."""
+    return Guid(memo.partition(" ")[0])
 
 
 def fresh(guid: Guid) -> StoredObject:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import ROOT
 from chelonia.core.metadata import TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
@@ -85,7 +86,7 @@ async def staged(parts: S3Parts, ask: Ask, entry: Looked | None, tag: str = "") 
 
 def stored_as(ask: Ask, done: Done) -> Ask:
     """Return the request, about the very file that was stored: another may have its place when a message is late."""
-    return replace(ask, guid=done.attributes.guid) if done.attributes is not None else ask
+    return replace(ask, guid=done.attributes.guid if done.attributes is not None else ROOT)  # that waits nowhere
 
 
 async def settled(

@@ -24,7 +24,7 @@ from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree, view
 from chelonia.librarian.namespace.contents import decide
 from chelonia.librarian.namespace.contents.decide import FileContent, Span
-from chelonia.librarian.namespace.names import Names, entry_id, fresh
+from chelonia.librarian.namespace.names import Names, entry_id, fresh, noted, noted_guid
 from chelonia.librarian.namespace.uploads.act import FileUploads
 from chelonia.librarian.world import World
 
@@ -63,15 +63,15 @@ class Contents:
                 slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
-                return await self._names.draft(call, made, guid, fresh(guid))
+                return noted(await self._names.draft(call, made, guid, fresh(guid)))
             current = await self._current(call, request, guid)
             new = self._new(request, guid, decide.wanted_of(current.file, begin))
             spliced = decide.splice(request, current, new, content, self._world.clock.now_ms())
-            return await self._names.draft(call, spliced, guid, current.file)
+            return noted(await self._names.draft(call, spliced, guid, current.file))
 
         outcome, left = await self._records.carry_out(call, build)
         await self._uploads.receipt_audit.written(each for piece in request.pieces for each in piece.receipts)
-        return left[0] if request.described and left else Guid(outcome.memo)
+        return left[0] if request.described and left else noted_guid(outcome.memo)
 
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
         return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]

@@ -31,7 +31,7 @@ from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import SEALED, content_of
 from chelonia.librarian.metadata.records import TRIES, PlannedTransact, Records
 from chelonia.librarian.namespace import tree
-from chelonia.librarian.namespace.names import Names, entry_id, fresh
+from chelonia.librarian.namespace.names import Names, entry_id, fresh, noted, noted_guid
 from chelonia.librarian.namespace.parts import decide
 from chelonia.librarian.namespace.parts.decide import Before, Chosen, Opened, Stored
 from chelonia.librarian.namespace.uploads.act import FileUploads
@@ -105,7 +105,7 @@ class PartUploads:
 
     # --- sealing ----------------------------------------------------------------------------------------------------
 
-    async def seal(self, call: Call, request: SealUpload) -> Guid:
+    async def seal(self, call: Call, request: SealUpload) -> Guid | StoredObject:
         """Make parts the content of a file; read an upload again that changes meanwhile."""
         decide.check_order(request)
         content = parse_upload(request.upload)[1]
@@ -118,9 +118,9 @@ class PartUploads:
             stored = await self._stored(call, header.id)
             chosen = decide.choose(request, stored)
             laid = await self._lay(call, upload, chosen, stored)
-            guid = await self._give(call, request, content, chosen, laid) if laid else Guid("")
-            if guid:
-                return guid
+            given = await self._give(call, request, content, chosen, laid) if laid else None
+            if given is not None:
+                return given
         raise CheloniaError(Kind.CONFLICT, "seal", str(request.begin.ln), "its parts keep changing; try again")
 
     async def _already(self, call: Call, request: SealUpload, header: StoredObject) -> Guid:
@@ -130,7 +130,7 @@ class PartUploads:
             return Guid("")
         before = await self._records.recall(call)
         if before is not None and before.applied:
-            return Guid(before.memo)
+            return noted_guid(before.memo)
         if request.begin.replaces != file:
             return Guid("")
         stored = await self._records.one(call, entry_id(file), (Needed("content"), Needed("states", "etag")))
@@ -166,12 +166,14 @@ class PartUploads:
                 return ""
         return order
 
-    async def _give(self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen, laid: str) -> Guid:
-        """Give a file the content that is laid for an order; "" when a change got in between."""
+    async def _give(
+        self, call: Call, request: SealUpload, content: ContentId, chosen: Chosen, laid: str
+    ) -> Guid | StoredObject | None:
+        """Give a file the content that is laid for an order; None when a change got in between."""
         begin, obj = request.begin, content_object(content)
         changed = False
 
-        async def build() -> PlannedTransact:
+        async def build(_: bool) -> PlannedTransact:
             nonlocal changed
             header = await self._records.one(call, obj, HEADER)
             changed = header.value("content", "order") != laid
@@ -182,14 +184,16 @@ class PartUploads:
                 file = await self._records.one(call, entry_id(begin.replaces))
                 over = Overwritten(file, await self._names.blobs(call, file))
                 elements = decide.seal_over(request, upload, chosen, over, self._now())
-                return await self._names.draft(call, elements, begin.replaces, file, header)
+                return noted(await self._names.draft(call, elements, begin.replaces, file, header))
             guid = upload.fresh or Guid(self._world.ids.uuid())
             slot = await self._names.slot(call, begin.parent, begin.name)
             elements = decide.seal_new(request, upload, chosen, slot=slot, guid=guid, now=self._now())
-            return await self._names.draft(call, elements, guid, fresh(guid), header)
+            return noted(await self._names.draft(call, elements, guid, fresh(guid), header))
 
-        done = await self._records.apply(call, build)
-        return Guid("") if changed else Guid(done.memo)
+        outcome, left = await self._records.carry_out(call, build)
+        if changed:
+            return None
+        return left[0] if request.described and left else noted_guid(outcome.memo)
 
     # --- listing ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from chelonia.core import bounds
@@ -23,7 +23,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.blobs import OWNERS
 from chelonia.librarian.metadata.contents import COPYING, content_of, parse_extent
 from chelonia.librarian.metadata.records import PlannedTransact, Records
-from chelonia.librarian.namespace.names import Names, entry_id, fresh
+from chelonia.librarian.namespace.names import Names, entry_id, fresh, noted, noted_guid
 from chelonia.librarian.namespace.sharing import decide
 from chelonia.librarian.namespace.uploads.decide import Overwritten
 from chelonia.librarian.world import World
@@ -39,12 +39,12 @@ class Sharing:
         self._world = world
         self._names = names
 
-    async def copy(self, call: Call, request: CopyFile) -> Guid:
+    async def copy(self, call: Call, request: CopyFile) -> Guid | StoredObject:
         """Give a file the bytes of another."""
         guid, begin = request.begin.replaces or Guid(self._world.ids.uuid()), request.begin
         before = await self._records.recall(call)
         if before is not None and before.applied:
-            return Guid(before.memo)
+            return noted_guid(before.memo)
         source = await self._source(call, request)
         if not begin.replaces:
             await self._names.quotas.check_room(call, begin.owner, begin.ln, int(source.value("states", "size", "0")))
@@ -55,9 +55,9 @@ class Sharing:
         decide.check_source(request, source)
         return source
 
-    async def _named(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
+    async def _named(self, call: Call, request: CopyFile, guid: Guid) -> Guid | StoredObject:
 
-        async def build() -> PlannedTransact:
+        async def build(_: bool) -> PlannedTransact:
             source = await self._source(call, request)
             blobs = await self._names.blobs(call, source)
             if content_of(source):
@@ -69,7 +69,7 @@ class Sharing:
             rest = decide.at_once(source, blobs, guid)
             return await self._transact(call, request, source, ContentId(""), guid, rest)
 
-        return Guid((await self._records.apply(call, build)).memo)
+        return await self._carried_out(call, request, build)
 
     async def _transact(
         self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, rest: list[Element]
@@ -79,11 +79,17 @@ class Sharing:
         if not begin.replaces:
             slot = await self._names.slot(call, begin.parent, begin.name)
             made = decide.new_file(request, source, content, slot=slot, guid=guid, now=now)
-            return await self._names.draft(call, [*made, *rest], guid, fresh(guid))
+            return noted(await self._names.draft(call, [*made, *rest], guid, fresh(guid)))
         file = await self._records.one(call, entry_id(guid))
         over = Overwritten(file, await self._names.blobs(call, file))
         elements = decide.over_file(request, source, content, over, now)
-        return await self._names.draft(call, [*elements, *rest], guid, file)
+        return noted(await self._names.draft(call, [*elements, *rest], guid, file))
+
+    async def _carried_out(
+        self, call: Call, request: CopyFile, build: Callable[[bool], Awaitable[PlannedTransact]]
+    ) -> Guid | StoredObject:
+        outcome, left = await self._records.carry_out(call, build)
+        return left[0] if request.described and left else noted_guid(outcome.memo)
 
     def _note_full(self, blobs: Sequence[StoredObject]) -> None:
         for blob in filter(decide.is_full, blobs):
@@ -91,7 +97,7 @@ class Sharing:
 
     # --- page by page -----------------------------------------------------------------------------------------------
 
-    async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid:
+    async def _paged(self, call: Call, request: CopyFile, guid: Guid) -> Guid | StoredObject:
         """Copy a file of extents. Raises: CONFLICT when it changes meanwhile."""
         step, content = self._world.step, ContentId(self._world.ids.uuid())
         source = await self._source(call, request)
@@ -129,11 +135,11 @@ class Sharing:
 
     async def _sealed(
         self, call: Call, request: CopyFile, source: StoredObject, content: ContentId, guid: Guid, extents: int
-    ) -> Guid:
+    ) -> Guid | StoredObject:
 
-        async def build() -> PlannedTransact:
+        async def build(_: bool) -> PlannedTransact:
             copied = await self._records.one(call, content_object(content), _HEADER)
             rest = decide.seal_copy(copied, guid, extents)
             return await self._transact(call, request, source, content, guid, rest)
 
-        return Guid((await self._records.apply(call, build)).memo)
+        return await self._carried_out(call, request, build)
