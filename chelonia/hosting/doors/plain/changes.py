@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from functools import partial
 from typing import Final
 
 from chelonia.core.contents.extents import ByteRange
@@ -100,13 +101,14 @@ async def move(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if existing is not None and existing.attributes.guid == moved.guid:
         await apply(parts, exchange.call, Remove(source, when=when))  # POSIX would leave an entry with both its names
         return HttpResponse(204)
+    await _check_unlocked(parts, exchange, source, moved)
     change = Move(source, target, Over.REFUSE if exchange.keeps_target else Over.REPLACE, when=when)
     try:
         await apply(parts, exchange.call, change)
     except CheloniaError as error:
         if existing is None or error.kind not in _IN_THE_WAY:
             raise
-        await _check_unlocked(parts, exchange, target, existing)
+        await _check_unlocked(parts, exchange, target, existing.attributes)
         await _move_over(parts, exchange, replace(change, over=Over.REFUSE))
     return HttpResponse(201 if existing is None else 204)
 
@@ -128,7 +130,7 @@ async def copy(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     if before is None or entry.attributes.type == before.attributes.type == TYPE_FILE:
         await _copy_tree(parts, exchange, entry, (source, target), deep=depth != "0")
     else:
-        await _check_unlocked(parts, exchange, target, before)
+        await _check_unlocked(parts, exchange, target, before.attributes)
         await _copy_over(parts, exchange, entry, (source, target), deep=depth != "0")
     return HttpResponse(201 if before is None else 204)
 
@@ -146,11 +148,12 @@ def _check_overwrite(exchange: Exchange, target: LogicalName, existing: Looked |
         raise CheloniaError(Kind.PRECONDITION, exchange.request.method, str(target), "there is an entry of this name")
 
 
-async def _check_unlocked(parts: DoorParts, exchange: Exchange, target: LogicalName, there: Looked) -> None:
-    """Refuse to replace a tree in which others hold locks. Raises: LOCKED, and as listing the tree fails."""
-    if there.attributes.type == TYPE_COLLECTION:
-        async for held in locks.below(parts, exchange.call, target):
-            check_held(held, exchange.tokens, exchange.call.dn)
+async def _check_unlocked(parts: DoorParts, exchange: Exchange, place: LogicalName, there: Attributes) -> None:
+    """Refuse to move or replace a tree in which others hold locks. Raises: LOCKED, and as listing the tree fails."""
+    if there.type == TYPE_COLLECTION:
+        check = partial(check_held, tokens=exchange.tokens, dn=exchange.call.dn)
+        async for _ in locks.below(parts, exchange.call, place, check):
+            pass
 
 
 def _beside(target: LogicalName) -> LogicalName:

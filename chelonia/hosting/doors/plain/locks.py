@@ -7,7 +7,8 @@ forbid. Locks are kept with their entries: every Bartender sees them, and they o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 from urllib.parse import unquote
 from uuid import uuid4
@@ -18,7 +19,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Failure, Inline, Listing, Look, Set, Want, When, Write
+from chelonia.core.ports.files import Failure, Inline, Listing, Look, Looked, Set, Want, When, Write
 from chelonia.core.rights.locks import Lock, check_beside, check_new
 from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
@@ -30,6 +31,7 @@ from chelonia.hosting.doors.plain.parts import (
     is_here,
     list_pages,
     look,
+    own_call,
     place_of,
     seen,
     split_url,
@@ -182,22 +184,28 @@ async def _keep_alone(parts: DoorParts, exchange: Exchange, taken: Lock) -> None
 async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:
     """Refuse to lock a tree in which others hold locks. Raises: LOCKED, TOO_LARGE."""
     left = bounds.LOCKED_BELOW_MAX
-    async for inside in below(parts, call, place):
-        check_beside(wanted, inside)
-        left -= 1
+    async for inside in below(parts, call, place, partial(check_beside, wanted)):
+        left -= inside
         if left < 0:
             cause = f"more than {bounds.LOCKED_BELOW_MAX} entries are below it; lock what you change, with Depth: 0"
             raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)
 
 
-async def below(parts: DoorParts, call: Call, place: LogicalName) -> AsyncIterator[tuple[Lock, ...]]:
-    """Yield the own locks of each entry below a collection."""
-    waiting = [place]
-    while waiting:
-        at = waiting.pop()
-        with gone_since():
-            async for page in list_pages(parts, call, Listing(at, want=Want.LOCKS)):
-                for entry in page.entries:
-                    yield entry.locks
-                    if entry.attributes.type == TYPE_COLLECTION:
-                        waiting.append(at.child(entry.name))
+async def below(
+    parts: DoorParts, call: Call, place: LogicalName, check: Callable[[tuple[Lock, ...]], None]
+) -> AsyncIterator[int]:
+    """Check the locks of each entry below a collection, also of those that the caller may not read; yield the numbers
+    of entries checked. Raises: as `check`, without a word of whose and where to a caller who may not read the entry."""
+    with gone_since():
+        async for page in list_pages(parts, own_call(parts, call), Listing(place, want=Want.LOCKS, below=True)):
+            for entry in page.entries:
+                try:
+                    check(entry.locks)
+                except CheloniaError:
+                    inside = LogicalName(place.start, (*place.parts, *entry.name.split("/")))
+                    (answer,) = await parts.files.look(call, (Look(inside),))
+                    if isinstance(answer, Looked):
+                        raise
+                    cause = "somebody has locked an entry in it; wait, or ask its owner"
+                    raise CheloniaError(Kind.LOCKED, subject=str(place), cause=cause) from None
+            yield len(page.entries)

@@ -13,7 +13,8 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Look, Looked, Want
 from chelonia.core.values import replace
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, own_call, read_xml, readable_bucket, xml_answer
+from chelonia.hosting.doors.plain.parts import own_call
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, note_facts, read_xml, readable_bucket, xml_answer
 from chelonia.hosting.doors.s3.signing import call_of
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse
 from chelonia.wire.s3 import answers, facts, requests
@@ -68,7 +69,7 @@ async def across(parts: S3Parts, request: HttpRequest, bucket: str, answer: Http
 
 async def _rules(parts: S3Parts, request: HttpRequest, bucket: LogicalName) -> Sequence[CorsRule]:
     """Return a bucket's rules; () also when they cannot be read now, of which a page learns nothing."""
-    call = own_call(parts, call_of(request, ANONYMOUS))
+    call = own_call(parts.plain, call_of(request, ANONYMOUS))
     try:
         (answer,) = await parts.plain.files.look(call, (Look(bucket, Want.USER),))
     except CheloniaError:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, structs
 
 from chelonia.core import bounds
-from chelonia.core.caller import Call, Role
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
@@ -36,7 +36,7 @@ from chelonia.core.ports.files import (
 from chelonia.core.rights.scopes import Scopes
 from chelonia.core.timing.clock import Clock
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, keyed
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, keyed, own_call
 from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
 from chelonia.wire.s3 import answers, facts, keys, requests, sigv4, versions
 from chelonia.wire.s3.checksums import Measured
@@ -270,12 +270,7 @@ async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -
 
 def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
     """Return the same request in this node's own name, to learn what the caller may not see, and change nothing."""
-    return replace(ask, exchange=replace(ask.exchange, call=own_call(parts, ask.exchange.call)))
-
-
-def own_call(parts: S3Parts, call: Call) -> Call:
-    """Return a call in this node's own name, on behalf of another."""
-    return structs.replace(call, dn=parts.plain.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
+    return replace(ask, exchange=replace(ask.exchange, call=own_call(parts.plain, ask.exchange.call)))
 
 
 async def bucket_state(parts: S3Parts, ask: Ask, bucket: Looked | Failure, *, lately: bool = False) -> str:

@@ -10,7 +10,7 @@ from lxml import etree
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.ids import ANONYMOUS, Ms
+from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.ports.files import Listed, Listing, Look, Placing, Set
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
@@ -34,6 +34,11 @@ def lock(bench: Bench, path: str, scope: bytes = b"exclusive", **headers: str) -
     answer = bench.ask("LOCK", path, INFO % scope, **headers)
     assert answer.status in (200, 201), answer
     return f"({answer.headers['Lock-Token']})"
+
+
+def lock_of(bench: Bench, path: str, dn: Dn) -> str:
+    """Take another's lock; returns its token as `lock` does."""
+    return f"({bench.ask('LOCK', path, INFO % b'exclusive', dn).headers['Lock-Token']})"
 
 
 def unlock(bench: Bench, path: str, held: str, **more: object) -> Seen:
@@ -141,6 +146,37 @@ async def test_a_lock_of_a_tree_and_one_in_it_that_cross_are_not_both_given(
     assert sorted(seen) == [200, 423]
     refused = (await bench.look("LOCK", "/a", INFO % b"exclusive", Depth="0")).status == 423
     assert refused is (seen[-1] == 200), "a lock that is refused is not kept"
+
+
+@pytest.mark.parametrize("inside", ["/d/hers", "/d/closed/f"])
+@pytest.mark.parametrize("method", ["LOCK", "MOVE", "COPY"])
+def test_a_lock_that_its_caller_may_not_read_is_in_the_way_of_a_tree(bench: Bench, method: str, inside: str) -> None:
+    for path in ("/d", "/s"):
+        bench.ask("MKCOL", path)
+    bench.files.allow("/d", **{EVE: "+read +addEntry"})
+    bench.ask("MKCOL", "/d/closed", dn=EVE)
+    bench.ask("PUT", inside, b"1", EVE)
+    held = lock_of(bench, inside, EVE)
+    source, target = ("/s", "/d") if method == "COPY" else ("/d", "/new")
+    ask = (method, source, INFO % b"exclusive" if method == "LOCK" else b"")
+    refused = bench.ask(*ask, Destination=target)
+    assert refused.status == 423
+    assert not any(word in refused.text for word in (EVE, inside)), "that is nothing for him"
+    assert bench.ask("GET", inside, dn=EVE).status == 200
+    unlock(bench, "/d", lock(bench, "/d", Depth="0"))  # no lock of the tree was left
+    unlock(bench, inside, held, dn=EVE)
+    if method != "COPY":
+        assert bench.ask(*ask, Destination=target).status in (200, 201)
+
+
+def test_a_tree_that_holds_locks_moves_for_who_shows_them(bench: Bench) -> None:
+    for path in ("/d", "/d/e"):
+        bench.ask("MKCOL", path)
+    bench.ask("PUT", "/d/e/f", b"1")
+    held = lock(bench, "/d/e/f")
+    refused = bench.ask("MOVE", "/d", Destination="/new")
+    assert (refused.status, JOE in refused.text) == (423, True)
+    assert bench.ask("MOVE", "/d", Destination="/new", If=f"</d/e/f> {held}").status == 201
 
 
 def test_a_lock_of_a_tree_looks_at_so_many_entries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
