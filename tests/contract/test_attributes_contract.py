@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+import pytest
+from msgspec import structs
+
 from chelonia.core import bounds
+from chelonia.core.contents.extents import Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.metadata import TYPE_COLLECTION, Triple
 from chelonia.core.ports.files import (
+    INLINED,
     Clone,
+    Content,
     Done,
     Failure,
     Inline,
@@ -19,15 +25,20 @@ from chelonia.core.ports.files import (
     Placing,
     Remove,
     Set,
+    Splice,
     Want,
     When,
     Write,
 )
+from chelonia.core.ports.librarian import ChangeEntry
 from chelonia.core.rights.locks import Lock
-from tests.support.files_worlds import World, applied, at, done, played, there, write
+from tests.contract.test_races_contract import parted
+from tests.support.files_worlds import ServiceWorld, World, applied, at, done, played, there, write
+from tests.support.librarian import BARTENDER
 from tests.support.stage import EVE, JOE
 
 MIB = 2**20
+BYTES = Extent(0, 5, INLINED)
 
 
 async def refusal(work: Awaitable[Done | Kind]) -> Done | Kind:
@@ -62,8 +73,12 @@ async def test_an_entry_gets_no_more_properties_than_its_collection_is_listed_wi
 
 @played
 async def test_an_entry_of_very_many_properties_is_shown_and_listed(world: World) -> None:
-    for round_ in range(2):
-        await write(world, "/f", user={f"{name} {round_}": value for name, value in MANY.items()})
+    """Older software wrote more than is kept now: what came with bytes was added to the rest."""
+    await write(world, "/f", user=MANY)
+    assert isinstance(world, ServiceWorld)
+    guid = (await there(world, "/f")).attributes.guid
+    more = tuple(Triple("metadata", f"{name} more", value) for name, value in MANY.items())
+    await world.stage.librarian.change_entry(BARTENDER, ChangeEntry(guid, more))
     user = (await there(world, "/f", Want.USER)).user
     assert len(user) > bounds.USER_METADATA_MAX
     (named,) = (await world.files.list(JOE, Listing(at("/"), want=Want.USER))).entries
@@ -108,3 +123,26 @@ async def test_who_may_not_read_a_file_learns_nothing_by_a_condition(world: Worl
         await applied(world, Write(at("/f"), inline=Inline(b"", 2), when=When(absent=True)), EVE) is Kind.PRECONDITION
     )
     assert await applied(world, Set(at("/f"), user={"a": "b"}, when=whens[0])) is Kind.PRECONDITION
+
+
+@pytest.mark.parametrize("kind", ["placed", "inline", "splice", "seal"])
+@played
+async def test_metadata_that_come_with_bytes_replace_those_of_the_file(world: World, kind: str) -> None:
+    """They were added to the others, unless the file came in parts or as a copy."""
+    piece = Inline(b"bytes", 2)
+
+    async def given(user: dict[str, str] | None) -> dict[str, str]:
+        if kind == "placed":
+            assert isinstance(await write(world, "/f", user=user), Done)
+        elif kind == "seal":
+            await done(world, structs.replace(await parted(world, "/f", b"bytes", JOE), user=user))
+        else:
+            write_, splice = Write(at("/f"), inline=piece), Splice(at("/f"), Content((BYTES,), inline=piece))
+            await done(world, structs.replace(write_ if kind == "inline" else splice, user=user))
+        return dict((await there(world, "/f", Want.USER)).user)
+
+    assert await given({"kept": "1", "gone": "1"}) == {"kept": "1", "gone": "1"}
+    await done(world, Set(at("/f"), user={"of another door": "1"}))
+    assert await given({"kept": "2"}) == {"kept": "2"}
+    assert await given(None) == {"kept": "2"}
+    assert await given({}) == {}

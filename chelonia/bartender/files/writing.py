@@ -206,6 +206,7 @@ async def ready_to_write(
         replaces=found.guid if found is not None else Guid(""),
         sections=merged(policies, given, own),
         expect=tuple(dict.fromkeys(expect)),
+        anew=change.user is not None,
     )
     return ready, found
 

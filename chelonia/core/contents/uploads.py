@@ -34,7 +34,8 @@ class BeginPut(msgspec.Struct, frozen=True):
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
     only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
     `checksums`: not known yet. The Shepherds record `ln` beside the bytes for rebuilds. `piece`: the bytes will be
-    part of a file: a rebuild must not take them for the whole. `part`: their place in an upload in parts.
+    part of a file: a rebuild must not take them for the whole. `part`: their place in an upload in parts. `anew`: of a
+    file to overwrite, the users' metadata that `sections` lack go.
     """
 
     parent: Guid
@@ -51,6 +52,7 @@ class BeginPut(msgspec.Struct, frozen=True):
     expect: Expect = ()
     piece: bool = False
     part: PartPlace = NO_PART
+    anew: bool = False
 
     @property
     def recorded(self) -> str:

@@ -395,7 +395,7 @@ class Make(msgspec.Struct, frozen=True):
 class Write(msgspec.Struct, frozen=True):
     """New bytes of a file. It may be new, or exist, and then keeps its GUID, links and policy.
 
-    `user` None leaves the users' metadata of a file unchanged. `parents`, `default_of` and `within` as in
+    `user` replaces the users' metadata of a file, None leaves them unchanged. `parents`, `default_of` and `within` as in
     `Make`. `etag`: of these bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
     `policy`: rules in place of those that the file has, or would get by a default policy, except those of groups
     (`VOMS:`); None: no change.
@@ -502,7 +502,8 @@ class Seal(msgspec.Struct, frozen=True):
 
     - `order`: number and etag of each part, numbers rising
     - `least`: least bytes of each part but the last
-    - `user`: metadata for the file beside those that the upload keeps for it, and preferred to them
+    - `user`: metadata for the file beside those that the upload keeps for it, and preferred to them. None, of an upload
+      that keeps none: the file's own stay
     - `policy`: as in `Write`
     """
 
@@ -512,7 +513,7 @@ class Seal(msgspec.Struct, frozen=True):
     least: int = 0
     parents: bool = False
     when: When = ANY
-    user: UserValues = msgspec.field(default_factory=dict)
+    user: UserValues | None = None
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
     within: LogicalName | None = None

@@ -35,8 +35,8 @@ PAUSE_MS, PAUSE_MS_MAX = 200, 3_200
 
 
 class UploadOptions(msgspec.Struct, frozen=True):
-    """Options for storing a file. `mtime_s`: modification time to keep. `user`: the user's own attributes. `policy`: as
-    of `Write`."""
+    """Options for storing a file. `mtime_s`: modification time to keep. `user`: the user's own attributes; they and
+    `policy` as of `Write`."""
 
     replicas: int = bounds.REPLICAS_DEFAULT
     replace: bool = False
@@ -160,7 +160,7 @@ async def _inline(client: Requester, source: Source, ln: str, wish: UploadOption
 def _write(ln: str, wish: UploadOptions) -> Write:
     """The change that names the bytes, without them. Raises: BAD_NAME."""
     modified_ns = None if wish.mtime_s is None else round(wish.mtime_s * 1000) * 1_000_000
-    user = dict(wish.user) if wish.user else None
+    user = None if wish.user is None else dict(wish.user)
     return Write(parse_ln(ln), setting=Setting(modified_ns=modified_ns), user=user, when=wish.when, policy=wish.policy)
 
 

@@ -175,6 +175,12 @@ def given_anew(given: Sections, now: Ms) -> dict[str, Mapping[str, str]]:
     return {"timestamps": times, "metadata": given.get("metadata", {}), "posix": given.get("posix", {})}
 
 
+def left_over(file: StoredObject, given: Sections, *, anew: bool) -> list[Element]:
+    """Drop the users' metadata of an overwritten file beside those given; not `anew`: it keeps them."""
+    stale = sorted(file.sections.get("metadata", {})) if anew else []
+    return [drop(file.id, "metadata", name) for name in stale if name not in given.get("metadata", {})]
+
+
 def ruled(file: StoredObject, rules: Mapping[str, str] | None) -> list[Element]:
     """Replace a file's rules by these, but for those of groups; None: it keeps them."""
     after = file.sections.get("policy", {}) if rules is None else with_rules(file.sections.get("policy", {}), rules)

@@ -25,7 +25,7 @@ from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, facts_of, 
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, given_anew, given_sections, make_file, rewrite
+from chelonia.librarian.namespace.tree import Slot, given_anew, given_sections, left_over, make_file, rewrite
 from chelonia.librarian.namespace.uploads.decide import taken_blob
 
 
@@ -167,6 +167,7 @@ def splice(
         elements += _blob_change(blob, change, id_, now, once=Guid(file.id) if first else None)
     elements += _pieces(new, id_, Guid(file.id), request.mark)
     own = {"id": id_, "splices": str(splices)}
+    elements += left_over(file, request.begin.sections, anew=request.begin.anew)
     return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
 
 

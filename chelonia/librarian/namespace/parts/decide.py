@@ -42,7 +42,15 @@ from chelonia.librarian.metadata.elements import (
     version,
 )
 from chelonia.librarian.namespace import trash
-from chelonia.librarian.namespace.tree import Slot, check_collection, given_sections, make_file, rewrite, ruled
+from chelonia.librarian.namespace.tree import (
+    Slot,
+    check_collection,
+    given_sections,
+    left_over,
+    make_file,
+    rewrite,
+    ruled,
+)
 from chelonia.librarian.namespace.uploads.decide import Overwritten, taken_blob
 
 KEPT_FOR_FILE = ("metadata", "posix", "timestamps")
@@ -392,7 +400,8 @@ def seal_over(request: SealUpload, upload: Opened, chosen: Chosen, over: Overwri
     assert file.id == ObjectId(request.begin.replaces), "no other file is overwritten than the one that was read"
     elements = rewrite(request.begin, file, "seal")
     elements += trash.leave_bytes(over.file, over.blobs, "replaced", now)
-    stale = {"blobs": (), "states": ("checksum", "checksumType"), "metadata": ()}
+    elements += left_over(file, kept, anew=request.begin.anew or bool(kept.get("metadata")))
+    stale = {"blobs": (), "states": ("checksum", "checksumType")}
     for section, names in stale.items():
         stored = file.sections.get(section, {})
         elements += [drop(file.id, section, name) for name in sorted(stored) if name in names or not names]

@@ -157,6 +157,7 @@ class FileUploads:
                 await self._check_unused(call, new, first)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now(), request.policy)
+                elements += tree.left_over(over.file, given, anew=begin.anew)
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin, presumed=first)
                 return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: read it again only when the transact finds it otherwise.
