@@ -395,7 +395,7 @@ class Make(msgspec.Struct, frozen=True):
 class Write(msgspec.Struct, frozen=True):
     """New bytes of a file. It may be new, or exist, and then keeps its GUID, links and policy.
 
-    `user` replaces the users' metadata of a file, None leaves them unchanged. `parents`, `default_of` and `within` as in
+    `user` replaces the users' metadata of a file, None leaves them. `parents`, `default_of` and `within` as in
     `Make`. `etag`: of these bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
     `policy`: rules in place of those that the file has, or would get by a default policy, except those of groups
     (`VOMS:`); None: no change.

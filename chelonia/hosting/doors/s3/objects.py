@@ -36,7 +36,7 @@ from chelonia.core.ports.files import (
     good,
 )
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, reader
+from chelonia.hosting.doors.plain.parts import apply, apply_all, carrying, look, own_call, reader
 from chelonia.hosting.doors.plain.sending import KEPT_BYTES_MAX, for_write, kept_sent
 from chelonia.hosting.doors.ranged import Headers, ranged_file
 from chelonia.hosting.doors.s3 import acls, narrowed, object_parts, versions
@@ -206,7 +206,9 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
 async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When) -> Done:
     """Make the collection, or mark the one that is there; try again while others make or remove it."""
     # Arrow makes those above each of its files, several at a time.
-    made = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=when, within=ask.bucket)
+    made = Make(
+        ask.place, TYPE_COLLECTION, user=user, parents=True, when=replace(when, absent=False), within=ask.bucket
+    )
     marked = Set(ask.place, user=user)
     for left in range(AGAIN_MAX, -1, -1):
         try:
@@ -216,13 +218,25 @@ async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When)
                 raise
             there = error
         try:
-            return await apply_again(parts, ask, marked, _crossed)
+            return await apply_again(parts, ask, replace(marked, when=await _implied(parts, ask, when)), _crossed)
         except CheloniaError as gone:
-            if gone.kind is not Kind.NOT_FOUND:
+            if isinstance(gone, S3Error) or gone.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION):
                 raise
             if not left:  # an upload that is not complete holds the name
                 raise there from gone
     raise AssertionError("the last try returns or raises")
+
+
+async def _implied(parts: S3Parts, ask: Ask, when: When) -> When:
+    """Return the condition on a collection that is there; that it is only a part of keys, where there may be no object.
+    Raises: PreconditionFailed, NOT_FOUND."""
+    if not when.absent:
+        return ANY
+    call = own_call(parts.plain, ask.exchange.call)
+    there = (await look(parts.plain, call, ask.place)).attributes
+    if not there.implied:
+        raise S3Error("PreconditionFailed", "there is an object of this key")
+    return When(version=there.version, guid=there.guid)
 
 
 async def _crossed(error: CheloniaError) -> bool:

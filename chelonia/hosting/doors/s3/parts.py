@@ -441,12 +441,15 @@ async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
 
 async def check_unsigned(parts: S3Parts, ask: Ask) -> None:
     """Refuse an unsigned write that is not allowed, before its body comes. Raises: DENIED."""
-    call = ask.exchange.call
-    if call.dn == ANONYMOUS:
-        home = keys.home_of(ask.bucket, ask.target.key) or ask.apart
-        (free,) = await parts.plain.files.place(call, (Placing(home, -1, parents=True, within=ask.bucket),))
-        if isinstance(free, Failure) and free.kind is Kind.DENIED:
-            raise free.error(ask.operation)
+    if ask.exchange.call.dn == ANONYMOUS:
+        await check_writable(parts, ask, keys.home_of(ask.bucket, ask.target.key) or ask.apart)
+
+
+async def check_writable(parts: S3Parts, ask: Ask, place: LogicalName) -> None:
+    """Refuse a caller who may not give a name bytes. Raises: DENIED."""
+    (free,) = await parts.plain.files.place(ask.exchange.call, (Placing(place, -1, parents=True, within=ask.bucket),))
+    if isinstance(free, Failure) and free.kind is Kind.DENIED:
+        raise free.error(ask.operation)
 
 
 def no_key(key: str, marker: str = "") -> S3Error:

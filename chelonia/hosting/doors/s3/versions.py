@@ -42,6 +42,8 @@ from chelonia.hosting.doors.s3.parts import (
     KeptVersion,
     S3Parts,
     bucket_state,
+    check_bucket,
+    check_writable,
     in_own_name,
     kept,
     no_key,
@@ -302,13 +304,20 @@ async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked) -> None:
             await _promote(parts, ask)
 
 
+async def _check_known(parts: S3Parts, ask: Ask) -> None:
+    """Refuse to say that there is no such version to a caller who may neither list versions nor write the key. Raises:
+    DENIED."""
+    if await check_bucket(parts, ask) is None:
+        await check_writable(parts, ask, ask.place)
+
+
 async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str) -> KeyRemoved:
     older = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(older) if each.version == version), -1)
     if at < 0:
-        # It may have its key again by now, or have had it while the others were listed.
+        await _check_known(parts, ask)
         if await _promote(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != older:
-            raise _busy(ask)
+            raise _busy(ask)  # it may have its key again by now, or have had it while the others were listed
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
         older = [*older[: at + 1], *await _drop_nulls(parts, ask, older[at + 1 :])]

@@ -268,6 +268,20 @@ def test_a_directory_that_is_removed_while_it_is_made_again_is_made(door: Door, 
     assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "me"
 
 
+def test_a_directory_is_made_where_there_are_only_keys_below_it(door: Door, meanwhile: Meanwhile) -> None:
+    """With `If-None-Match: *` it was refused, though nobody could get such an object."""
+    for name in ("d", "e"):
+        door.put(f"{name}/k", b"x")
+    assert door.ask("GET", "/lab/d/").status == 404
+    only = {"If_None_Match": "*", "x_amz_meta_by": "me"}
+    assert door.ask("PUT", "/lab/d/", **only).status == 200
+    assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "me"
+    assert door.ask("PUT", "/lab/d/", **only).status == 412
+    meanwhile(Set, ("PUT", "/lab/e/"), x_amz_meta_by="another")
+    assert door.ask("PUT", "/lab/e/", **only).status == 412
+    assert door.ask("HEAD", "/lab/e/").headers["x-amz-meta-by"] == "another"
+
+
 def test_what_is_copied_while_its_key_is_overwritten_is_copied_once(
     kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,15 @@ def test_who_may_not_read_a_bucket_is_told_no_version_by_what_others_have_asked(
     assert kept.ask("GET", "/lab/k").version == version
 
 
+def test_a_stranger_learns_not_which_versions_there_are(kept: Door) -> None:
+    """One that there is not was answered with success."""
+    version = kept.put("k", b"x")
+    for each in (version, version[:-1] + ("0" if version[-1] != "0" else "1"), "null"):
+        for key in ("k", "none"):
+            assert kept.ask("DELETE", f"/lab/{key}?versionId={each}", who=EVE).status == 403, (key, each)
+    assert kept.ask("DELETE", "/lab/none?versionId=null").status == 204
+
+
 def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
     allowed: dict[str, str | None] = {EVE: "+read +addEntry"}
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
