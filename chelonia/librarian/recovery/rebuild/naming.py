@@ -11,11 +11,12 @@ first. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location, ReplicaFacts
+from chelonia.core.contents.attributes import is_implied
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, ObjectId, blob_object
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, StoredObject
@@ -32,7 +33,7 @@ from chelonia.librarian.recovery.rebuild.decide import NOTHING, new_file
 from chelonia.wire.s3 import facts as s3
 from chelonia.wire.s3 import keys, versions
 
-_COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"))
+_COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"), Needed("node"))
 _RIGHTS: Final = (Needed("entry"), Needed("policy"))
 _STAYS: Final = (Kind.EXISTS, Kind.NOT_FOUND, Kind.CONFLICT, Kind.NOT_A_COLLECTION, Kind.BAD_NAME, Kind.TOO_LARGE)
 """Errors at which a version keeps the name in its record."""
@@ -92,7 +93,11 @@ class Naming:
             return False
         staged = staged_version(facts.name)
         user = await self._user(staged) if staged is not None else {}
-        if parent is None or not await self._attempt(new_file(facts, at, parent, name, user)):
+        if parent is None:
+            return False
+        within = keys.collection_of(staged.bucket, staged.key) if staged is not None else parse_ln(facts.name).parent
+        parent = StoredObject(parent.id, parent.version, {"defaultPolicy": await self._default(within)})
+        if not await self._attempt(new_file(facts, at, parent, name, user)):
             return False
         if staged is not None and surely:
             await self._in_order(staged, facts, Guid(parent.id), name)
@@ -113,6 +118,14 @@ class Naming:
         for part in walk.rest:
             guid = await self._collection(guid, part, ln)
         return StoredObject(ObjectId(guid), 1), ln.name
+
+    async def _default(self, place: LogicalName) -> Mapping[str, str]:
+        """The default policy that counts in a collection: that of the nearest which exists for its own sake, there or
+        above."""
+        [walk] = await self._names.traverse(self._on.call, (place,), _COLLECTION)
+        above = await self._names.get(self._on.call, [step.guid for step in reversed(walk.steps[:-1])], _COLLECTION)
+        own = [each for each in (walk.last, *above) if type_of(each) == TYPE_COLLECTION and not is_implied(each)]
+        return own[0].sections.get("defaultPolicy", {}) if own else {}
 
     async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
         owner = self._on.settings.root_owner

@@ -179,3 +179,28 @@ async def test_a_version_takes_a_key_that_nothing_has() -> None:
         put, _ = await k.upload("/b/" + "/".join(path), owner=EVE)
     async with rebuilt(k) as (k, _):
         assert (await k.paths())["/b/key"] == put
+
+
+@virtual
+async def test_an_object_has_the_default_policy_of_the_collection_that_its_key_is_in() -> None:
+    """It had the one that the collection of versions, or of a longer key, had been made with."""
+    k, past, now = keepers(), {"defaultPolicy": {"ALL": "+read"}}, {"defaultPolicy": {EVE: "+read"}}
+    async with k.running(BEFORE):
+        bucket, service = await made(k), k.bench.service
+        implied = {"node": {"implied": "yes"}, **past}
+        for place, name, sections in [("b", "d", now), ("b", "p", implied), ("b/p", "q", implied)]:
+            above = await bucket.guid(*place.split("/")[1:])
+            await service.make_entry(BARTENDER, MakeEntry(above, name, "collection", JOE, sections))
+        room = await bucket.guid(versions.COLLECTION)
+        for guid, rules in (await bucket.guid(), {JOE: "+read"}), (room, past["defaultPolicy"]):
+            default = tuple(Triple("defaultPolicy", *rule) for rule in rules.items())
+            await service.change_entry(BARTENDER, ChangeEntry(guid, default, (), ()))
+        await next_snapshot(k)
+        expected = {"/b/d/k": {EVE: "+read"}, "/b/p/q/k": {JOE: "+read"}, "/b/d/named": {EVE: "+read"}}
+        await k.upload("/b/d/named")
+        for key in ("d/k", "p/q/k"):
+            await bucket.put(key, tuple(key.split("/")))
+    async with rebuilt(k) as (k, _):
+        paths = await k.paths()
+        for path, rules in expected.items():
+            assert (await k.bench.stored(paths[path])).sections["policy"] == rules, path
