@@ -123,10 +123,11 @@ class MountedCluster:
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
         return good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
-    async def _commit(self, change: Write | Splice) -> Attributes:
+    async def _commit(self, change: Write | Splice) -> tuple[Attributes, bool]:
         async with self._crowd.together():
             answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
-        return _attributes_of(good(answer, "apply"), change.place)
+        done = good(answer, "apply")
+        return _attributes_of(done, change.place), done.late
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
@@ -139,9 +140,10 @@ class MountedCluster:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
         return FileReader(self.files, self.transfers, new_call(), place).get(looked, span)  # type: ignore[return-value]
 
-    async def save(self, saving: Saving, tried: list[BlobId]) -> Attributes:
+    async def save(self, saving: Saving, tried: list[BlobId]) -> tuple[Attributes, bool]:
         """Send bytes, and commit them to a file. `tried`: gets the blobs they are sent as.
 
+        Returns: the file's attributes, and whether these are late: they may show others' changes too.
         Raises: PRECONDITION and other failures of the change or of sending.
         """
         place, plan = saving.place, saving.plan

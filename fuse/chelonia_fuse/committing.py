@@ -357,7 +357,11 @@ class FileCommitter:
                         await self._reader.ensure(inode, start, end)
                     with _saving(copy):
                         saving = self._saving(inode, copy, plan, etag, by_guid=by_guid)
-                        self._done(inode, copy, plan, await self._cluster.save(saving, tried))
+                        attributes, late = await self._cluster.save(saving, tried)
+                        if late and attributes.etag != etag:
+                            self._follow(inode, copy, attributes)  # others may have changed it since
+                        else:
+                            self._done(inode, copy, plan, attributes)
                         return
                 except CheloniaError as error:
                     if error.kind not in _REFUSED:
@@ -411,9 +415,9 @@ class FileCommitter:
             if is_spliced(current.attributes.etag, copy.staged.etag):
                 self._done(inode, copy, plan, current.attributes)  # the same
             else:
-                self._follow(inode, copy, current)  # others have changed it since
+                self._follow(inode, copy, current.attributes)  # others have changed it since
         elif current.attributes.size == plan.size and not plan.ranges:
-            self._follow(inode, copy, current)  # the same, or another writer has cut it
+            self._follow(inode, copy, current.attributes)  # the same, or another writer has cut it
         elif current.attributes.etag == copy.staged.etag:
             return True  # it has another name
         else:
@@ -426,7 +430,7 @@ class FileCommitter:
         sent = next((each for each in copy.earlier if each.commit in found), None)
         if sent is not None and not sent.staged.changed:  # attributes alone were set since
             await self._cluster.change(Set(LogicalName(inode.guid, ()), copy.settled()))
-            self._follow(inode, copy, current)
+            self._follow(inode, copy, current.attributes)
             return
         if sent is not None:
             is_same = etag == sent.commit or is_spliced(etag, copy.staged.etag)
@@ -442,12 +446,12 @@ class FileCommitter:
             inode.shown = ""
         else:
             await self._beside(inode, copy, current)
-            self._follow(inode, copy, current)
+            self._follow(inode, copy, current.attributes)
             if self._strict:
                 cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
                 raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
 
-    def _follow(self, inode: Inode, copy: CachedCopy, current: Looked) -> None:
+    def _follow(self, inode: Inode, copy: CachedCopy, attributes: Attributes) -> None:
         """Go on with the present version, of which no byte is here."""
         inode.learn(current.attributes)
         inode.shown = ""

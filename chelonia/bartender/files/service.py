@@ -197,7 +197,7 @@ class FilesService:
         for n, memo, walked in zip(wanted, memos, walks, strict=True):
             done, entry = answers[n], walked.last
             if is_visible(entry) and walked.complete and _is_of(memo, entry) and isinstance(done, Done):
-                described[n] = done = replace(done, attributes=attributes_of(entry))
+                described[n] = done = replace(done, attributes=attributes_of(entry), late=True)
                 if isinstance(changes[n], Set | Move):
                     described[n] = changing.readable(Judge(call, "apply"), FoundEntry(wanted[n], entry), done)
         return tuple(described)

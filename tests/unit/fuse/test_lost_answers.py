@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import Setting
 from chelonia_fuse import committing
 from chelonia_fuse.copies import EARLIER_MAX
@@ -259,3 +261,24 @@ async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there
     lines = re.findall(rb"<\d+>", data)
     assert (b"".join(lines), len(set(lines))) == (data, len(lines))
     assert set(closed) <= set(lines)
+
+
+@pytest.mark.parametrize("old", [b"old", LARGE])
+async def test_what_others_append_before_a_repeated_commit_is_answered_is_not_written_over(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, old: bytes
+) -> None:
+    await mount.write("f", old)
+    handle, apply = await mount.open("f", APPEND), memory.apply
+
+    async def twice(call: Call, *args: Any) -> Any:
+        monkeypatch.setattr(memory, "apply", apply)
+        keyed = call.keyed(RequestKey("one"))
+        await apply(keyed, *args)
+        await other.write("f", b"2", flags=APPEND)
+        return await apply(keyed, *args)
+
+    monkeypatch.setattr(memory, "apply", twice)
+    await appended(mount, handle, b"1")
+    await appended(mount, handle, b"3")
+    await mount.close(handle)
+    assert await other.read("f") == await mount.read("f") == old + b"123"
