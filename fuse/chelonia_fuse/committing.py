@@ -85,7 +85,7 @@ class FileCommitter:
         Raises: failures that waiting cannot cure; for a strict mount all failures.
         """
         copy = inode.copy
-        if copy is not None and copy.staged.changed and not inode.gone and not self._strict:
+        if copy is not None and copy.changed and not inode.gone and not self._strict:
             if copy.kept:
                 return
             if self._cluster.is_away:
@@ -134,7 +134,7 @@ class FileCommitter:
 
     def _unkept(self) -> list[Inode]:
         """Files with changes that the journal does not have."""
-        changed = [each for each in self._cache.inodes() if each.copy is not None and each.copy.staged.changed]
+        changed = [each for each in self._cache.inodes() if each.copy is not None and each.copy.changed]
         return [each for each in changed if each.copy is not None and not each.copy.kept and not each.gone]
 
     async def commit(self, inode: Inode) -> None:
@@ -142,7 +142,7 @@ class FileCommitter:
         copy = inode.copy
         if inode.gone:
             self.let_go(inode)  # it may have been removed while it was written to the journal
-        if copy is None or inode.gone or not (copy.staged.changed or copy.queued):
+        if copy is None or inode.gone or not (copy.changed or copy.queued):
             return
         async with copy.lock:
             queued = copy.queued
@@ -163,7 +163,7 @@ class FileCommitter:
 
     def is_marked(self, inode: Inode) -> bool:
         """Whether other mounts wait for bytes that will not come: it was made here, and nothing was written."""
-        written = inode.copy is not None and (inode.copy.staged.changed or inode.copy.queued)
+        written = inode.copy is not None and (inode.copy.changed or inode.copy.queued)
         attributes = inode.attributes
         return inode.made_ns > 0 and not inode.gone and not written and is_unwritten(attributes, attributes.created_ns)
 
@@ -348,7 +348,7 @@ class FileCommitter:
             with contextlib.suppress(CheloniaError):
                 await self._reader.ensure(inode, 0, copy.staged.kept)
         for left in range(TRIES - 1, -1, -1):
-            if inode.gone or not copy.staged.changed:
+            if inode.gone or not copy.changed:
                 return
             plan, sent = copy.staged.plan(anew=anew), len(tried)
             try:
@@ -377,7 +377,7 @@ class FileCommitter:
                 if error.kind not in AGAIN or not left or away:
                     raise
             await asyncio.sleep(backoff.failed() / 1000)
-        if copy.staged.changed:
+        if copy.changed:
             cause = "others change it all the time; close it again"
             raise CheloniaError(Kind.CONFLICT, "close", str(self._inodes.place(inode)), cause)
 
@@ -404,7 +404,7 @@ class FileCommitter:
     async def _judge(self, inode: Inode, copy: CachedCopy, plan: Plan, names: set[str]) -> bool:
         """Find out why a commit was refused, and resolve it. `names`: of the tries. Returns: whether to try again by
         GUID."""
-        current = await self._look(inode, plan)
+        current = await self._look(inode, copy, plan)
         if current is None:
             if not inode.gone:  # else it was removed here
                 await self._beside(inode, copy, None)
@@ -453,12 +453,14 @@ class FileCommitter:
 
     def _follow(self, inode: Inode, copy: CachedCopy, attributes: Attributes) -> None:
         """Go on with the present version, of which no byte is here."""
-        inode.learn(current.attributes)
+        inode.learn(attributes)
         inode.shown = ""
-        copy.restart(Staged.of(current.attributes.etag, current.attributes.size))
+        copy.restart(Staged.of(attributes.etag, attributes.size))
 
-    async def _look(self, inode: Inode, plan: Plan) -> Looked | None:
-        start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (0, 0)
+    async def _look(self, inode: Inode, copy: CachedCopy, plan: Plan) -> Looked | None:
+        """Look at the pieces that tries may have left: also beyond the file's end, where it was cut since."""
+        start, end = (plan.ranges[0][0], plan.ranges[-1][1]) if plan.ranges else (plan.size, plan.size)
+        end = max(end, *(each.staged.base for each in copy.earlier), 0)
         try:
             return await self._cluster.look(
                 LogicalName(inode.guid, ()), Want.EXTENTS | Want.CHECKSUMS, ByteRange(start, end - start)

@@ -114,9 +114,14 @@ class CachedCopy:
     pinned: bool = False
 
     @property
+    def changed(self) -> bool:
+        """Whether a commit is due. It is, too, where what was sent is undone here: the cluster may have it."""
+        return self.staged.changed or bool(self.earlier)
+
+    @property
     def owned(self) -> bool:
         """Whether the cluster does not have all its bytes as they are, or a task works on them."""
-        return self.staged.changed or self.queued or self.lock.locked()
+        return self.changed or self.queued or self.lock.locked()
 
     @property
     def busy(self) -> bool:

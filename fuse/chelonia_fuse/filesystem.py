@@ -324,7 +324,7 @@ class FileSystem:
             setting = Setting(mode, setting.uid, setting.gid, None, setting.modified_ns, setting.accessed_ns)
         if copy is not None:
             async with copy.lock:
-                if copy.staged.changed or inode.gone:
+                if copy.changed or inode.gone:
                     copy.set(setting)
                     return
         if inode.gone:
@@ -338,7 +338,7 @@ class FileSystem:
         """Truncate a file, or lengthen it by zeros; by name: in its present version, and committed at once."""
         if by_name and not inode.gone:
             await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
-        alone = not inode.opens and (inode.copy is None or not inode.copy.staged.changed)
+        alone = not inode.opens and (inode.copy is None or not inode.copy.changed)
         await self._resize(inode, size)
         if by_name:
             try:
@@ -354,9 +354,9 @@ class FileSystem:
         try:
             async with copy.lock:
                 copy.resize(size, partial(self.committer.cutting, inode, copy))
-            if not copy.staged.changed:  # then no commit follows that carries the attributes
+            if not copy.changed:  # then no commit follows that carries the attributes
                 await self.set(inode, copy.settled())
-                if not (inode.gone or copy.staged.changed):
+                if not (inode.gone or copy.changed):
                     copy.setting = LEAVE
         finally:
             inode.opens -= 1
@@ -403,7 +403,7 @@ class FileSystem:
         if looked.attributes.version < inode.attributes.version:
             return  # a commit from here came after the request
         copy = inode.copy  # it may be another one by now
-        if copy is not None and copy.staged.etag != looked.attributes.etag and not copy.staged.changed:
+        if copy is not None and copy.staged.etag != looked.attributes.etag and not copy.changed:
             self._reader.changed(inode, copy, looked)
         if looked.data is not None or looked.sources or (looked.blobs and looked.told >= looked.attributes.size):
             copy = self.cache.of(inode)

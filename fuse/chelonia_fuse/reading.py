@@ -176,7 +176,7 @@ class CopyReader:
 
     def changed(self, inode: Inode, copy: CachedCopy, looked: Looked) -> None:
         """Switch to another version. Raises: PRECONDITION when the old one has local changes."""
-        if copy.staged.changed:
+        if copy.changed:
             cause = "somebody else has changed the file while it was changed here; both are kept when it is closed"
             raise CheloniaError(Kind.PRECONDITION, "read", inode.guid, cause)
         inode.learn(looked.attributes)

@@ -41,7 +41,7 @@ def shown(inode: Inode, options: Options, *, uid: int, gid: int) -> Shown:
     """Return the fields of `stat` for an inode. `uid`, `gid`: for an entry without owner or group."""
     attributes, copy = inode.attributes, inode.copy
     size, modified, changed = size_of(attributes), attributes.modified_ns, attributes.changed_ns
-    if copy is not None and (copy.staged.changed or inode.gone):
+    if copy is not None and (copy.changed or inode.gone):
         own = copy.setting
         kept = {name: getattr(own, name) for name in ("mode", "uid", "gid", "accessed_ns")}
         attributes = msgspec.structs.replace(

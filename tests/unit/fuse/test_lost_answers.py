@@ -33,12 +33,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def unheard(memory: MemoryCluster) -> Iterator[None]:
-    """All changes apply, and no answer comes back."""
+def unheard(memory: MemoryCluster, *, applied: bool = True) -> Iterator[None]:
+    """All changes apply, or none, and no answer comes back."""
     apply = memory.apply
 
     async def lost(*args: Any) -> None:
-        await apply(*args)
+        if applied:
+            await apply(*args)
         raise CheloniaError(Kind.NETWORK, "apply", cause="the connection broke")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -261,6 +262,22 @@ async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there
     lines = re.findall(rb"<\d+>", data)
     assert (b"".join(lines), len(set(lines))) == (data, len(lines))
     assert set(closed) <= set(lines)
+
+
+@pytest.mark.expect_log("will be committed later")
+@pytest.mark.parametrize("old", [b"old", LARGE])
+@pytest.mark.parametrize("applied", [True, False])
+async def test_what_is_cut_off_again_after_a_commit_whose_answer_was_lost_is_not_there(
+    mount: Trial, other: Trial, memory: MemoryCluster, old: bytes, applied: bool
+) -> None:
+    await mount.write("f", old)
+    handle = await mount.open("f", APPEND)
+    with unheard(memory, applied=applied):
+        await appended(mount, handle, b"1")
+    await mount.system.resize(handle.inode, len(old), by_name=False)
+    await mount.close(handle)
+    assert await names(other) == ["f"]
+    assert await other.read("f") == await mount.read("f") == old
 
 
 @pytest.mark.parametrize("old", [b"old", LARGE])
