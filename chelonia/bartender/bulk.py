@@ -171,6 +171,7 @@ class BulkOperation(Generic[R, A]):
     - `walk`: follows names of those at once, by the Bartender's own call
     - `keyed`: False where nothing is changed
     - `together`: serves those that `joins` accepts in one step; its memo has their indices
+    - `marked`: the caller's own identifier of an element, which is its request key in any call; "" if it has none
     """
 
     name: str
@@ -184,6 +185,7 @@ class BulkOperation(Generic[R, A]):
     keyed: bool = True
     together: Callable[[Sequence[ElementCall], Sequence[R]], Awaitable[Outcomes]] | None = None
     joins: Callable[[R], bool] = bool
+    marked: Callable[[R], str] = lambda _: ""
 
     def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
         """Yield the ranges of elements in work at once, in order, and whether each may go together."""
@@ -464,9 +466,11 @@ async def _serve(
     if joint_error is None and place in joint.outcomes and operation.recalled is not None:
         return operation.recalled(request), None
     call, service, key = element.call, element.service, RequestKey("")
-    if call.request_key and operation.keyed:
+    if marked := operation.marked(request):
+        key = element_key(call.keyed(RequestKey("marked")), operation.name, 0, marked)
+    elif operation.keyed:
         key = element_key(call, operation.name, element.index, operation.subject(request))
-        service = service.keyed(key)
+    service = service.keyed(key)
     turn = ElementCall(call, service, element.room, walked=walked)
     try:
         turn.room.check()

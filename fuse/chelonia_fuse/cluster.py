@@ -22,6 +22,7 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import (
     INLINED,
+    NOTHING_ARRIVED,
     Arrived,
     Attributes,
     Change,
@@ -48,6 +49,7 @@ from chelonia.hosting.transfer.call_batches import CallBatches
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia_clients.client import new_call
 from chelonia_fuse.crowding import CommitCrowd
+from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
@@ -60,8 +62,8 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A commit: its place, plan and condition. `body`: returns the plan's bytes, anew with each call. `etag`: the etag
-    of the file, or the mark of pieces laid over it; "": the cluster chooses."""
+    """A commit: its place, plan and condition. `body`: returns the plan's bytes, anew with each call. `etag`: the mark
+    of the change, and the etag of a file that is written anew; "": none, and the cluster chooses."""
 
     place: LogicalName
     plan: Plan
@@ -127,7 +129,10 @@ class MountedCluster:
         async with self._crowd.together():
             answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
         done = good(answer, "apply")
-        return _attributes_of(done, change.place), done.late
+        attributes = _attributes_of(done, change.place)
+        if done.late and change.when.guid not in ("", attributes.guid):
+            raise CheloniaError(Kind.PRECONDITION, "apply", str(change.place), "it has another name by now")
+        return attributes, done.late
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
@@ -148,12 +153,11 @@ class MountedCluster:
         """
         place, plan = saving.place, saving.plan
         if not plan.ranges:
-            content = Content(size=plan.size, whole=plan.whole)
+            content = Content(size=plan.size, whole=plan.whole, mark=saving.etag)
         elif plan.length <= bounds.INLINE_BYTES_MAX:
             inline = await _inline(saving)
             if plan.plain:
-                write = Write(place, setting=saving.setting, when=saving.when, etag=saving.etag, inline=inline)
-                return await self._commit(write)
+                return await self._commit(_write(saving, inline=inline))
             content = _content(saving, INLINED, inline=inline)
         else:
             placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
@@ -162,9 +166,29 @@ class MountedCluster:
             tried.append(placed.blob)
             arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
             if plan.plain:
-                return await self._commit(Write(place, arrived, saving.setting, when=saving.when, etag=saving.etag))
+                return await self._commit(_write(saving, arrived))
             content = _content(saving, placed.blob, arrived)
         return await self._commit(Splice(place, content, saving.setting, when=saving.when))
+
+    async def has_applied(self, place: LogicalName, mark: str) -> bool:
+        """Return whether a commit of this mark to this place has applied, within 10 minutes. Raises: NETWORK, ..."""
+        try:
+            await self.change(Splice(place, Content(mark=mark), when=_NEVER))
+        except CheloniaError as error:
+            if error.kind in AGAIN:
+                raise
+            return False
+        return True
+
+
+_NEVER: Final = When(present=True, absent=True)
+"""A condition that no place meets: such a change is answered as done only where one of its mark was before."""
+
+
+def _write(saving: Saving, arrived: Arrived = NOTHING_ARRIVED, inline: Inline | None = None) -> Write:
+    return Write(
+        saving.place, arrived, saving.setting, when=saving.when, etag=saving.etag, inline=inline, mark=saving.etag
+    )
 
 
 async def _inline(saving: Saving) -> Inline:

@@ -29,7 +29,7 @@ from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
 from chelonia_fuse.behind import WriteBehind
 from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
-from chelonia_fuse.copies import Cache, CachedCopy
+from chelonia_fuse.copies import Cache, CachedCopy, SentState
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes, is_unwritten
 from chelonia_fuse.journal import StagingJournal, record_of
@@ -420,20 +420,39 @@ class FileCommitter:
             self._follow(inode, copy, current.attributes)  # the same, or another writer has cut it
         elif current.attributes.etag == copy.staged.etag:
             return True  # it has another name
+        elif await self._has_applied(inode, copy, copy.commit):
+            self._follow(inode, copy, current.attributes)  # others have changed it since
         else:
             await self._rebase(inode, copy, current)
         return False
 
+    async def _has_applied(self, inode: Inode, copy: CachedCopy, commit: str) -> bool:
+        for place in dict.fromkeys((self._place(inode, copy), LogicalName(inode.guid, ()))):
+            if await self._cluster.has_applied(place, commit):
+                return True
+        return False
+
+    async def _applied(self, inode: Inode, copy: CachedCopy, found: set[str]) -> SentState | None:
+        """The earlier state that has applied: there is one at most, as each was conditional on the same version."""
+        for each in copy.earlier:
+            if each.commit in found:
+                return each
+        for each in copy.earlier:
+            if await self._has_applied(inode, copy, each.commit):
+                return each
+        return None
+
     async def _rebase(self, inode: Inode, copy: CachedCopy, current: Looked) -> None:
         """Put the changes on another version: another writer's, or an earlier state of the same bytes."""
         etag, size, found = current.attributes.etag, current.attributes.size, _names(current)
-        sent = next((each for each in copy.earlier if each.commit in found), None)
+        sent = await self._applied(inode, copy, found)
         if sent is not None and not sent.staged.changed:  # attributes alone were set since
             await self._cluster.change(Set(LogicalName(inode.guid, ()), copy.settled()))
             self._follow(inode, copy, current.attributes)
             return
         if sent is not None:
-            is_same = etag == sent.commit or is_spliced(etag, copy.staged.etag)
+            is_last = sent.commit in found or (sent.bare and size == sent.staged.base)
+            is_same = is_last and is_spliced(etag, copy.staged.etag)
             copy.staged, copy.source, copy.earlier = sent.staged, None, []
             copy.staged.etag = etag if is_same else sent.commit
         staged = copy.staged

@@ -44,10 +44,11 @@ SHED_PARTS: Final = 4
 @dataclass(frozen=True, slots=True)
 class SentState:
     """An earlier state of a copy, sent as `commit`: it is not known whether that has applied. `staged`: the copy's
-    state now if it has."""
+    state now if it has. `bare`: a size was sent, without bytes."""
 
     commit: str
     staged: Staged
+    bare: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -202,7 +203,7 @@ class CachedCopy:
 
     def _changed(self) -> int:
         if self.commit:
-            self.earlier.append(SentState(self.commit, self.staged.sent()))
+            self.earlier.append(SentState(self.commit, self.staged.sent(), bare=not self.staged.plan().ranges))
             del self.earlier[1:-EARLIER_MAX]
         self.kept, self.commit, self.tried, self.due_s, self.written_ns = False, "", [], 0.0, time.time_ns()
         return self.written_ns

@@ -41,6 +41,7 @@ class SentRecord(msgspec.Struct, frozen=True):
     kept: int
     appended: bool
     dirty: tuple[Range, ...]
+    bare: bool = False
 
 
 class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,6 +76,7 @@ class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
                 each.commit,
                 Staged("", each.base, self.size, each.kept, appended=each.appended, valid=staged.valid,
                        dirty=Ranges(each.dirty)),
+                each.bare,
             )
             for each in self.earlier
         ]  # fmt: skip
@@ -83,11 +85,12 @@ class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 def record_of(guid: Guid, path: str, copy: CachedCopy) -> JournalRecord:
     """Return the record of a change."""
     staged, values = copy.staged, structs.asdict(copy.settled())
-    sent = ((each.commit, each.staged) for each in copy.earlier)
+    sent = ((each.commit, each.staged, each.bare) for each in copy.earlier)
     return JournalRecord(
         guid, path, staged.etag, staged.base, staged.size, staged.kept, staged.appended,
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
-        copy.commit, tuple(SentRecord(commit, s.base, s.kept, s.appended, tuple(s.dirty)) for commit, s in sent),
+        copy.commit,
+        tuple(SentRecord(commit, s.base, s.kept, s.appended, tuple(s.dirty), bare) for commit, s, bare in sent),
     )  # fmt: skip
 
 

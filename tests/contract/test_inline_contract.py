@@ -24,6 +24,7 @@ from chelonia.core.ports.files import (
     When,
     Write,
 )
+from chelonia.core.values import replace
 from tests.support.failing import failure_kind
 from tests.support.files_worlds import World, applied, at, collection, done, looked, names, played, there, write
 from tests.support.stage import EVE, JOE
@@ -196,3 +197,33 @@ async def test_a_request_key_is_of_its_bytes_too(world: World) -> None:
         assert await read(world, "/f") == data
     assert states[1] == states[2]
     assert all(one != two for one, two in zip(*states[:2], strict=True))
+
+
+@played
+async def test_a_mark_tells_whether_a_change_has_applied(world: World) -> None:
+    asked = Splice(at("/f"), Content(mark="m"), when=When(present=True, absent=True))
+    assert await applied(world, asked) is Kind.PRECONDITION
+    first = await done(world, inline("/f", b"one", mark="m"))
+    assert (first.late, await applied(world, replace(asked, content=Content(mark="n")))) == (False, Kind.PRECONDITION)
+    later = (await done(world, inline("/f", b"others"))).attributes
+    for repeated in (asked, inline("/f", b"two", mark="m")):
+        again = await done(world, repeated, JOE.keyed(RequestKey("another")))
+        assert (again.late, again.attributes) == (True, later)
+    assert await read(world, "/f") == b"others"
+    assert await applied(world, asked, EVE) is Kind.PRECONDITION
+    await done(world, inline("/g", b"two", mark="m"))
+    assert await read(world, "/g") == b"two"
+
+
+@played
+async def test_a_mark_of_a_size_alone_tells_whether_it_was_set(world: World) -> None:
+    await write(world, "/f", b"bytes")
+    await done(world, Splice(at("/f"), Content(size=2, mark="m")))
+    assert (await done(world, Splice(at("/f"), Content(size=3, mark="m")))).late
+    assert (await there(world, "/f")).attributes.size == 2
+
+
+@played
+async def test_an_invalid_mark_is_refused(world: World) -> None:
+    for mark in ("a b", "x" * (bounds.MARK_CHARACTERS_MAX + 1), "ä"):
+        assert await applied(world, inline("/f", mark=mark)) is Kind.BAD_REQUEST

@@ -94,6 +94,7 @@ class FilesService:
             walk=self._walked,
             together=self._removed,
             joins=_joins,
+            marked=_marked,
         )
         self._looks = {strong: gathered(ports, self._look) for strong in (False, True)}
         kinds = [(strong, kind) for strong in (False, True) for kind in (Write, Remove)]
@@ -296,6 +297,13 @@ def _brief(changes: Sequence[Change]) -> type[Write] | type[Remove] | None:
 def _joins(change: Change) -> bool:
     """Whether a change can be one of several in one transact."""
     return isinstance(change, Remove) and change.what not in (Removing.COLLECTION, Removing.MARK)
+
+
+def _marked(change: Change) -> str:
+    if not isinstance(change, Write | Splice):
+        return ""
+    mark = change.mark if isinstance(change, Write) else change.content.mark
+    return f"{mark} {change.place}" if mark else ""
 
 
 def _ordered(change: Change) -> LogicalName:

@@ -346,8 +346,7 @@ class Content(msgspec.Struct, frozen=True):
         blobs: arrived pieces, at most `bounds.SPLICE_BLOBS_MAX`; an extent names each of them.
         size: of the file afterwards, -1: up to its end. Bytes beyond it go; gaps are zeros.
         inline: the only piece, where it comes in the message; extents call it `INLINED`.
-        mark: a word for the pieces, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`. It stays with them
-            (`Looked.sums`), so that a writer that missed the answer recognises his own.
+        mark: as in `Write`. It stays with the pieces (`Looked.sums`).
     """
 
     extents: tuple[Extent, ...] = ()
@@ -366,9 +365,7 @@ class Content(msgspec.Struct, frozen=True):
         if self.inline is not None and (self.blobs or any(extent.blob != INLINED for extent in self.extents)):
             cause = "a piece in the message is the only one; place them all, or send this one alone"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
-        if not _A_MARK.fullmatch(self.mark):
-            cause = f"a mark has at most {bounds.MARK_CHARACTERS_MAX} letters, digits and `-`"
-            raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
+        _check_mark(place, self.mark)
 
 
 class Make(msgspec.Struct, frozen=True):
@@ -399,6 +396,10 @@ class Write(msgspec.Struct, frozen=True):
     `Make`. `etag`: of these bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
     `policy`: rules in place of those that the file has, or would get by a default policy, except those of groups
     (`VOMS:`); None: no change.
+
+    `mark`: the caller's identifier of this change, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`; "":
+    none. It is the change's request key, bound to caller and place. Once the change has applied, all of this mark is
+    answered as done for 10 minutes, in any call.
     """
 
     place: LogicalName
@@ -412,12 +413,20 @@ class Write(msgspec.Struct, frozen=True):
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
     within: LogicalName | None = None
+    mark: str = ""
 
     def check(self) -> None:
-        """Refuse an etag that no answer could carry. Raises: BAD_REQUEST."""
+        """Refuse an etag that no answer could carry, and an invalid mark. Raises: BAD_REQUEST."""
+        _check_mark(self.place, self.mark)
         if not _AN_ETAG.fullmatch(self.etag):
             cause = "an etag has at most 256 printable ASCII characters, no blank and no quote among them"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(self.place), cause=cause)
+
+
+def _check_mark(place: LogicalName, mark: str) -> None:
+    if not _A_MARK.fullmatch(mark):
+        cause = f"a mark has at most {bounds.MARK_CHARACTERS_MAX} letters, digits and `-`"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
 class Splice(msgspec.Struct, frozen=True):

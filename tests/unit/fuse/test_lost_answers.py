@@ -16,7 +16,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.files import Setting
+from chelonia.core.ports.files import Over, Setting
 from chelonia_fuse import committing
 from chelonia_fuse.copies import EARLIER_MAX
 from chelonia_fuse.filesystem import Handle
@@ -69,21 +69,23 @@ async def appended(trial: Trial, handle: Handle, data: bytes) -> None:
     await trial.system.flush(handle)
 
 
-@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize(("old", "size"), [(LARGE, 1), (LARGE, 100_000), (b"", 1), (b"old", 1), (b"old", 100_000)])
 async def test_what_others_append_behind_a_commit_whose_answer_was_lost_is_not_written_over(
-    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, size: int
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, old: bytes, size: int
 ) -> None:
-    await mount.write("f", LARGE)
+    await mount.write("f", old)
     handle = await mount.open("f", APPEND)
     lost_once(memory, monkeypatch, lambda: other.write("f", b"2", flags=APPEND))
     await appended(mount, handle, b"1" * size)
     await appended(mount, handle, b"3")
     await mount.close(handle)
-    assert await other.read("f", len(LARGE)) == await mount.read("f", len(LARGE)) == b"1" * size + b"23"
+    assert await other.read("f") == await mount.read("f") == old + b"1" * size + b"23"
 
 
 @pytest.mark.expect_log("will be committed later")
-@pytest.mark.parametrize(("old", "others"), [(b"", b""), (b"old ", b""), (LARGE, b""), (LARGE, b"2")])
+@pytest.mark.parametrize(
+    ("old", "others"), [(b"", b""), (b"old ", b""), (LARGE, b""), *((old, b"2") for old in (b"", b"old ", LARGE))]
+)
 async def test_an_append_whose_answer_was_lost_is_there_once_though_more_is_appended(
     mount: Trial, other: Trial, memory: MemoryCluster, old: bytes, others: bytes
 ) -> None:
@@ -221,12 +223,13 @@ class Flaky:
 async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there_once(
     memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Mounts die in between, too. (A small file is written anew, which hides the lost commit of another mount.)"""
+    """Mounts die in between, too. A small file is written anew with each commit."""
+    old = bytes(200_000) if seed % 2 else b""
     monkeypatch.setattr(committing, "GIVE_UP_S", 0.02)
     chosen = random.Random(seed)
     network = Flaky(memory, chosen)
     trials = [await mounted(memory, tmp_path / str(number)) for number in range(2)]
-    await trials[0].write("f", bytes(200_000))
+    await trials[0].write("f", old)
     handles = [await trial.open("f", APPEND) for trial in trials]
     closed = list[bytes]()
     for number in range(25):
@@ -258,7 +261,7 @@ async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there
         await trial.committer.work_off()
     third = await mounted(memory, tmp_path / "third")
     assert await names(third) == ["f"]
-    data = await third.read("f", 200_000)
+    data = await third.read("f", len(old))
     lines = re.findall(rb"<\d+>", data)
     assert (b"".join(lines), len(set(lines))) == (data, len(lines))
     assert set(closed) <= set(lines)
@@ -299,3 +302,65 @@ async def test_what_others_append_before_a_repeated_commit_is_answered_is_not_wr
     await appended(mount, handle, b"3")
     await mount.close(handle)
     assert await other.read("f") == await mount.read("f") == old + b"123"
+
+
+@pytest.mark.expect_log("will be committed later")
+@pytest.mark.parametrize("size", [0, 5, 3_000, 1 << 19, 1 << 21])
+@pytest.mark.parametrize("old", [b"old", LARGE])
+@pytest.mark.parametrize("cut", [-1, 2])
+async def test_a_size_whose_answer_was_lost_is_no_conflict_with_what_is_done_next(
+    mount: Trial, other: Trial, memory: MemoryCluster, old: bytes, size: int, cut: int
+) -> None:
+    await mount.write("f", old)
+    handle = await mount.open("f")
+    with unheard(memory):
+        await mount.system.resize(handle.inode, size, by_name=False)
+        await mount.system.flush(handle)
+    model = old[:size].ljust(size, b"\0")
+    if cut < 0:
+        await mount.system.write(handle, 1, b"S")
+        model = model[:1].ljust(1, b"\0") + b"S" + model[2:]
+    else:
+        await mount.system.resize(handle.inode, cut, by_name=False)
+        model = model[:cut].ljust(cut, b"\0")
+    await mount.close(handle)
+    assert await names(other) == ["f"]
+    assert await other.read("f") == await mount.read("f") == model
+
+
+@pytest.mark.expect_log("will be committed later|was changed by somebody else")
+async def test_what_others_write_behind_a_commit_whose_answer_was_lost_is_no_base_of_the_next_one(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    """A splice over a file that was written anew looks as one over its earlier bytes would."""
+    await mount.write("f", bytes(100_000))
+    handle = await mount.open("f")
+    with unheard(memory):
+        await mount.system.write(handle, 0, b"1" * 90_000)
+        await mount.system.flush(handle)
+    await other.write("f", b"2", at=95_000)
+    await mount.system.write(handle, 10, b"3")
+    await mount.close(handle)
+    kept = bytearray(b"1" * 90_000 + bytes(10_000))
+    kept[95_000:95_001] = b"2"
+    assert await other.read("f") == await mount.read("f") == kept
+    assert len(await names(other)) == 2
+
+
+async def test_a_commit_is_not_taken_for_one_of_the_file_that_has_its_name_by_now(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f")
+
+    async def renamed() -> None:
+        await other.system.rename((other.root, "f"), (other.root, "g"), Over.REFUSE)
+        await other.write("f", b"another")
+
+    lost_once(memory, monkeypatch, renamed)
+    await mount.system.write(handle, 0, b"1")
+    await mount.system.flush(handle)
+    await mount.system.write(handle, 1, b"2")
+    await mount.close(handle)
+    assert (await other.read("g"), await other.read("f")) == (b"12" + LARGE[2:], b"another")
+    assert await names(other) == ["f", "g"]
