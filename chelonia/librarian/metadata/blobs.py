@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from chelonia.core.cluster.replicas import (
     Checksums,
     Location,
@@ -23,7 +25,7 @@ from chelonia.core.cluster.replicas import (
     state_of,
 )
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ContentId, Dn, Guid, Ms, ObjectId, blob_id, blob_object
+from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, blob_id, blob_object
 from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.librarian.metadata.elements import (
@@ -37,10 +39,14 @@ from chelonia.librarian.metadata.elements import (
     outbox_record,
     put,
     put_all,
+    texts,
     version,
 )
 
 FIRST_ORDINAL = "00000000"
+_STORED = ("size", "wanted", "created_ms", "name", "owner", "seal")
+"""Facts that are stored under their own names."""
+_UNKNOWN = {"name": "", "owner": "", "size": -1, "wanted": 0, "created_ms": 0}
 CHECKSUM_TYPES = ("sha256", "md5", "adler32")
 DEFAULT_CHECKSUM_TYPE = "md5"
 SUMS = "sums"
@@ -100,21 +106,10 @@ def measured(receipts: Sequence[Receipt]) -> Checksums:
 def make_blob(new: NewBlob) -> list[Element]:
     """Make the blob object, its locations (`alive`) and the Shepherds' `file` records."""
     facts = new.facts
-    props = {
-        "size": str(facts.size),
-        "sha256": facts.checksums.sha256,
-        "md5": facts.checksums.md5,
-        "adler32": facts.checksums.adler32,
-        "wanted": str(facts.wanted),
-        "file": facts.guid,
-        "created_ms": str(facts.created_ms),
-        "name": facts.name,
-        "owner": facts.owner,
-        "seal": facts.seal,
-    }
+    sums = {kind: getattr(facts.checksums, kind) for kind in CHECKSUM_TYPES}
+    props = texts({**{name: getattr(facts, name) for name in _STORED}, **sums, "file": facts.guid})
     alive = {str(location): ReplicaState.ALIVE.value for location in new.locations}
-    filled = {prop: value for prop, value in props.items() if value}
-    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": filled, "locations": alive})]
+    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": props, "locations": alive})]
     return elements + [file_record(location, facts.blob) for location in new.locations]
 
 
@@ -225,15 +220,6 @@ def locations_of(blob: StoredObject) -> tuple[tuple[Location, ReplicaState], ...
 
 def facts_of(blob: StoredObject) -> ReplicaFacts:
     """Return the immutable facts of a blob as stored."""
-    checksums = Checksums(*(blob.value("blob", kind) for kind in CHECKSUM_TYPES))
-    return ReplicaFacts(
-        blob=blob_of(blob),
-        guid=Guid(blob.value("blob", "file")),
-        name=blob.value("blob", "name"),
-        owner=Dn(blob.value("blob", "owner")),
-        size=int(blob.value("blob", "size", "-1")),
-        checksums=checksums,
-        wanted=int(blob.value("blob", "wanted", "0")),
-        created_ms=Ms(int(blob.value("blob", "created_ms", "0"))),
-        seal=blob.value("blob", "seal"),
-    )
+    stored = blob.sections.get("blob", {})
+    own = {**_UNKNOWN, **stored, "blob": blob_of(blob), "guid": stored.get("file", ""), "checksums": stored}
+    return msgspec.convert(own, ReplicaFacts, strict=False)

@@ -53,6 +53,11 @@ def put_all(obj: ObjectId, sections: Mapping[str, Mapping[str, str]]) -> list[El
     return [Element(obj, kind, section, *item) for section, props in sections.items() for item in props.items()]
 
 
+def texts(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return the properties that store these facts; an empty text is not stored."""
+    return {name: str(value) for name, value in facts.items() if value != ""}
+
+
 def is_(section: str, prop: str, value: str) -> Condition:
     """Require that the property has this value."""
     return Condition(ConditionType.IS, section, prop, value)

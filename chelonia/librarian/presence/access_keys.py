@@ -10,13 +10,12 @@ import msgspec
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Dn, Ms, ObjectId
+from chelonia.core.ids import ObjectId
 from chelonia.core.limits import LimitCounts
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.access_keys import ACCESS_KEY_PREFIX, AccessKey, SealedKey, access_key_object
 from chelonia.core.ports.ahash import Element
-from chelonia.core.rights.scopes import Scopes
-from chelonia.librarian.metadata.elements import check, erase, put_all, version
+from chelonia.librarian.metadata.elements import check, erase, put_all, texts, version
 from chelonia.librarian.metadata.records import PlannedTransact, Records
 
 SECTION: Final = "key"
@@ -88,29 +87,15 @@ def read_key(stored: StoredObject) -> SealedKey | None:
     values: Mapping[str, str] = stored.sections.get(SECTION, {})
     if not stored.id.startswith(ACCESS_KEY_PREFIX) or not values.get("secret"):
         return None
-    key = AccessKey(
-        stored.id.removeprefix(ACCESS_KEY_PREFIX),
-        Dn(values.get("dn", "")),
-        Ms(int(values.get("created_ms") or "0")),
-        Ms(int(values.get("expires_ms") or "0")),
-        values.get("note", ""),
-        values.get("credential", ""),
-        msgspec.json.decode(values.get("scopes") or "[]", type=Scopes),
-    )
-    return SealedKey(key, values["secret"], values.get("mark", ""))
+    scopes = msgspec.json.decode(values.get("scopes", "[]"))
+    own = {"dn": "", "created_ms": 0, **values, "id": stored.id.removeprefix(ACCESS_KEY_PREFIX), "scopes": scopes}
+    return SealedKey(msgspec.convert(own, AccessKey, strict=False), values["secret"], values.get("mark", ""))
 
 
 def written(sealed: SealedKey) -> list[Element]:
     """Return the elements that store a new key."""
     key, obj = sealed.key, access_key_object(sealed.key.id)
-    values = {
-        "dn": key.dn,
-        "secret": sealed.secret,
-        "mark": sealed.mark,
-        "created_ms": str(key.created_ms),
-        "expires_ms": str(key.expires_ms),
-        "note": key.note,
-        "credential": key.credential,
-        "scopes": msgspec.json.encode(key.scopes).decode() if key.scopes else "",
-    }
-    return [check(obj, version(0)), *put_all(obj, {SECTION: {name: value for name, value in values.items() if value}})]
+    values = {name: getattr(key, name) for name in ("dn", "created_ms", "expires_ms", "note", "credential")}
+    values |= {"secret": sealed.secret, "mark": sealed.mark}
+    values["scopes"] = msgspec.json.encode(key.scopes).decode() if key.scopes else ""
+    return [check(obj, version(0)), *put_all(obj, {SECTION: texts(values)})]

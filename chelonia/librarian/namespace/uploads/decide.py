@@ -18,6 +18,7 @@ from chelonia.core.metadata import TYPE_FILE, TYPE_PENDING, Sections, StoredObje
 from chelonia.core.ports.ahash import Element
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import (
+    CHECKSUM_TYPES,
     FIRST_ORDINAL,
     NewBlob,
     agreed,
@@ -37,6 +38,7 @@ from chelonia.librarian.metadata.elements import (
     put,
     put_all,
     seconds,
+    texts,
     unset,
     version,
 )
@@ -84,21 +86,9 @@ def _hold_name(request: BeginPut, slot: Slot, now: Ms) -> list[Element]:
 
 
 def _put_section(request: BeginPut, begun: Begun) -> dict[str, str]:
-    props = {
-        "parent": request.parent,
-        "name": request.name,
-        "ln": str(request.ln),
-        "replaces": request.replaces,
-        "blob": begun.blob,
-        "wanted": str(request.wanted),
-        "expires_ms": str(request.expires_ms),
-        "seal": begun.seal,
-        "size": str(request.size),
-        "sha256": request.checksums.sha256,
-        "md5": request.checksums.md5,
-        "adler32": request.checksums.adler32,
-    }
-    return {prop: value for prop, value in props.items() if value}
+    names = ("parent", "name", "ln", "replaces", "wanted", "expires_ms", "size")
+    sums = {kind: getattr(request.checksums, kind) for kind in CHECKSUM_TYPES}
+    return texts({**{name: getattr(request, name) for name in names}, **sums, "blob": begun.blob, "seal": begun.seal})
 
 
 @dataclass(frozen=True, slots=True)
