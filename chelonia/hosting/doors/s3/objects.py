@@ -312,9 +312,12 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when: When) -> KeyRemoved:
-    """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that the key must have.
-    Raises: NoSuchBucket; on a condition NoSuchKey, PRECONDITION."""
+    """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that what goes must have.
+    Raises: NoSuchBucket; on a condition NoSuchKey, NoSuchVersion, PRECONDITION."""
     if version and (versioning or version != wire_versions.NULL):
+        if when != ANY:
+            _, entry = await found(parts, replace(ask, query={**ask.query, "versionId": version}))
+            when.require(ask.place, entry.attributes)
         return await versions.version_removed(parts, ask, version)
     if versioning:
         return await versions.removed(parts, ask, when)

@@ -152,6 +152,20 @@ def test_a_key_is_removed_on_the_condition_of_its_etag(filled: Door) -> None:
     assert told(filled.ask("DELETE", "/lab/k", If_Match="*")) == (404, "NoSuchKey")
 
 
+def test_a_version_is_removed_on_the_condition_of_its_etag(door: Door) -> None:
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    older, newer = ((each, door.put("k", each)) for each in (b"one", b"two"))
+    for (data, version), other in ((older, newer[0]), (newer, older[0])):
+        etag, wrong = (hashlib.md5(each).hexdigest() for each in (data, other))
+        target = f"/lab/k?versionId={version}"
+        assert told(door.ask("DELETE", target, If_Match=f'"{wrong}"')) == (412, "PreconditionFailed")
+        listed = f"<Object><Key>k</Key><VersionId>{version}</VersionId><ETag>{wrong}</ETag></Object>"
+        assert door.ask("POST", "/lab?delete", f"<Delete>{listed}</Delete>").texts("Code") == ["PreconditionFailed"]
+        assert door.ask("GET", target).body == data
+        assert door.ask("DELETE", target, If_Match=f'"{etag}"').status == 204
+        assert told(door.ask("DELETE", target, If_Match=f'"{etag}"'))[0] == 404
+
+
 @pytest.mark.parametrize("value", ["", ","])
 def test_a_condition_that_names_no_etag_is_no_leave_to_overwrite_or_remove(filled: Door, value: str) -> None:
     """Its client has lost the etag; no condition is not what it meant."""
