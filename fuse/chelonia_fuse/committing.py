@@ -194,6 +194,8 @@ class FileCommitter:
         copy = inode.copy
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
+            if inode.gone:
+                return  # it was removed while this waited
             self._cache.with_room(copy.file)
             record = record_of(inode.guid, str(self._place(inode, copy)), copy)  # without bytes that come meanwhile
             await copy.sync()
@@ -212,6 +214,8 @@ class FileCommitter:
 
     async def _later(self, inode: Inode, error: CheloniaError | OSError) -> None:
         await self._keep(inode)
+        if inode.gone:
+            return
         path = self._inodes.place(inode)
         _LOG.warning(
             "close %s: %s: it is kept in %s and will be committed later", path, error, self._cache.path(inode.guid)
@@ -255,7 +259,7 @@ class FileCommitter:
         except OSError as trouble:
             _LOG.error("the cache directory: %s (make room, or choose another by -o cache=)", trouble)
             self.waiting[inode.guid] = inode
-        if not passing:
+        if not (passing or inode.gone):
             self._refused(inode, error)
 
     def _refused(self, inode: Inode, error: CheloniaError | OSError) -> None:

@@ -17,7 +17,8 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Change, Done, Failure, Over, Setting, Write
 from chelonia.core.values import replace
-from chelonia_fuse import behind, filesystem
+from chelonia_fuse import behind, committing, filesystem
+from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.inodes import UNWRITTEN_NS, is_unwritten
 from chelonia_fuse.journal import JournalRecord
 from chelonia_fuse.names import VALID_NS, KnownNames, ListedPart
@@ -444,3 +445,28 @@ async def test_two_listings_of_a_directory_that_was_forgotten_meanwhile_end_well
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert [getattr(each, "kind", each) for each in told] == [Kind.NOT_FOUND] * 4
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("kind", [Kind.QUOTA, Kind.NETWORK])
+async def test_what_is_removed_while_its_commit_fails_does_not_wait(
+    mount: Trial, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def failing(_: object, *args: object) -> None:
+        begun.set()
+        await go.wait()
+        raise CheloniaError(kind, cause="it fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MountedCluster, "save", failing)
+        patch.setattr(committing, "GIVE_UP_S", -1.0)
+        await mount.write("f", b"bytes", flags=NEW)
+        await begun.wait()
+        mount.network.asked.clear()
+        removing = asyncio.create_task(mount.system.remove(mount.root, "f", directory=False))
+        await poll_async(lambda: "look" in mount.network.asked, what="the removal counts its names")
+        go.set()
+        await removing
+        await mount.committer.behind.drained()
+    assert (len(mount.committer.waiting), len(mount.committer.behind)) == (0, 0)
