@@ -410,7 +410,9 @@ class FileCommitter:
         GUID."""
         current = await self._look(inode, copy, plan)
         if current is None:
-            if not inode.gone:  # else it was removed here
+            if not inode.gone and not await self._has_applied(
+                inode, copy, copy.commit
+            ):  # else somebody removed it since
                 await self._beside(inode, copy, None)
             inode.gone = True
         elif current.attributes.etag in names:

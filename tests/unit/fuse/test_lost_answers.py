@@ -364,3 +364,14 @@ async def test_a_commit_is_not_taken_for_one_of_the_file_that_has_its_name_by_no
     await mount.close(handle)
     assert (await other.read("g"), await other.read("f")) == (b"12" + LARGE[2:], b"another")
     assert await names(other) == ["f", "g"]
+
+
+async def test_what_others_remove_behind_a_commit_whose_answer_was_lost_does_not_come_back(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", b"old")
+    handle = await mount.open("f")
+    lost_once(memory, monkeypatch, lambda: other.system.remove(other.root, "f", directory=False))
+    await mount.system.write(handle, 0, b"new")
+    await mount.close(handle)
+    assert (await names(other), mount.committer.conflicts) == ([], 0)
