@@ -23,7 +23,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Guid
 from chelonia.core.metadata import TYPE_FILE
 from chelonia.core.names import LogicalName, parse_ln
-from chelonia.core.ports.files import MARK, Attributes, Looked, Set, Setting, Want, When
+from chelonia.core.ports.files import LEAVE, MARK, Attributes, Looked, Set, Setting, Want, When
 from chelonia.core.timing.jobs import Job, Wait, every
 from chelonia.core.timing.pacing import Backoff
 from chelonia.core.values import replace
@@ -423,7 +423,10 @@ class FileCommitter:
             else:
                 self._follow(inode, copy, current.attributes)  # others have changed it since
         elif current.attributes.size == plan.size and not plan.ranges:
-            self._follow(inode, copy, current.attributes)  # the same, or another writer has cut it
+            if copy.setting == LEAVE:
+                self._follow(inode, copy, current.attributes)  # the same, or another writer has cut it
+            else:
+                await self._follow_with_attributes(inode, copy)
         elif current.attributes.etag == copy.staged.etag:
             return True  # it has another name
         elif await self._has_applied(inode, copy, copy.commit):
@@ -453,8 +456,7 @@ class FileCommitter:
         etag, size, found = current.attributes.etag, current.attributes.size, _names(current)
         sent = await self._applied(inode, copy, found)
         if sent is not None and not sent.staged.changed:  # attributes alone were set since
-            await self._cluster.change(Set(LogicalName(inode.guid, ()), copy.settled()))
-            self._follow(inode, copy, current.attributes)
+            await self._follow_with_attributes(inode, copy)
             return
         if sent is not None:
             is_last = sent.commit in found or (sent.bare and size == sent.staged.base)
@@ -481,6 +483,12 @@ class FileCommitter:
         inode.learn(attributes)
         inode.shown = ""
         copy.restart(Staged.of(attributes.etag, attributes.size))
+
+    async def _follow_with_attributes(self, inode: Inode, copy: CachedCopy) -> None:
+        """Follow, where attributes alone were set here."""
+        attributes = (await self._cluster.change(Set(LogicalName(inode.guid, ()), copy.settled()))).attributes
+        if attributes is not None:  # else it is gone by now, which the next try finds out
+            self._follow(inode, copy, attributes)
 
     async def _look(self, inode: Inode, copy: CachedCopy, plan: Plan) -> Looked | None:
         """Look at the pieces that tries may have left: also beyond the file's end, where it was cut since."""

@@ -12,7 +12,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bartender import UndeleteRequest
-from chelonia.core.ports.files import Clone, Done, Move, Over
+from chelonia.core.ports.files import Clone, Done, Move, Over, Setting
 from chelonia_fuse import committing
 from chelonia_fuse.filesystem import Handle
 from tests.support.cluster import MemoryCluster
@@ -294,3 +294,14 @@ async def test_what_a_close_was_refused_is_committed_later_and_never_over_what_o
             "removed": {},
         }[meanwhile]
     )
+
+
+async def test_a_mode_that_was_set_on_a_file_that_others_have_emptied_too_is_kept(mount: Trial, other: Trial) -> None:
+    await mount.write("f", b"bytes")
+    handle = await mount.open("f")
+    await mount.system.resize(handle.inode, 0, by_name=False)
+    await mount.system.set(handle.inode, Setting(mode=0o600))
+    await other.system.resize(await other.find("f"), 0, by_name=True)
+    await mount.close(handle)
+    assert (await other.find("f")).attributes.mode == 0o600
+    assert (await names(other), await other.read("f")) == (["f"], b"")
