@@ -26,6 +26,8 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Arrived,
     Attributes,
+    Change,
+    Done,
     Failure,
     Listed,
     Listing,
@@ -341,6 +343,22 @@ async def test_a_checksum_is_of_the_bytes_that_the_etag_names(bench: Bench, monk
     before = (await bench.look("HEAD", "/f")).headers
     after = (await bench.look("HEAD", "/f", Want_Digest="crc32c")).headers
     assert (after["ETag"], after["Digest"]) == (before["ETag"], before["Digest"])
+
+
+async def test_an_upload_whose_answer_is_late_has_not_the_etag_of_others_bytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = bench.files.apply
+
+    async def repeated(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        monkeypatch.setattr(bench.files, "apply", apply)
+        await apply(call, changes)
+        await bench.look("PUT", "/f", b"others")
+        return await apply(call, changes)
+
+    monkeypatch.setattr(bench.files, "apply", repeated)
+    told = await bench.look("PUT", "/f", b"own")
+    assert (told.status, told.headers.get("ETag"), bench.files.data("/f")) == (204, None, b"others")
 
 
 def test_several_ranges_of_a_blob_are_one_question(bench: Bench) -> None:
