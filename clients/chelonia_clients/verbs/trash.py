@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import Arguments, UsageError
@@ -41,6 +43,17 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
         return
     session.out.write(head + word)
     session.out.result(**facts, status=word)
+    await _hint_entries(session, target or text)
+
+
+async def _hint_entries(session: Session, text: str) -> None:
+    """Name the command for the entries of a collection that came back without them."""
+    with suppress(CheloniaError):  # it is back, whether or not this can be looked up
+        ln = session.ln(text)
+        if await session.client().exists(ln) == "collection":
+            async for _ in session.client().list_deleted(ln):
+                session.out.notify(f"its entries are still deleted; `chelonia undelete -r {text}` restores them")
+                return
 
 
 async def _bring_tree_back(session: Session, text: str) -> None:

@@ -167,6 +167,22 @@ def test_a_whole_tree_comes_back_under_its_names(chelonia: Command, linked: Fake
     assert chelonia("undelete", "-r", "/none").code == 3
 
 
+def test_a_collection_that_comes_back_empty_names_the_command_for_its_entries(
+    chelonia: Command, linked: FakeBartender
+) -> None:
+    """It said "restored" of a whole tree, and brought one empty collection back."""
+    chelonia("rm", "-r", "/t")
+    back = chelonia("undelete", "/t")
+    assert back.lines == ["Restoring '/t': restored"]
+    assert "its entries are still deleted; `chelonia undelete -r /t` restores them" in back.err
+    chelonia("undelete", "-r", "/t")
+    chelonia("delFile", "/t/c/g")
+    assert chelonia("undelete", "/t/c/g").err == "", "a file"
+    chelonia("mkdir", "/e")
+    chelonia("rm", "-r", "/e")
+    assert chelonia("undelete", "/e").err == "", "it had no entries"
+
+
 def test_into_a_collection_that_was_made_in_its_place(chelonia: Command, linked: FakeBartender) -> None:
     linked.remove("/u/other")
     chelonia("rm", "-r", "/t")
