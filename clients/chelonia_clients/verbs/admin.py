@@ -71,7 +71,7 @@ async def admin(session: Session, arguments: Arguments) -> None:
         case ("fsck",) | ("fsck", _):
             await fsck(session, arguments, "".join(arguments.operands[1:]))
         case words:
-            raise UsageError(f"admin does not know {' '.join(words)!r}")
+            raise UsageError(f"admin {' '.join(words)}: no such command, or the wrong number of arguments")
 
 
 async def _services(session: Session) -> None:

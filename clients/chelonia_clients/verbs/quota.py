@@ -71,7 +71,7 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
         case ("set" | "remove" as word, *_):
             raise UsageError(f"admin quota {word} takes whose: one DN, one collection, or default")
         case words:
-            raise UsageError(f"admin quota does not know {' '.join(words)!r}; it has set, list, remove and recount")
+            raise UsageError(f"admin quota {' '.join(words)}: no such command, or the wrong number of arguments")
 
 
 async def _named(session: Session, name: str) -> Quota:

@@ -52,7 +52,7 @@ async def s3_keys(session: Session, arguments: Arguments, words: Sequence[str]) 
             session.out.write(f"revoked {key_id}: what it signs is refused within some seconds")
             session.out.result(id=key_id, status="revoked")
         case _:
-            raise UsageError(f"s3 does not know {' '.join(words)!r}")
+            raise UsageError(f"s3 {' '.join(words)}: no such command, or the wrong number of arguments")
 
 
 async def _create(session: Session, arguments: Arguments, dn: str) -> None:

@@ -15,6 +15,7 @@ from tests.sim.virtual_loop import virtual
 from tests.support.admin_cli import run_admin
 from tests.support.librarian import ADMIN, BARTENDER
 from tests.support.paper import Paper, paper
+from tests.unit.clients.faking import Command
 
 pytestmark = pytest.mark.expect_log("is lost, no verified copy is left", optional=True)
 
@@ -240,3 +241,12 @@ async def test_maintenance_for_a_time_and_its_end(monkeypatch: pytest.MonkeyPatc
         assert "maintenance" not in (await run_admin(p.b, monkeypatch, "node", "list")).stdout
         neither = await run_admin(p.b, monkeypatch, "node", "maintenance", one)
         assert neither.code == 2
+
+
+def test_a_command_without_its_argument_is_not_called_unknown(chelonia: Command) -> None:
+    """It said "admin does not know 'node drain'", which is there."""
+    lines = chelonia("admin", "node", "drain").err.splitlines()
+    assert lines == [
+        "chelonia: admin node drain: no such command, or the wrong number of arguments",
+        "Usage: chelonia admin node drain <id> [--wait]",
+    ]

@@ -80,7 +80,7 @@ async def test_quotas_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
         (("set", "CN=Jane Doe,DC=org"), {"bytes": "1"}, 2, "a DN begins with /"),
         (("remove", JANE), {}, 3, "it has no quota"),
         (("set",), {"bytes": "1"}, 2, "admin quota set takes whose"),
-        (("what",), {}, 2, "does not know 'what'"),
+        (("what",), {}, 2, "admin quota what: no such command"),
     ],
 )
 async def test_what_makes_no_sense_is_told(
