@@ -71,7 +71,9 @@ def parse_ln(text: str) -> LogicalName:
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(text), cause=f"longer than {bounds.LN_BYTES_MAX} bytes")
     head, _, rest = text.partition("/")
     if head and not is_guid(head):
-        cause = "a Logical Name starts with / or with a GUID (0 or a UUID in lower case)"
+        cause = (
+            f"a Logical Name starts with /, as {excerpt('/' + text)} does, or with a GUID (0 or a UUID in lower case)"
+        )
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(text), cause=cause)
     parts = tuple(check_name(part) for part in rest.split("/") if part not in ("", "."))
     if len(parts) > bounds.LN_DEPTH_MAX:

@@ -97,6 +97,10 @@ class _CredentialPlace(msgspec.Struct, frozen=True):
     final: bool = False
 
 
+CURE: Final = "make a proxy (arcproxy, voms-proxy-init), or export X509_USER_CERT and X509_USER_KEY"
+"""Advice when no credential is usable."""
+
+
 def find_credential(
     explicit: CredentialFiles, around: CredentialSurroundings, now_ms: Ms, prompt: Prompt | None = None
 ) -> Credential:
@@ -122,7 +126,7 @@ def find_credential(
     kind = Kind.EXPIRED if kinds and all(kind is Kind.EXPIRED for kind in kinds) else Kind.BAD_CONFIG
     token = any(name in around.environ for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE"))
     beside = "; a bearer token is good at URLs alone (gfal-copy, curl --oauth2-bearer)" if token else ""
-    cause = f"no usable credential; tried {'; '.join(map(str, passed))}{beside}; `chelonia doctor` says what to do"
+    cause = f"no usable credential; tried {'; '.join(map(str, passed))}{beside}; {CURE}"
     raise CheloniaError(kind, "find credential", "", cause)
 
 

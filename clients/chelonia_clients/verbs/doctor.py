@@ -18,7 +18,7 @@ from chelonia.core.errors import CheloniaError, ExitCode, Kind
 from chelonia.core.ids import Ms
 from chelonia.core.timing.clock import stamp
 from chelonia.hosting.net.clock import SystemClock, SystemIds
-from chelonia.hosting.net.credentials import Credential, explain_file, find_cas, find_credential
+from chelonia.hosting.net.credentials import CURE, Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender, remote_files
 from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, Trust, load_trust
@@ -131,8 +131,7 @@ def _look_at_credential(report: DoctorReport, settings: Settings) -> Credential 
     try:
         credential = find_credential(settings.files, around, _now(), ask_password)
     except CheloniaError as error:
-        cure = "make a proxy (arcproxy, voms-proxy-init), or export X509_USER_CERT and X509_USER_KEY; --anonymous: none"
-        report.bad("credential", error.cause, cure)
+        report.bad("credential", error.cause.removesuffix(f"; {CURE}"), f"{CURE}; --anonymous: none")
         return None
     for place in credential.passed_over:
         report.note("credential", f"passed over {place}")

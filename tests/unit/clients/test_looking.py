@@ -122,3 +122,7 @@ def test_a_collection_is_called_one_where_a_directory_of_its_name_is_here(chelon
     for words in (("get", "/tree"), ("get", "/tree", "other")):
         ran = chelonia(*words)
         assert (ran.code, "-r downloads it" in ran.err) == (5, True), ran.err
+
+
+def test_a_name_without_its_slash_is_shown_with_it(chelonia: Command) -> None:
+    assert "starts with /, as '/data' does" in chelonia("ls", "data").err

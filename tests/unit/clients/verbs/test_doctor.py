@@ -45,6 +45,8 @@ def test_without_anything_every_part_is_a_problem_with_a_cure(tmp_path: Path) ->
         assert f"[problem] {topic}:" in text
     assert text.count("cure: ") == 3
     assert missing in text
+    assert text.count("make a proxy") == 1, "the cure once, and no advice to run the doctor"
+    assert "chelonia doctor" not in text
     assert "3 problem(s) found." in text
 
 

@@ -115,6 +115,7 @@ def test_the_error_names_each_file_and_its_fault(grid: Grid, home: Home) -> None
     assert f"x509up_u{home.uid} (default proxy): No such file" in text
     assert "nowhere.pem (X509_USER_CERT): No such file" in text
     assert "userkey.pem (default certificate): the key does not belong to" in text
+    assert text.endswith("; make a proxy (arcproxy, voms-proxy-init), or export X509_USER_CERT and X509_USER_KEY")
     assert "token" not in text
     home.environ["BEARER_TOKEN"] = "secret"
     with pytest.raises(CheloniaError, match="a bearer token is good at URLs alone"):
