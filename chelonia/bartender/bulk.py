@@ -187,6 +187,12 @@ class BulkOperation(Generic[R, A]):
     joins: Callable[[R], bool] = bool
     marked: Callable[[R], str] = lambda _: ""
 
+    def key(self, call: Call, index: int, request: R) -> RequestKey:
+        """Return the request key of an element of a call; "" where there is none."""
+        if marked := self.marked(request):
+            return element_key(call.keyed(RequestKey("marked")), self.name, 0, marked)
+        return element_key(call, self.name, index, self.subject(request)) if self.keyed else RequestKey("")
+
     def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
         """Yield the ranges of elements in work at once, in order, and whether each may go together."""
         for start, last in waves(requests, self.ordered):
@@ -465,12 +471,8 @@ async def _serve(
     joint_error, request = joint.outcomes.get(place), element.request
     if joint_error is None and place in joint.outcomes and operation.recalled is not None:
         return operation.recalled(request), None
-    call, service, key = element.call, element.service, RequestKey("")
-    if marked := operation.marked(request):
-        key = element_key(call.keyed(RequestKey("marked")), operation.name, 0, marked)
-    elif operation.keyed:
-        key = element_key(call, operation.name, element.index, operation.subject(request))
-    service = service.keyed(key)
+    call, key = element.call, operation.key(element.call, element.index, request)
+    service = element.service.keyed(key)
     turn = ElementCall(call, service, element.room, walked=walked)
     try:
         turn.room.check()

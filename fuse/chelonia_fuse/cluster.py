@@ -125,14 +125,14 @@ class MountedCluster:
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
         return good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
 
-    async def _commit(self, change: Write | Splice) -> tuple[Attributes, bool]:
+    async def _commit(self, change: Write | Splice) -> Attributes:
+        """Apply a commit. Raises: its failure; PRECONDITION too if it has applied before, and is no more to be seen."""
         async with self._crowd.together():
             answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
         done = good(answer, "apply")
-        attributes = _attributes_of(done, change.place)
-        if done.late and change.when.guid not in ("", attributes.guid):
-            raise CheloniaError(Kind.PRECONDITION, "apply", str(change.place), "it has another name by now")
-        return attributes, done.late
+        if done.attributes is None:
+            raise CheloniaError(Kind.PRECONDITION, "apply", str(change.place), "others have its name or bytes by now")
+        return done.attributes
 
     async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
@@ -145,10 +145,9 @@ class MountedCluster:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
         return FileReader(self.files, self.transfers, new_call(), place).get(looked, span)  # type: ignore[return-value]
 
-    async def save(self, saving: Saving, tried: list[BlobId]) -> tuple[Attributes, bool]:
+    async def save(self, saving: Saving, tried: list[BlobId]) -> Attributes:
         """Send bytes, and commit them to a file. `tried`: gets the blobs they are sent as.
 
-        Returns: the file's attributes, and whether these are late: they may show others' changes too.
         Raises: PRECONDITION and other failures of the change or of sending.
         """
         place, plan = saving.place, saving.plan

@@ -361,11 +361,7 @@ class FileCommitter:
                         await self._reader.ensure(inode, start, end)
                     with _saving(copy):
                         saving = self._saving(inode, copy, plan, etag, by_guid=by_guid)
-                        attributes, late = await self._cluster.save(saving, tried)
-                        if late and attributes.etag != etag:
-                            self._follow(inode, copy, attributes)  # others may have changed it since
-                        else:
-                            self._done(inode, copy, plan, attributes)
+                        self._done(inode, copy, plan, await self._cluster.save(saving, tried))
                         return
                 except CheloniaError as error:
                     if error.kind not in _REFUSED:
@@ -410,15 +406,13 @@ class FileCommitter:
         GUID."""
         current = await self._look(inode, copy, plan)
         if current is None:
-            if not inode.gone and not await self._has_applied(
-                inode, copy, copy.commit
-            ):  # else somebody removed it since
+            if not (inode.gone or await self._has_applied(inode, copy, copy.commit)):  # else it was removed since
                 await self._beside(inode, copy, None)
             inode.gone = True
         elif current.attributes.etag in names:
             self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
         elif _names(current) & names:
-            if is_spliced(current.attributes.etag, copy.staged.etag):
+            if not plan.plain and is_spliced(current.attributes.etag, copy.staged.etag):
                 self._done(inode, copy, plan, current.attributes)  # the same
             else:
                 self._follow(inode, copy, current.attributes)  # others have changed it since

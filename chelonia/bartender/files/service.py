@@ -12,7 +12,6 @@ from chelonia.bartender.bulk import (
     ElementCall,
     Outcomes,
     answer_all,
-    element_key,
     gathered,
     together,
 )
@@ -198,14 +197,14 @@ class FilesService:
         for n, memo, walked in zip(wanted, memos, walks, strict=True):
             done, entry = answers[n], walked.last
             if is_visible(entry) and walked.complete and _is_of(memo, entry) and isinstance(done, Done):
-                described[n] = done = replace(done, attributes=attributes_of(entry), late=True)
+                described[n] = done = replace(done, attributes=attributes_of(entry))
                 if isinstance(changes[n], Set | Move):
                     described[n] = changing.readable(Judge(call, "apply"), FoundEntry(wanted[n], entry), done)
         return tuple(described)
 
     async def _memo(self, call: Call, index: int, change: Change) -> str:
         """Return the memo of a change that a request key has applied, "" if there is none."""
-        key = element_key(call, self._change.name, index, self._change.subject(change))
+        key = self._change.key(call, index, change)
         return await self._ports.librarian.recall(self._ports.own(call).keyed(key)) or "" if key else ""
 
     async def _answered(

@@ -608,7 +608,6 @@ class Done(msgspec.Struct, frozen=True):
     - `upload`: the upload that `Open` opened
     - `etag`: of a `Part`
     - `note`: advice for the user, such as that more copies are wanted than there are Shepherds
-    - `late`: `attributes` were read after the change, as for one that is repeated: they may show others' changes too
     """
 
     attributes: Attributes | None = None
@@ -616,7 +615,6 @@ class Done(msgspec.Struct, frozen=True):
     upload: UploadId = UploadId("")
     etag: str = ""
     note: str = ""
-    late: bool = False
 
 
 class Uploads(msgspec.Struct, frozen=True):

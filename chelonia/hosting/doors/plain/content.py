@@ -115,8 +115,7 @@ async def put(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         done = await patch(parts, exchange, setting, copies)
     else:
         done = await _written(parts, exchange, when, setting, copies)
-    told = None if done.late else done.attributes  # late ones may be of what others have put since
-    etag = (("ETag", quoted(told.etag)),) if told else ()
+    etag = (("ETag", quoted(done.attributes.etag)),) if done.attributes else ()
     accepted = (("X-OC-Mtime", "accepted"),) if mtime else ()
     return HttpResponse(201 if done.made else 204, (*etag, *accepted))
 

@@ -312,7 +312,7 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when: When) -> KeyRemoved:
-    """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that what goes must have.
+    """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that it must have.
     Raises: NoSuchBucket; on a condition NoSuchKey, NoSuchVersion, PRECONDITION."""
     if version and (versioning or version != wire_versions.NULL):
         if when != ANY:
