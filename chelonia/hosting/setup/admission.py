@@ -24,12 +24,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
 from chelonia.core.ports.ahash import ReplicaView
-from chelonia.hosting.config import ReplicaEntry
 from chelonia.hosting.net.identity import is_for, names_of, subject_dn
+from chelonia.hosting.setup.first_config import ClusterFacts
 
 PREFIX: Final = "chelonia1-"
 PIN_BYTES, SECRET_BYTES = 16, 16
@@ -67,27 +66,20 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
     time_ms: int
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """The facts and files that an admitted host gets.
+class Offer(ClusterFacts, frozen=True, kw_only=True):
+    """The facts of the cluster, and those and the files of the host that is admitted.
 
     - `replica`: the number of its replica
     - `bartender_secret`: the same on all hosts
     - `certificate`, with chain, and the cluster's `ca` and `crl`: PEM, each "" when the site has its own
-    - `round_trip_ms`: longest between replicas
     """
 
-    dn: str
-    cluster: str
-    port: int
+    dn: Dn
     replica: int
-    replicas: list[ReplicaEntry]
-    hosts: list[str]
-    administrators: list[str]
     bartender_secret: str
     certificate: str = ""
     ca: str = ""
     crl: str = ""
-    round_trip_ms: int = bounds.ROUND_TRIP_MS
 
 
 class AdmissionStatus(msgspec.Struct, frozen=True):

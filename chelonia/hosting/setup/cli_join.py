@@ -56,7 +56,6 @@ from chelonia.hosting.setup.dev import load_issued
 from chelonia.hosting.setup.first_config import (
     ADMISSION,
     REPLICA,
-    ClusterFacts,
     HostFacts,
     HostPaths,
     check_host,
@@ -420,9 +419,9 @@ class _Desk:
             cluster=status.position.cluster,
             port=home.port,
             replica=admission.replica_of(status.replicas, dn),
-            replicas=list(_replicas(status)),
-            hosts=list(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
-            administrators=list(home.core.trust.administrators),
+            replicas=_replicas(status),
+            hosts=tuple(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
+            administrators=tuple(map(Dn, home.core.trust.administrators)),
             bartender_secret=_secret(home.core),
             certificate=chain_pem(chain).decode() if home.ca is not None else "",
             ca=ca,
@@ -466,7 +465,7 @@ def _join(options: argparse.Namespace) -> int:
     try:
         request = _request(name, token, issued)
         offer = knock.ask(request, MINUTES_MAX * 60, lambda: _print_waiting(request))
-        _settle(offer, issued, HostFacts(name, Dn(offer.dn), offer.replica, options.domain), places, owner)
+        _settle(offer, issued, HostFacts(name, offer.dn, offer.replica, options.domain), places, owner)
         knock.received()
     finally:
         knock.close()
@@ -516,9 +515,7 @@ def _settle(offer: Offer, issued: Issued, host: HostFacts, places: HostPaths, ow
     host_files.give(places.key, owner)
     host_files.write_secret(places, owner, offer.bartender_secret)
     host_files.make_data(places, owner)
-    administrators, hosts, replicas = tuple(map(Dn, offer.administrators)), tuple(offer.hosts), tuple(offer.replicas)
-    cluster = ClusterFacts(offer.cluster, offer.port, administrators, hosts, replicas, offer.round_trip_ms)
-    host_files.write_configs(host, cluster, places, owner, "join")
+    host_files.write_configs(host, offer, places, owner, "join")
 
 
 def _write_certificates(offer: Offer, key: PrivateKey, places: HostPaths) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
@@ -83,8 +85,7 @@ class HostPaths:
         return self.data / "core" / "backups"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterFacts(msgspec.Struct, frozen=True):
     """Facts common to all hosts of a cluster. `hosts`: their names, those to come included. `replicas`: the A-Hash's;
     `round_trip_ms`: longest between them."""
 
@@ -179,7 +180,7 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -
 def _trust(host: HostFacts, cluster: ClusterFacts, *names: str) -> TrustSection:
     """Return the trust in the administrators, and in these services of the host."""
     services = (TrustedService(name.lower(), url(host.name, cluster.port, name), host.dn) for name in names)
-    return TrustSection(tuple(cluster.administrators), tuple(services))
+    return TrustSection(cluster.administrators, tuple(services))
 
 
 def _tls(places: HostPaths) -> TlsSection:

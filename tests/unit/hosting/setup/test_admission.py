@@ -61,16 +61,9 @@ def member(replica: int, dn: str, address: str, role: str = "follower") -> Repli
 
 
 ONE = member(1, "/O=Grid/CN=host/one.example.org", "one.example.org:60011", "master")
-OFFER = Offer(
-    TWO,
-    "c",
-    60_000,
-    2,
-    [ReplicaEntry(1, "one.example.org", 60_011, ONE.dn)],
-    ["one.example.org"],
-    ["/O=Grid/CN=A"],
-    "00",
-)
+CORE = ReplicaEntry(1, "one.example.org", 60_011, ONE.dn)
+ADMINISTRATORS, HOSTS = (Dn("/O=Grid/CN=A"),), ("one.example.org",)
+OFFER = Offer("c", 60_000, ADMINISTRATORS, HOSTS, (CORE,), dn=TWO, replica=2, bartender_secret="00")
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
