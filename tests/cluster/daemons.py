@@ -225,14 +225,20 @@ async def lose_the_majority(trial: Trial) -> None:
     assert f"replica {left} holds generation {generation}, " in said, said
     assert "the newest of those that answer" in said, said
     assert await group.terminate(left) == 0
-    held = AHashDaemons.records_of(group.data(left))
-    (group.data(left) / "restored").touch()
-    group.configure(left, (left,))
-    group.launch(left)
-    group.replicas = (left,)
+    await grow_from(group, left, generation, AHashDaemons.records_of(group.data(left)))
+    trial.begin()
+    await trial.writers.more(30)
+
+
+async def grow_from(group: AHashDaemons, one: int, generation: int, held: dict[bytes, bytes]) -> None:
+    """Go on with what one of them holds: alone as a new generation, the others filled from it."""
+    (group.data(one) / "restored").touch()
+    group.configure(one, (one,))
+    group.launch(one)
+    group.replicas = (one,)
     await group.settled()
-    assert (await group.status(left)).position.generation > generation
-    for new in (left + 1, left + 2):
+    assert (await group.status(one)).position.generation > generation
+    for new in (one + 1, one + 2):
         shutil.rmtree(group.data(new), ignore_errors=True)
         said = await group.admin("add", group.dn(new), group.address(new))
         assert f"replica_id = {new}," in said, said
@@ -241,11 +247,14 @@ async def lose_the_majority(trial: Trial) -> None:
         group.replicas = (*group.replicas, new)
         await group.settled()
     for replica, records in (await group.records()).items():
-        lost = sorted(key for key in held if not key.startswith(b"M") and records.get(key) != held[key])
+        lost = missed(held, records)
         assert not lost, f"replica {replica} has not what the one that was left had: {lost[:5]}"
     await group.settled()
-    trial.begin()
-    await trial.writers.more(30)
+
+
+def missed(held: dict[bytes, bytes], found: dict[bytes, bytes]) -> list[bytes]:
+    """The records that are not found as they were held."""
+    return sorted(key for key in held if not key.startswith(b"M") and found.get(key) != held[key])
 
 
 async def _refused(group: AHashDaemons, replica: int) -> bool:

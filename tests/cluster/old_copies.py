@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.cluster.daemons import Trial
+from tests.cluster.daemons import Trial, grow_from, missed
 from tests.support.ahash_daemons import AHashDaemons
 
 
@@ -42,33 +42,11 @@ async def put_back_old_copies(trial: Trial) -> None:
     assert "parted" in said, said
     for replica in group.replicas:
         assert group.log(replica).count(f"replicas {replica} and {newer} have two histories") <= 1, "it is said once"
-    await choose(group, newer, held)
-    trial.begin()
-    await trial.writers.more(30)
-
-
-async def choose(group: AHashDaemons, newer: int, held: dict[bytes, bytes]) -> None:
-    """Go on with the newer history: alone as a new generation, the others filled from it."""
     generation = (await group.status(newer)).position.generation
     for replica in group.replicas:
         group.kill(replica)
-    kept = AHashDaemons.records_of(group.data(newer))
-    lost = sorted(key for key in held if not key.startswith(b"M") and kept.get(key) != held[key])
+    lost = missed(held, AHashDaemons.records_of(group.data(newer)))
     assert not lost, f"it was cut back: {lost[:5]}"
-    (group.data(newer) / "restored").touch()
-    group.configure(newer, (newer,))
-    group.launch(newer)
-    group.replicas = (newer,)
-    await group.settled()
-    assert (await group.status(newer)).position.generation > generation
-    for replica in (newer + 1, newer + 2):
-        shutil.rmtree(group.data(replica), ignore_errors=True)
-        await group.admin("add", group.dn(replica), group.address(replica))
-        group.configure(replica, (*group.replicas, replica))
-        group.launch(replica)
-        group.replicas = (*group.replicas, replica)
-        await group.settled()
-    for replica, records in (await group.records()).items():
-        lost = sorted(key for key in held if not key.startswith(b"M") and records.get(key) != held[key])
-        assert not lost, f"replica {replica} has not what the newer one had: {lost[:5]}"
-    await group.settled()
+    await grow_from(group, newer, generation, held)
+    trial.begin()
+    await trial.writers.more(30)
