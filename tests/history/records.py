@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from chelonia.core.cluster.position import Position
 
 VERSION: Final = 1
@@ -143,21 +145,6 @@ def _of_fault(fault: Fault) -> dict[str, Any]:
 
 
 def _to_operation(row: dict[str, Any]) -> Operation:
-    position = row.get("position")
-    return Operation(
-        client=row["client"],
-        key=row["key"],
-        model=Model(row["model"]),
-        op=Op(row["op"]),
-        call=row["call"],
-        back=row.get("return"),
-        outcome=Outcome(row["outcome"]),
-        value=row.get("value"),
-        expected=row.get("expected"),
-        level=Level(row.get("level", "strong")),
-        position=Position(*position) if position else None,
-        object_version=row.get("object_version"),
-        tries=row.get("tries", 1),
-        request=row.get("request", ""),
-        cause=row.get("cause", ""),
-    )
+    position = Position(*row["position"]) if "position" in row else None
+    operation: Operation = msgspec.convert({**row, "back": row.get("return"), "position": position}, Operation)
+    return operation
