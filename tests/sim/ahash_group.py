@@ -44,7 +44,7 @@ from tests.sim.page_rot import EnginePanicked
 from tests.sim.process import Node
 from tests.sim.replication_engine import Disk, Engine, Record
 from tests.sim.virtual_loop import this_loop
-from tests.support.memory_store import MemoryStore, SortedRecords
+from tests.support.memory_store import MemoryStore, SortedRecords, done_at_once
 
 T = TypeVar("T")
 
@@ -412,12 +412,7 @@ class SimExecutor:
         self._handed: deque[Callable[[], None]] = deque()
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(work())
-        except CheloniaError as error:
-            future.set_exception(error)
-        return future
+        return done_at_once(work)
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` when all earlier work is done; a caller that stops waiting does not stop it."""

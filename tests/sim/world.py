@@ -11,7 +11,7 @@ import contextvars
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from chelonia.ahash.group.service import ReplicatedAHash
 from chelonia.ahash.service import AHashService
@@ -45,9 +45,8 @@ from tests.sim.process import Node, SimClock, SimIds, make_task
 from tests.sim.signing import SimSigner, SimVerifier
 from tests.sim.virtual_loop import ENDLESS_S, this_loop
 from tests.support.memory_store import InlineExecutor, MemoryStore
+from tests.support.shepherd import InlineWorker
 from tests.support.turls import parse_turl
-
-T = TypeVar("T")
 
 USER = Call(dn=Dn("/O=Sim/CN=user"))
 ADMIN_DN, CORE_DN = Dn("/O=Sim/CN=admin"), Dn("/O=Sim/CN=core")
@@ -102,13 +101,6 @@ SPLIT_GROUP = Shape((("a1", "a"), ("a2", "a"), ("a3", "a"), *SPLIT.hosts[1:]), D
 """As `SPLIT`, with three replicas of the A-Hash."""
 PAIRED_GROUP = Shape((("n1", "alb"), ("n2", "alb"), ("n3", "a")), DOMAINS)
 """As `PAIRED`, with a replica on each node and a third one that only votes and answers."""
-
-
-class InlineWorker:
-    """Hashes in the caller's turn."""
-
-    async def run(self, fn: Callable[[], T]) -> T:
-        return fn()
 
 
 @dataclass(slots=True)

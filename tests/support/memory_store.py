@@ -111,13 +111,13 @@ class InlineExecutor:
     """An `Executor` that runs work at once on the calling thread: for stores that never block."""
 
     def run_write(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return _run(work)
+        return done_at_once(work)
 
     def run_read(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return _run(work)
+        return done_at_once(work)
 
     def run_apart(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return _run(work)
+        return done_at_once(work)
 
     def hand_back(self, work: Callable[[], None], *, at_once: bool = True) -> None:
         del at_once
@@ -133,7 +133,8 @@ class InlineExecutor:
         """Nothing to stop."""
 
 
-def _run(work: Callable[[], T]) -> asyncio.Future[T]:
+def done_at_once(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do work on the calling thread; its error becomes the future's."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:
         future.set_result(work())

@@ -31,6 +31,7 @@ from chelonia.shepherd.node import ShepherdPorts
 from chelonia.shepherd.service import ShepherdService
 from chelonia.shepherd.settings import ShepherdSettings, dev
 from chelonia.shepherd.store.checksums import Hasher
+from tests.sim.process import SimIds
 from tests.sim.virtual_loop import supplied, this_loop
 from tests.support.clocks import EPOCH_MS, VirtualClock
 from tests.support.memory_blobs import MemoryBlobs, MemoryState
@@ -45,23 +46,6 @@ LIBRARIAN = Call(dn=Dn("/CN=librarian"), roles=(Role.LIBRARIAN,))
 ADMINISTRATOR = Call(dn=Dn("/CN=admin"), roles=(Role.ADMINISTRATOR,))
 PEER = Call(dn=Dn("/CN=shepherd"), roles=(Role.SHEPHERD,))
 CLUSTER = "cluster-1"
-
-
-class SeededIds:
-    """Ids from one seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-
-    def uuid(self) -> str:
-        text = f"{self._rng.getrandbits(128):032x}"
-        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
-
-    def token(self, n_bytes: int) -> bytes:
-        return self._rng.randbytes(n_bytes)
-
-    def uniform(self) -> float:
-        return self._rng.random()
 
 
 class InlineWorker:
@@ -244,7 +228,7 @@ class World:
         self.settings: ShepherdSettings = replace(dev(ServiceId(f"{base}/Shepherd"), base), **settings)
         self.base = base
         self.clock = VirtualClock()
-        self.ids = SeededIds(sum(name.encode()))
+        self.ids = SimIds(random.Random(sum(name.encode())))
         self.blobs = MemoryBlobs(1 << 30, StoreIdentity(f"store of {name}", self.settings.service_id, CLUSTER))
         self.state = MemoryState()
         self.librarian = FakeLibrarian()

@@ -7,6 +7,7 @@ as with the original when joe made it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,10 +52,10 @@ from chelonia.librarian.settings import LibrarianSettings
 from chelonia.librarian.world import World
 from chelonia.shepherd.store.checksums import Hasher
 from chelonia.wire.receipts import to_text
+from tests.sim.process import SimIds
 from tests.sim.virtual_loop import supplied
 from tests.support.clocks import VirtualClock
 from tests.support.memory_store import InlineExecutor, MemoryStore
-from tests.support.shepherd import SeededIds
 
 GIB = 1 << 30
 KEY = b"token key of the test cluster"
@@ -181,7 +182,7 @@ class Stage:
     def __init__(
         self, settings: BartenderSettings | None = None, *, owner: Dn = JOE.dn, clock: VirtualClock | None = None
     ) -> None:
-        self.clock, self.ids = clock or VirtualClock(), SeededIds(1)
+        self.clock, self.ids = clock or VirtualClock(), SimIds(random.Random(1))
         self.shepherds: dict[ServiceId, StageShepherd] = {}
         self.ahash = AHashService(MemoryStore(), InlineExecutor(), self.clock, AHashSettings(cluster="test"))
         world = World(
