@@ -13,9 +13,9 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -30,9 +30,9 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.below import Below, BelowPage
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BLOB_PREFIX, Ms, ObjectId, RequestKey, parse_request_key
+from chelonia.core.ids import Ms, ObjectId, RequestKey, parse_request_key
 from chelonia.core.limits import LimitCounts
-from chelonia.core.metadata import WIDE_SECTIONS, Filter, StoredObject
+from chelonia.core.metadata import Filter, StoredObject
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.ports.ahash import (
     AHashStatus,
@@ -56,15 +56,17 @@ from chelonia.core.values import replace
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 _LOG = logging.getLogger(__name__)
 BRIEF_MS: Final = 8
 """Time of a read or commit in the event loop after which the next ones go to the threads for a while."""
 HAND_OVER_FACTOR: Final = 10
 """Length of that while, as a multiple of the time taken."""
 BRIEF_OBJECTS: Final = 200
-"""Objects, or walks, that one call may read in the event loop: some milliseconds."""
-BRIEF_WHOLE: Final = 16
-"""The same where wide sections are read whole: each object but a blob may have a thousand properties in them: 2 ms."""
+"""Objects, or walks, that one call may read in the event loop."""
+BRIEF_READ_MS: Final = 20
+"""Time that they may take there. It depends on what users have stored: a stat of 200 deep paths took 0.4 s, and a
+master's beats waited."""
 BRIEF_ELEMENTS: Final = 200
 """Elements that one batch may commit there. None of them is a `DELETE`, which may remove a thousand properties."""
 BRIEF_BYTES: Final = 512 * 1024
@@ -208,7 +210,7 @@ class AHashService:
         await self._executor.close()
 
     async def get(self, call: Call, ids: tuple[ObjectId, ...], needed: Filter = ()) -> tuple[StoredObject, ...]:
-        return await self._read(_getting(ids, needed), brief=_are_brief(ids, needed))
+        return await self._read_items(_getting(ids, needed), len(ids))
 
     def at_once(self, call: Call, method: str, arguments: tuple[Any, ...]) -> Any:
         """Answer one of `BRIEF` in the event loop without waiting; return None if the caller must await the method.
@@ -216,12 +218,12 @@ class AHashService:
         Returns, raises: as the method; OUTCOME_UNKNOWN when the caller has to ask elsewhere.
         """
         admit(call, AHASH.by_method[method])
-        if not _are_brief(*arguments):
+        if len(arguments[0]) > BRIEF_OBJECTS:
             return None
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
         def work(state: StoredState) -> Any:
-            return read(state) if holds(self._position_at(committer, state)) else None
+            return self._brief(read, state) if holds(self._position_at(committer, state)) else None
 
         return self._run_at_once(self._store.at_once, work)
 
@@ -248,7 +250,7 @@ class AHashService:
         return outcome
 
     async def walk(self, call: Call, walks: tuple[Walk, ...], needed: Filter = ()) -> tuple[WalkOutcome, ...]:
-        return await self._read(_walking(walks, needed), brief=_are_brief(walks, needed))
+        return await self._read_items(_walking(walks, needed), len(walks))
 
     async def scan(
         self, call: Call, object_id: ObjectId, section: str, after: str = "", limit: int = bounds.PAGE_ENTRIES_MAX
@@ -322,22 +324,48 @@ class AHashService:
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "not started yet or shut down: retry")
         return self._committer
 
-    async def _read(self, work: Callable[[Reader], T], *, brief: bool = False) -> T:
+    async def _read_items(self, read: _ItemsRead[R_co], count: int) -> R_co:
+        committer = self._started()
+
+        def read_now(state: StoredState) -> tuple[R_co, Position] | None:
+            answer = self._brief(read, state)
+            return None if answer is None else (answer, self._position_at(committer, state))
+
+        found = self._run_at_once(self._store.at_once, read_now) if count <= BRIEF_OBJECTS else None
+        if found is None:
+            return await self._read(read)
+        answer, position = found
+        await self._durability.wait(position)
+        return answer
+
+    async def _read(self, work: Callable[[Reader], T]) -> T:
         committer = self._started()
 
         def read() -> tuple[T, Position]:
             with self._store.reading():
                 return work(self._store), _position_of(committer, self._store)
 
-        def read_now(state: StoredState) -> tuple[T, Position]:
-            return work(state), self._position_at(committer, state)
-
-        found = self._run_at_once(self._store.at_once, read_now) if brief else None
-        if found is None:
-            found = await self._executor.run_read(read)
-        answer, position = found
+        answer, position = await self._executor.run_read(read)
         await self._durability.wait(position)
         return answer
+
+    def _brief(self, read: _ItemsRead[R_co], store: Reader) -> R_co | None:
+        """Return the result of a read in the event loop; None: it takes long, and a reader thread has to do it."""
+        monotonic_ms = self._clock.monotonic_ms
+        until_ms = monotonic_ms() + BRIEF_READ_MS
+
+        def while_brief(items: Iterable[T]) -> Iterator[T]:
+            is_late = False
+            for item in items:
+                if is_late:
+                    raise _NotBriefError
+                yield item
+                is_late = monotonic_ms() >= until_ms
+
+        try:
+            return read(store, while_brief)
+        except _NotBriefError:
+            return None
 
     def _run_at_once(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:
         """Do brief work of the store in the event loop; None: not done, a reader or the writer has to.
@@ -533,31 +561,34 @@ def backup_path(directory: str, name: str) -> str:
     return f"{directory}/{name}"
 
 
-def _getting(ids: tuple[ObjectId, ...], needed: Filter = ()) -> Callable[[Reader], tuple[StoredObject, ...]]:
+def _getting(ids: tuple[ObjectId, ...], needed: Filter = ()) -> _ItemsRead[tuple[StoredObject, ...]]:
     """The read of a `get`, whose refusals it raises."""
     _check_reading("get", ids, needed)
     for object_id in ids:
         _check_id(object_id)
-    return lambda store: tuple([reads.read_object(store, object_id, needed) for object_id in ids])
+    return lambda store, each=iter: tuple([reads.read_object(store, object_id, needed) for object_id in each(ids)])
 
 
-def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> Callable[[Reader], tuple[WalkOutcome, ...]]:
+def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> _ItemsRead[tuple[WalkOutcome, ...]]:
     """The read of a `walk`, whose refusals it raises."""
     _check_reading("walk", walks, needed)
     for walk in walks:
         _check_walk(walk)
-    return lambda store: reads.read_walks(store, walks, needed)
+    return lambda store, each=iter: reads.read_walks(store, each(walks), needed)
 
 
-def _are_brief(asked: Sequence[ObjectId] | Sequence[Walk], needed: Filter = ()) -> bool:
-    """Whether the event loop may read these objects, or walk so."""
-    if needed and not any(not need.property and need.section in WIDE_SECTIONS for need in needed):
-        return len(asked) <= BRIEF_OBJECTS
-    blobs = sum(isinstance(each, str) and each.startswith(BLOB_PREFIX) for each in asked)
-    return len(asked) <= BRIEF_OBJECTS and len(asked) - blobs <= BRIEF_WHOLE
+class _NotBriefError(Exception):
+    """There is more to read than the event loop may."""
 
 
-_BRIEF: Final[Mapping[str, Callable[..., Callable[[Reader], Any]]]] = {"get": _getting, "walk": _walking}
+class _ItemsRead(Protocol[R_co]):
+    """A read of several items; `each` iterates over them, and may raise."""
+
+    def __call__(self, store: Reader, each: Callable[[Iterable[T]], Iterator[T]] = iter) -> R_co:
+        """Return what was read."""
+
+
+_BRIEF: Final[Mapping[str, Callable[..., _ItemsRead[Any]]]] = {"get": _getting, "walk": _walking}
 BRIEF: Final = frozenset(_BRIEF)
 """Methods that `at_once` may answer."""
 

@@ -31,9 +31,8 @@ from chelonia.core.bounds import VALUE_BYTES_MAX
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BLOB_PREFIX, Dn, Ms, ObjectId, RequestKey
-from chelonia.core.metadata import Filter, Needed, StoredObject
-from chelonia.core.ports.ahash import Walk
+from chelonia.core.ids import Dn, Ms, ObjectId, RequestKey
+from chelonia.core.metadata import StoredObject
 from tests.support.ahash import LIBRARIAN, SMALL, HandClock, add, check, delete, is_set, open_store, put, serving
 from tests.support.failing import fails
 from tests.support.memory_store import InlineExecutor, MemoryStore
@@ -541,29 +540,6 @@ async def test_after_a_read_that_waited_for_the_disk_the_next_ones_are_the_reade
     clock.advance(BRIEF_MS * HAND_OVER_FACTOR)
     assert not await by_readers()
     assert await by_readers(BRIEF_OBJECTS + 1), "nor is what is large read between other requests"
-    await service.close()
-
-
-@pytest.mark.parametrize(
-    ("needed", "brief"),
-    [((), False), ((Needed("entry"), Needed("entries")), False), ((Needed("entry"), Needed("entries", "a")), True)],
-)
-async def test_many_objects_with_their_wide_sections_are_the_readers(needed: Filter, *, brief: bool) -> None:
-    """One `stat` of 200 collections by any user stopped a master's loop for as long as its lease."""
-    executor = CountingExecutor()
-    service = AHashService(MemoryStore(), executor, HandClock(), SETTINGS)
-    await service.start()
-    for count in (1, BRIEF_OBJECTS):
-        ids, before = tuple(ObjectId(f"o{n}") for n in range(count)), executor.reads
-        walks = tuple(Walk(object_id, ()) for object_id in ids)
-        await service.get(LIBRARIAN, ids, needed)
-        await service.walk(LIBRARIAN, walks, needed)
-        wanted = brief or count == 1
-        assert executor.reads - before == (0 if wanted else 2)
-        assert (service.at_once(LIBRARIAN, "get", (ids, needed)) is not None) is wanted
-        assert (service.at_once(LIBRARIAN, "walk", (walks, needed)) is not None) is wanted
-    blobs = tuple(ObjectId(f"{BLOB_PREFIX}{n}") for n in range(BRIEF_OBJECTS))
-    assert service.at_once(LIBRARIAN, "get", (blobs, ())) is not None, "they have none"
     await service.close()
 
 
