@@ -6,6 +6,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tests.cluster.harness import Away, Cluster, runs
 from tests.cluster.load import Load, fetch, put, until_live
@@ -33,7 +34,8 @@ def test_cluster_json_describes_a_running_cluster(cluster: Cluster) -> None:
     for service in ("ahash", "librarian", "bartender", "shepherd1"):
         url = cluster.url(service).rsplit("/", 1)[0]
         assert cluster.request("GET", f"{url}/healthz", "admin").text == "ok\n"
-        assert cluster.request("GET", f"{url}/readyz", "admin").text == "ready\n"
+        ready = partial(cluster.request, "GET", f"{url}/readyz", "admin")
+        poll(lambda ready=ready: ready().text == "ready\n", what=f"{service} is ready")  # type: ignore[misc]
         assert b"chelonia_" in cluster.request("GET", f"{url}/metrics", "admin").body
 
 

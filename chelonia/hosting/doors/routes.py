@@ -35,6 +35,8 @@ class _AskedPart:
         self._call: asyncio.Task[None] | None = None
         self._began_s = 0.0
         self._said: str | None = None
+        self.is_late = False
+        """Whether it had not answered in time when it was last asked."""
 
     async def problem(self) -> str:
         """Return why it cannot serve, within `ANSWER_S`; empty when it can."""
@@ -42,8 +44,8 @@ class _AskedPart:
         if self._call is None or self._call.done():
             self._call, self._began_s = loop.create_task(self._ask()), loop.time()
         await asyncio.wait((self._call,), timeout=ANSWER_S)
-        took_s = loop.time() - self._began_s
-        if self._call.done():
+        took_s, self.is_late = loop.time() - self._began_s, not self._call.done()
+        if not self.is_late:
             self._call.result()
         elif self._said is None or took_s >= HANGS_S:
             return f"it has not answered for {took_s:.0f} s: what it waits for hangs"
@@ -78,11 +80,12 @@ class Readiness:
         return {"node": self.held, **found} if self.held else found
 
     def gauge(self, metrics: Metrics) -> Check:
-        """Return the reader of a gauge that says of each part whether it can serve."""
+        """Return the reader of a gauge that says of each part whether it can serve, and has just said so."""
 
         async def read() -> None:
             problems = await self.problems()
-            ready = {part: part not in problems for part in ("node", *self._parts)}
+            late = {name for name, part in self._parts.items() if part.is_late}
+            ready = {name: name not in problems and name not in late for name in ("node", *self._parts)}
             metrics.gauges("ready", "Whether a part can serve; if not, its gauges may be old.", "part", ready)
 
         return read

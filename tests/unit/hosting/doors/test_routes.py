@@ -104,6 +104,7 @@ async def test_a_part_that_hangs_holds_up_no_answer_and_is_named(monkeypatch: py
     assert (await ask(routes, "/readyz", JANE)).status == 200
     go_on.clear()
     assert (await ask(routes, "/readyz", JANE)).status == 200, "it may only be slow: what it said last counts"
+    assert b'chelonia_ready{part="ahash"} 0.0' in _bytes(await ask(routes, "/metrics", JANE)), "its gauges are old"
 
     async def not_ready() -> bytes:
         answer = await ask(routes, "/readyz", JANE)
