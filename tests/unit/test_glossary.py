@@ -7,6 +7,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -34,25 +35,41 @@ PRONOUNS = re.compile(r"(What|Who|Whom|Whose|Whoever|Whatever)\b[^?]*$")
 """A sentence begins with a noun and its verb, not so. A question may."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Facts of a module. Its tree is not kept: all trees take 700 MB, and the time of the garbage collector."""
+
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+    described: tuple[str, ...]
+    waits: bool
+
+
 @cache
-def _modules(tops: tuple[str, ...] = SHIPPED) -> dict[Path, ast.Module]:
-    """Every module of these folders, parsed."""
-    return {path: ast.parse(path.read_text()) for top in tops for path in sorted((ROOT / top).rglob("*.py"))}
+def _parsed(path: Path) -> Parsed:
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    classes = tuple(node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef))
+    waits = any(isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith) for node in nodes)
+    return Parsed(classes, tuple(_names(nodes)), tuple(_described(nodes)), waits)
+
+
+def _modules(tops: tuple[str, ...] = SHIPPED) -> dict[Path, Parsed]:
+    """Every module of these folders."""
+    return {path: _parsed(path) for top in tops for path in sorted((ROOT / top).rglob("*.py"))}
 
 
 def test_a_class_name_stands_for_one_class() -> None:
     where = defaultdict(list)
-    for path, tree in _modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                where[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))
+    for path, module in _modules().items():
+        for name in module.classes:
+            where[name].append(str(path.relative_to(ROOT)))
     assert len(where) > 500
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
 
 
-def _names(tree: ast.Module) -> Iterator[str]:
+def _names(nodes: list[ast.AST]) -> Iterator[str]:
     """The names that a module defines, imports under another name, and assigns."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield node.name
@@ -64,8 +81,8 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 def test_no_name_is_a_private_word() -> None:
     bad = []
-    for path, tree in _modules().items():
-        for name in (path.stem, *_names(tree)):
+    for path, module in _modules().items():
+        for name in (path.stem, *module.names):
             parts = re.findall(r"[A-Z]?[a-z]+", name)
             bad += [f"{path.relative_to(ROOT)}: {name}" for part in parts if part.lower() in PRIVATE_WORDS]
     assert bad == []
@@ -80,9 +97,9 @@ def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
     assert len(set(bare)) == len(bare)
 
 
-def _described(tree: ast.Module) -> Iterator[str]:
+def _described(nodes: list[ast.AST]) -> Iterator[str]:
     """Return the docstrings of a module, and the strings that describe its constants and fields."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text
@@ -94,7 +111,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def test_sentences_are_short_and_begin_with_their_noun() -> None:
-    described = {path: [*_described(tree)] for path, tree in _modules(DESCRIBED).items()}
+    described = {path: module.described for path, module in _modules(DESCRIBED).items()}
     assert sum(map(len, described.values())) > 5000
     bad = [
         f"{path.relative_to(ROOT)}: {sentence}"
@@ -107,7 +124,6 @@ def test_sentences_are_short_and_begin_with_their_noun() -> None:
 
 
 def test_what_is_called_decide_waits_for_nothing() -> None:
-    waits = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
-    decides = {path: tree for path, tree in _modules().items() if path.stem == "decide"}
+    decides = {path: module for path, module in _modules().items() if path.stem == "decide"}
     assert len(decides) > 10
-    assert [str(p) for p, tree in decides.items() if any(isinstance(node, waits) for node in ast.walk(tree))] == []
+    assert [str(path) for path, module in decides.items() if module.waits] == []
