@@ -300,7 +300,7 @@ class Client:
         stored = (await self.stat(ln)).get("policy", {})
         current = stored.get(identity, "")
         wanted = change(current)
-        action = f"setifvalue={current}" if identity in stored else "set"
+        action = f"setifvalue={current}" if identity in stored else "add"
         await self.modify(ln, action, Triple("policy", identity, wanted))
         return wanted
 

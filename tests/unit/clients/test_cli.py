@@ -18,7 +18,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.ports.bartender import GetFileRequest, TransferOutcome
+from chelonia.core.ports.bartender import GetFileRequest, NameRequest, StatOutcome, TransferOutcome
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia_clients import connect
@@ -585,6 +585,22 @@ def test_policy_merges_collects_blanks_and_checks(chelonia: Command, fake: FakeB
     for words in (("set", "ALL"), ("set", "+read"), ("grant", "ALL", "+read"), ("set", "Bob", "+read"),
                   ("set", "ALL", "+fly")):  # fmt: skip
         assert chelonia("policy", "/f", *words).code == 2
+
+
+def test_rights_that_another_gives_meanwhile_are_not_lost(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_file("/f", b"")
+    stat = fake.stat
+
+    async def seen(call: Call, requests: tuple[NameRequest, ...]) -> tuple[StatOutcome, ...]:
+        found = await stat(call, requests)
+        fake.cluster.allow("/f", ALL="+delete")
+        return found
+
+    monkeypatch.setattr(fake, "stat", seen)
+    assert chelonia("policy", "/f", "change", "ALL", "+read").code == 5
+    assert fake.found("/f")["policy"] == {"ALL": "+delete"}
 
 
 def test_recursive_policy_reaches_all_below(chelonia: Command, fake: FakeBartender) -> None:
