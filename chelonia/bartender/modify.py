@@ -71,6 +71,11 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
     if action is None:
         raise judge.refuse(found, f"section {request.section[:80]!r} is written by the system only")
     decided = _DecidedChange(request, found, judge.require(action, found))
+    if is_implied(found.object):  # from now on it exists for its own sake
+        put, drop, rests = await kept(ports, turn, walked)
+        own = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys((*versions(found), *rests))))
+        await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
+        return await modify(ports, turn, request)
     match (request.section, request.property):
         case ("states", "neededReplicas"):
             return await _set_wanted(ports, turn, decided)
@@ -81,11 +86,6 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
                 check_value(Triple(request.section, request.property, request.value))
             check_text(Triple(request.section, request.property, request.value))
             _check_growth(request, found)
-            if request.section == DEFAULT_POLICY_SECTION and is_implied(found.object):
-                put, drop, rests = await kept(ports, turn, walked)
-                own = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys((*versions(found), *rests))))
-                await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
-                return await modify(ports, turn, request)
             return await _change(ports, turn, decided)
         case _:
             name = f"{request.section}/{request.property}"[:80]

@@ -6,9 +6,9 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.metadata import TYPE_FILE
+from chelonia.core.metadata import TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.ports.bartender import ModifyRequest
-from chelonia.core.ports.files import Done, Failure, Inline, Set, Write
+from chelonia.core.ports.files import Done, Failure, Inline, Make, Remove, Removing, Set, Write
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import CHANGING, READING, Scope
 from chelonia.core.values import replace
@@ -40,6 +40,20 @@ async def test_metadata_of_one_entry_is_bounded(stage: Stage) -> None:
     assert await stage.modify("/a", "set", "metadata", "k2", large) != "set"
     assert await stage.modify("/a", "unset", "metadata", "k") == "unset"
     assert await stage.modify("/a", "set", "metadata", "k2", large) == "set"
+
+
+@pytest.mark.parametrize(
+    ("section", "prop", "value"), [("metadata", "k", "v"), ("policy", EVE.dn, "-read"), ("states", "closed", "yes")]
+)
+@scene
+async def test_a_collection_that_was_only_part_of_a_name_stays_once_it_is_changed(
+    stage: Stage, section: str, prop: str, value: str
+) -> None:
+    """It went with the last entry in it, and what was set of it with it: also what it forbade."""
+    await stage.bartender.files.apply(JOE, (Make(at("/a/b/link"), TYPE_SYMLINK, target="x", parents=True),))
+    assert await stage.modify("/a/b", "set", section, prop, value) == "set"
+    await stage.bartender.files.apply(JOE, (Remove(at("/a/b/link"), Removing.KEY),))
+    assert (await stage.stat("/a/b"))[section][prop] in (value, "broken")
 
 
 RIGHTS = [
