@@ -91,17 +91,16 @@ def open_client(
     bartenders = settings.bartender_urls()
     plan = find(settings, environ)
     http = open_http(plan.tls)
-    waiting = WaitingNotes(SystemClock(), note) if note is not None else None
-    link = replace(_link(http, trace, waiting), strong=strong)
+    link = replace(_link(http, trace, note), strong=strong)
     ports = remote_bartender(link, bartenders), remote_files(link, bartenders)
-    client = Client(*ports, http, trouble=waiting or keep_quiet)
+    client = Client(*ports, http, trouble=link.trouble or keep_quiet)
     client.account = " ".join((*sorted(bartenders), plan.credential.dn if plan.credential else ANONYMOUS))
     return client
 
 
-def _link(http: HttpClient, trace: LinePrinter | None, waiting: WaitingNotes | None) -> Link:
-    """Channels over existing connections; messages go to `trace` too, missing answers are notified to `waiting`."""
-    packed = http.compact
+def _link(http: HttpClient, trace: LinePrinter | None, note: LinePrinter | None) -> Link:
+    """Channels over existing connections; messages go to `trace` too, notes of missing answers to `note`."""
+    waiting, packed = WaitingNotes(SystemClock(), note) if note is not None else None, http.compact
     if trace is not None or waiting is not None:
         silent = waiting.silent if waiting is not None else None
         packed = cast(CompactClient, WatchedCompact(packed, trace, silent)) if packed is not None else None
@@ -126,7 +125,7 @@ def open_administrator(
     """Make an administrator's ports on existing connections. Args: `note` as for `open_client`."""
     from chelonia_clients.administrator import Administrator  # users' commands load none of it
 
-    link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
+    link = _link(http, trace, note)
     librarians, once = settings.librarian_urls(), RetryLimits(retry_ms=0, read_ms=ONE_AHASH_MS)
     return Administrator(
         http,
@@ -140,8 +139,7 @@ def open_keys(
     http: HttpClient, settings: Settings, trace: LinePrinter | None = None, note: LinePrinter | None = None
 ) -> AccessKeys:
     """Make the port of access keys on existing connections. Args: `note` as for `open_client`."""
-    link = _link(http, trace, WaitingNotes(SystemClock(), note) if note is not None else None)
-    return remote_keys(link, settings.bartender_urls())
+    return remote_keys(_link(http, trace, note), settings.bartender_urls())
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> ConnectionPlan:
