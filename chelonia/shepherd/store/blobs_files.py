@@ -16,6 +16,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import stat
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -291,7 +292,7 @@ class FileBlobs:
 
     async def space(self) -> tuple[int, int]:
         """Return (free, total) bytes usable for replicas; the reserve is not free."""
-        return await self.answered(lambda: (max(self.free_bytes(), 0), self._total_bytes()))
+        return await self.answered(lambda: (max(self.free_bytes(), 0), shutil.disk_usage(self._root).total))
 
     # --- for the writer -------------------------------------------------------------------------------------------
 
@@ -330,12 +331,7 @@ class FileBlobs:
 
     def free_bytes(self) -> int:
         """Return the free bytes above the reserve; negative below it. Blocks."""
-        stat = os.statvfs(self._root)
-        return stat.f_bavail * stat.f_frsize - self._min_free_bytes
-
-    def _total_bytes(self) -> int:
-        stat = os.statvfs(self._root)
-        return stat.f_blocks * stat.f_frsize
+        return shutil.disk_usage(self._root).free - self._min_free_bytes
 
     async def _read(self, path: Path, span: ByteRange, check: Check) -> AsyncIterator[bytes]:
         """Open with the first chunk, so that a small file costs one thread hop; read one chunk ahead of the caller."""

@@ -312,8 +312,7 @@ def _has_empty_page(path: Path, among: int | None = None) -> bool:
 
 def _is_full(directory: Path, error: Exception) -> bool:
     """Whether recovery failed for want of space, by the free space of the disk: the library does not say."""
-    space = os.statvfs(directory)
-    return isinstance(error, bdb.DBNoSpaceError) or space.f_bavail * space.f_frsize < RECOVERY_FREE_BYTES
+    return isinstance(error, bdb.DBNoSpaceError) or shutil.disk_usage(directory).free < RECOVERY_FREE_BYTES
 
 
 @contextmanager

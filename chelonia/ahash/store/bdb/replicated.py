@@ -18,7 +18,6 @@ Order of calls, and why: `docs/design/009`. Breaking any of these invariants has
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import threading
 import time
@@ -321,8 +320,7 @@ class ReplicatedStore:
 
     def free_bytes(self) -> int:
         """Return the bytes of the file system that are free for users other than root."""
-        space = os.statvfs(self._directory)
-        return space.f_bavail * space.f_frsize
+        return shutil.disk_usage(self._directory).free
 
     def close(self) -> None:
         """Stop the threads, wait for a running backup and release everything; safe to call twice."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -135,8 +136,7 @@ class BdbStore(NeverLate):
 
     def free_bytes(self) -> int:
         """Return the bytes of the file system that are free for users other than root."""
-        space = os.statvfs(self._directory)
-        return space.f_bavail * space.f_frsize
+        return shutil.disk_usage(self._directory).free
 
     def close(self) -> None:
         """Wait for a running backup, write a checkpoint and release everything; safe to call twice."""
