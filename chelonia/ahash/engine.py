@@ -247,7 +247,8 @@ class TransactDraft:
                 self._set(element, element.value)
             case ChangeType.ADD:
                 before = self.value(element.object, element.section, element.property)
-                total = _amount(before, element) + parse_integer(element.value, element.object)
+                stored = 0 if before is None else parse_integer(before, element.object)
+                total = stored + parse_integer(element.value, element.object)
                 self._set(element, str(parse_integer(str(total), element.object)))
             case ChangeType.UNSET:
                 return self._unset(element)
@@ -345,10 +346,6 @@ class TransactDraft:
         opened.properties = 0
         opened.narrow_changed = True
         return True
-
-
-def _amount(stored: str | None, element: Element) -> int:
-    return 0 if stored is None else parse_integer(stored, element.object)
 
 
 _OLD_CHANGES = (ChangeType.SET, ChangeType.UNSET, ChangeType.DELETE)

@@ -25,6 +25,7 @@ from chelonia.core.ports.bartender import ModifyRequest, Outcome
 from chelonia.core.ports.librarian import ChangeEntry, SetWanted
 from chelonia.core.ports.librarian import ModifyEntry as Change
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.values import replace
 
 _READ = (*RIGHTS, Needed("metadata"), Needed("timestamps"))
 """Sections that a change reads: those that decide the right, and those that it may enlarge."""
@@ -160,7 +161,7 @@ async def _close(ports: Ports, turn: ElementCall, judge: Judge, decided: _Decide
     if not _holds(request, current):
         return await _unmet(ports, turn, request)
     # Conditioned on the version always: between the look and the change the collection may have been broken.
-    return await _change(ports, turn, _DecidedChange(_plain_set(request), found, versions(found)))
+    return await _change(ports, turn, _DecidedChange(replace(request, change_type=SET), found, versions(found)))
 
 
 def _only_set(request: ModifyRequest) -> None:
@@ -171,10 +172,6 @@ def _only_set(request: ModifyRequest) -> None:
 
 def _holds(request: ModifyRequest, current: str) -> bool:
     return request.change_type == SET or request.change_type.removeprefix(SET_IF) == current
-
-
-def _plain_set(request: ModifyRequest) -> ModifyRequest:
-    return ModifyRequest(request.change_id, request.ln, SET, request.section, request.property, request.value)
 
 
 async def _unmet(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Outcome:

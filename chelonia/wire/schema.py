@@ -247,7 +247,7 @@ def arguments(method: Callable[..., Any], *parts: Part) -> Record:
     start = list(defaults)
     for part, slot in zip(parts, slots, strict=True):
         start[slot] = _part_default(part, start[slot])
-    return Record(parts, _tuple, lambda args: [args[slot] for slot in slots], slots, tuple(start))
+    return Record(parts, lambda *values: values, lambda args: [args[slot] for slot in slots], slots, tuple(start))
 
 
 def whole_argument(method: Callable[..., Any], of: Record) -> Record:
@@ -256,10 +256,6 @@ def whole_argument(method: Callable[..., Any], of: Record) -> Record:
     if len(names) != 1:
         raise TypeError(f"{method.__qualname__} has parameters {names}, not one")
     return Record(of.parts, lambda *values: (of.make(*values),), lambda args: of.take(args[0]), of.slots, of.start)
-
-
-def _tuple(*values: Any) -> tuple[Any, ...]:
-    return values
 
 
 @cache

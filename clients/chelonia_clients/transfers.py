@@ -93,17 +93,13 @@ async def put_file(
 ) -> TransferResult:
     """Upload one local file; failures are in the result. `place`: as `Place`."""
     try:
-        found, made = await asyncio.to_thread(_opened, source)
+        found, made = await asyncio.to_thread(lambda: (source.stat(), file_source(source)))
         wish = UploadOptions(options.wanted, options.replace, kept_time(found), progress=options.progress)
         async with place(found.st_size):
             stored = await _stored(client, source, made, ln, wish)
         return TransferResult("file", printable(str(source)), ln, stored.size, remark=stored.note)
     except (OSError, CheloniaError) as error:
         return TransferResult("file", printable(str(source)), ln, error=_failure_of(error, "put", source))
-
-
-def _opened(path: Path) -> tuple[os.stat_result, Source | Stream]:
-    return path.stat(), file_source(path)
 
 
 async def _stored(client: Client, path: Path, source: Source | Stream, ln: str, wish: UploadOptions) -> UploadResult:

@@ -153,7 +153,8 @@ class CompactDoor:
                 request.number, CheloniaError(Kind.INTERNAL, request.method, cause=cause), None
             )
         finally:
-            is_offered = method is not None or self._offers(request)
+            offered = self._offered.get(request.service)
+            is_offered = method is not None or (offered is not None and request.method in offered.methods)
             names = (request.service, request.method) if is_offered else ("compact", "unreadable")
             self._parts.observe(*names, kind, time.perf_counter() - started)
 
@@ -165,9 +166,6 @@ class CompactDoor:
             return STRANGERS
         methods = (method for each in self._offered.values() for method in each.methods.values())
         return USERS if any(method.row.roles is EVERYONE for method in methods) else STRANGERS
-
-    def _offers(self, request: compact.IncomingCall) -> bool:
-        return request.service in self._offered and request.method in self._offered[request.service].methods
 
     def _find(self, request: compact.IncomingCall) -> tuple[object, compact.Method]:
         """Return the port and the method of a call. Raises: NOT_SUPPORTED, UNAVAILABLE."""

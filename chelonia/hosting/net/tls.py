@@ -453,7 +453,7 @@ def parse_signing_policy(text: str) -> tuple[SigningPolicy, ...]:
         match = re.match(_POLICY_LINE, line.strip())
         if match is None or match[1] == "neg_rights":
             raise ValueError(f"line {number} is not understood: {line.strip()[:80]}")
-        key, value = match[1], _unquote(match[3])
+        key, value = match[1], match[3].strip().strip("'\"")
         if key.startswith("access_id_"):
             ca, may_sign = (_policy_dn(value) if key == "access_id_CA" else None), False
         elif key == "pos_rights":
@@ -723,10 +723,6 @@ def _pattern(pattern: str) -> re.Pattern[str]:
     """Compile a policy pattern: `*` any text, `?` one character, all else as it stands."""
     wild = {"*": ".*", "?": "."}
     return re.compile("".join(wild.get(mark) or re.escape(mark) for mark in pattern), re.DOTALL)
-
-
-def _unquote(text: str) -> str:
-    return text.strip().strip("'\"")
 
 
 def _spki(key: Any) -> bytes:

@@ -150,7 +150,8 @@ class NodeTable:
             return PlannedTransact((registry.set_record(record),), memo=record.service_id)
 
         await self._records.apply(call, build)
-        _LOG.info("service %s role=%s id=%s dn=%s", _word(record), record.role.value, record.service_id, record.dn)
+        word = "approved" if record.approved else "withdrawn"
+        _LOG.info("service %s role=%s id=%s dn=%s", word, record.role.value, record.service_id, record.dn)
         await self.refresh(call)
 
     async def bootstrap(self, call: Call, records: tuple[ServiceRecord, ...]) -> None:
@@ -461,7 +462,3 @@ def _check_url(service: ServiceId) -> None:
     if not (sound and service.isascii() and service.isprintable()):
         cause = "a service id is its address, https://host:port/Shepherd, in printable ASCII"
         raise CheloniaError(Kind.BAD_REQUEST, "heartbeat", ascii(service[:80]), cause)
-
-
-def _word(record: ServiceRecord) -> str:
-    return "approved" if record.approved else "withdrawn"

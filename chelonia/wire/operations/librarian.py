@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaState
-from chelonia.core.ids import BlobId, ReferenceId
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.operations import librarian
@@ -122,17 +121,15 @@ def _read_reported(text: str) -> Any:
 _REPORTED_STATE = Form("string", _STATE.write, _read_reported)
 
 
-def _reported_make(guid: str, reference: Any, state: ReplicaState, blob: Any, size: int, *sums: str) -> ReportedReplica:
-    return ReportedReplica(guid, ReferenceId(reference), state, BlobId(blob), size, Checksums(*sums))
-
-
 def _reported_take(item: ReportedReplica) -> tuple[Any, ...]:
     sums = item.checksums
     return item.guid, item.reference, item.state, item.blob, item.size, sums.sha256, sums.md5, sums.adler32
 
 
 _REPORTED = shaped(
-    _reported_make,
+    lambda guid, reference, state, blob, size, *sums: ReportedReplica(
+        guid, reference, state, blob, size, Checksums(*sums)
+    ),
     _reported_take,
     _GUID,
     One("referenceID", "reference"),

@@ -59,10 +59,6 @@ def _first(pairs: Pairs) -> dict[str, str]:
     return dict(reversed(pairs))
 
 
-def _all(pairs: Pairs, name: str) -> tuple[str, ...]:
-    return tuple(value for key, value in pairs if key == name)
-
-
 @dataclass(frozen=True, slots=True)
 class _Property:
     """A property of a request or answer. `path`: the attribute with its value. It is left out at its `default` unless
@@ -92,7 +88,7 @@ def _values(properties: Sequence[_Property], pairs: Pairs) -> dict[str, Any]:
 
 
 def _each(prop: _Property, pairs: Pairs) -> tuple[Any, ...]:
-    return tuple(_value(prop, {prop.name: text}) for text in _all(pairs, prop.name))
+    return tuple(_value(prop, {name: text}) for name, text in pairs if name == prop.name)
 
 
 def _value(prop: _Property, found: dict[str, str]) -> Any:

@@ -33,7 +33,8 @@ async def nodes(session: Session) -> None:
     for node in found:
         size = (human_size(node.free_bytes), human_size(node.total_bytes))
         state = (_state(node), stamp(node.since_ms), str(node.replicas))
-        rows.append((node.shepherd, *state, *size, node.domain, _reclaimable(node)))
+        reclaimable = human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
+        rows.append((node.shepherd, *state, *size, node.domain, reclaimable))
         session.out.result(
             **record_facts(node), held_up=held_facts(held.get(node.shepherd, HeldDrain(node.shepherd, 0)))
         )
@@ -43,10 +44,6 @@ async def nodes(session: Session) -> None:
             session.out.write(f"{node.shepherd}: {node.trouble}")
         if node.shepherd in held:
             session.out.write(f"{node.shepherd}: {held_drain(held[node.shepherd])}")
-
-
-def _reclaimable(node: NodeView) -> str:
-    return human_size(node.reclaimable_bytes) if node.reclaimable_bytes else ""
 
 
 def _state(node: NodeView) -> str:

@@ -121,7 +121,7 @@ async def _figures(session: Session, seen: Seen) -> None:
     out.write(f"Shepherds          {_counts(states)}")
     out.write(f"space              {_space(seen)}")
     out.write(f"certificates       {_certificates(seen)}")
-    out.write(f"jobs               {_jobs(seen)}")
+    out.write(f"jobs               {_counts(Counter(job.state for node in seen.jobs for job in node.jobs))}")
     out.write(*_versions(seen))
     out.write(*_repair_lines(seen))
     if health.held_back:
@@ -204,10 +204,6 @@ def _certificates(seen: Seen) -> str:
         return "not told: no node that serves metrics was reached"
     url, days = min(seen.days.items(), key=lambda item: item[1])
     return f"the first of them, or of their CRLs, ends in {int(days)} days ({url})"
-
-
-def _jobs(seen: Seen) -> str:
-    return _counts(Counter(job.state for node in seen.jobs for job in node.jobs))
 
 
 def _versions(seen: Seen) -> list[str]:

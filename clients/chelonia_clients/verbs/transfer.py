@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from shlex import quote
-from typing import BinaryIO
 
 import msgspec
 
@@ -159,15 +158,12 @@ async def _put_stdin(session: Session, ln: str, wishes: Wishes) -> None:
     with Bar("stdin", beside=session.bars) as bar:
         wish = UploadOptions(wishes.tree.wanted, wishes.tree.replace, progress=bar.advance)
         try:
-            stored = await upload_stream(session.client(), stream_of(_stdin), ln, wish)
+            source = stream_of(lambda: os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
+            stored = await upload_stream(session.client(), source, ln, wish)
             done = TransferResult("file", "-", ln, stored.size, remark=stored.note)
         except CheloniaError as error:
             done = TransferResult("file", "-", ln, error=error)
     _uploaded(session, done)
-
-
-def _stdin() -> BinaryIO:
-    return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def _uploaded(session: Session, done: TransferResult, would: str = "") -> None:

@@ -446,13 +446,10 @@ class ReplicatedStore:
     def _state_of(tree: Any) -> StoreState:
         return StoreState(0, 0) if tree is None else meta.read_state(tree)
 
-    def _end(self, tree: Any) -> tuple[int, bytes | None]:
-        return self._state_of(tree).sequence, tree.get(layout.META_MEMBERS)
-
     def _visible(self) -> tuple[int, bytes | None] | None:
         """The sequence and membership record that readers see; None: they cannot be read now."""
         try:
-            return self._use(self._end)
+            return self._use(lambda tree: (self._state_of(tree).sequence, tree.get(layout.META_MEMBERS)))
         except CheloniaError as error:
             _LOG.info("ahash replica %d cannot tell now where it stands: %s", self._own, error)
             return None

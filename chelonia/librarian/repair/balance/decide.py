@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import Demand, crowding, takes
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.ids import ServiceId
@@ -126,14 +125,11 @@ def _movable(blob: BlobView, plan: BlobPlan, nodes: ApprovedShepherds) -> bool:
 def _better(
     own: ServiceId, target: ServiceId, others: tuple[ServiceId, ...], nodes: ApprovedShepherds, balance: Balance
 ) -> bool:
-    here, there = (_crowding(nodes.fleet, shepherd, others) for shepherd in (own, target))
+    fleet, beside = nodes.fleet, [nodes.fleet.place(other) for other in others]
+    here, there = (crowding(fleet.place(shepherd), beside) for shepherd in (own, target))
     if there != here:
         return there < here
     return balance.fullness(nodes.health[own]) > balance.fullness(nodes.health[target]) + balance.hysteresis
-
-
-def _crowding(fleet: Fleet, shepherd: ServiceId, others: tuple[ServiceId, ...]) -> tuple[int, ...]:
-    return crowding(fleet.place(shepherd), [fleet.place(other) for other in others])
 
 
 def _fullest(entry: tuple[float, ServiceId, NodeHealth]) -> tuple[float, ServiceId]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.ids import ServiceId
 from chelonia.librarian.repair.plan.decide import SURPLUS, BlobPlan
 
 
@@ -53,9 +52,5 @@ def agreed(answers: Mapping[Location, str]) -> frozenset[Location]:
     for location, answer in answers.items():
         if answer:
             by_answer.setdefault(answer, []).append(location)
-    backed = [locations for locations in by_answer.values() if len(_shepherds(locations)) > 1]
+    backed = [found for found in by_answer.values() if len({location.shepherd for location in found}) > 1]
     return frozenset(backed[0]) if len(backed) == 1 else frozenset()
-
-
-def _shepherds(locations: list[Location]) -> dict[ServiceId, None]:
-    return {location.shepherd: None for location in locations}
