@@ -48,6 +48,7 @@ class Call(msgspec.Struct, frozen=True):  # made for each call: a struct takes a
         credential: serial number and issuer of the caller's certificate, for tokens he gives. Never from a message.
         via: the token that stands for the caller, for the audit log; empty: his certificate, or nothing.
         until_ms: end of the credential that `via` names, 0 if it has none. A ticket for any holder ends then too.
+        turn: whose turn it waits for, of a call that a door makes in its own name for a caller. Never from a message.
         unsure: it may be a service, but the registry cannot be read now: a refusal for want of a role would look final.
     """
 
@@ -67,10 +68,13 @@ class Call(msgspec.Struct, frozen=True):  # made for each call: a struct takes a
     is_first: bool = False
     unsure: bool = False
     until_ms: Ms = Ms(0)
+    turn: str = ""
 
     @property
     def waits_as(self) -> str:
         """The DN or address whose turn this call waits for. The holder of a share link does not wait as its giver."""
+        if self.turn:
+            return self.turn
         return self.address if self.dn == ANONYMOUS or self.via.startswith(BY_LINK) else self.dn
 
     def has(self, role: Role) -> bool:

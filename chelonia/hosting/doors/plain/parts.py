@@ -142,8 +142,11 @@ def carrying(parts: DoorParts, call: Call) -> Call:
 
 
 def own_call(parts: DoorParts, call: Call) -> Call:
-    """Return a call in this node's own name, on behalf of another, to learn what the caller may not see."""
-    return msgspec.structs.replace(call, dn=parts.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=())
+    """Return a call in this node's own name, on behalf of another, whose turn it waits for. It may learn what the
+    caller may not see."""
+    return msgspec.structs.replace(
+        call, dn=parts.dn, roles=(Role.ADMINISTRATOR,), attributes=(), scopes=(), turn=call.waits_as
+    )
 
 
 def reader(parts: DoorParts, call: Call, place: LogicalName) -> FileReader:

@@ -124,6 +124,6 @@ def test_a_call_that_is_to_read_the_newest_is_the_same_in_all_else() -> None:
     call = Call(
         Dn("/CN=joe"), (B,), ServiceId("https://b/Bartender"), ("/lab",), "::1", "request", RequestKey("key"),
         Position("cluster", 1, 2), carrier=Dn("/CN=b"), scopes=(Scope(READING),), via="link", credential="1 /CN=ca",
-        is_first=True, unsure=True, until_ms=Ms(7),
+        is_first=True, unsure=True, until_ms=Ms(7), turn="/CN=ann",
     )  # fmt: skip
     assert call.strongly() == replace(call, strong=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -464,3 +465,27 @@ def test_a_delete_marker_has_the_default_policy_of_its_key(kept: Door) -> None:
         kept.ask("DELETE", f"/lab/{key}")
     told = kept.ask("GET", "/lab?versions", who=EVE).body.decode()
     assert told.count("<DeleteMarker>") == 1
+
+
+def test_what_a_front_end_does_in_its_own_name_waits_for_its_callers_turn(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it did so for anybody had one turn: one user's lists kept the versions of all others waiting."""
+    waited, own = set[str](), list[str]()
+    for name in ("look", "list", "apply"):
+        inner = getattr(door.files, name)
+
+        async def counted(call: Call, asked: object, inner: Any = inner) -> object:
+            waited.add(call.waits_as)
+            own.extend([call.dn] if call.dn == door.plain.dn else [])
+            return await inner(call, asked)
+
+        monkeypatch.setattr(door.files, name, counted)
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    door.put("d/k", b"1")
+    door.put("d/k", b"2")
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read").status == 200
+    assert (waited, len(own) > 2) == ({JOE}, True)
+    waited.clear()
+    assert door.ask("OPTIONS", "/lab/k", Origin="https://e.org", Access_Control_Request_Method="GET").status == 403
+    assert waited == {"127.0.0.1"}, "a stranger waits as his address"
