@@ -1,4 +1,7 @@
-"""Strategies for every message of the four ports, made from the ports' own type hints."""
+"""Strategies for every message of the four ports, made from the ports' own type hints.
+
+Each is made once: making it takes longer than all examples of a message.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import enum
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -36,6 +40,7 @@ COUNTS = st.dictionaries(TEXT, st.integers(0, 1001), max_size=2)
 INT = st.integers(-1, 2**53)
 
 
+@cache
 def of(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type, as the ports use it."""
     if isinstance(hint, typing.NewType):
@@ -58,6 +63,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     return {str: TEXT, bytes: st.binary(max_size=12), int: INT, bool: st.booleans(), type(None): st.none()}[hint]
 
 
+@cache
 def arguments(method: Any) -> st.SearchStrategy[tuple[Any, ...]]:
     """Argument tuples of a port method."""
     if method is Bartender.make_collection:
@@ -66,6 +72,7 @@ def arguments(method: Any) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.tuples(*[of(hint) for name, hint in hints.items() if name not in ("call", "return")])
 
 
+@cache
 def results(method: Any) -> st.SearchStrategy[Any]:
     return of(typing.get_type_hints(method)["return"])
 
