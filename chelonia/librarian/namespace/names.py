@@ -484,12 +484,15 @@ class Names:
         elements = [*expectations(request.expect), change]
 
         async def build() -> PlannedTransact:
-            entry = await self._records.one(call, obj, (*SUMMARISED, Needed(request.section, request.property)))
+            needed = Needed("tally", "changed"), Needed(request.section, request.property)
+            entry = await self._records.one(call, obj, (*SUMMARISED, *needed))
             if not tree.visible(entry):
                 raise CheloniaError(Kind.NOT_FOUND, "modifyMetadata", request.guid, "no such entry")
             now = entry.sections.get(request.section, {}).get(request.property)  # "" is a value, too
             if (word == "add" and now is not None) or (word == "setifvalue" and now != value):
                 return PlannedTransact((), memo="condition failed")
+            if (done, request.section, request.property) == ("set", "timestamps", "modified"):
+                return await self.draft(call, [*elements, *tree.time_set(entry)], done, entry)
             return await self.draft(call, elements, done, entry)
 
         return (await self._records.apply(call, build)).memo

@@ -553,10 +553,15 @@ def change_entry(request: ChangeEntry, entry: StoredObject, now: Ms) -> list[Ele
     elements = [*expectations(request.expect), check(entry.id, is_("entry", "GUID", request.guid))]
     elements += [put(entry.id, triple.section, triple.property, triple.value) for triple in request.put]
     elements += [drop(entry.id, section, prop) for section, prop in request.drop]
-    if type_of(entry) == TYPE_COLLECTION and any(t.property == "modified" for t in request.put):
-        # The time stays as set until the collection's names change again.
-        elements.append(put(entry.id, "timestamps", "set", entry.value("tally", "changed", "-")))
+    if any((t.section, t.property) == ("timestamps", "modified") for t in request.put):
+        elements += time_set(entry)
     return [*elements, put(entry.id, "timestamps", "changed", seconds(now))]
+
+
+def time_set(entry: StoredObject) -> list[Element]:
+    """Let the modification time of a collection stay as set until its names change again; others need nothing."""
+    changed = entry.value("tally", "changed", "-")
+    return [put(entry.id, "timestamps", "set", changed)] if type_of(entry) == TYPE_COLLECTION else []
 
 
 def set_wanted(request: SetWanted, file: StoredObject, blobs: Iterable[StoredObject]) -> list[Element]:

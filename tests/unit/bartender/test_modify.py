@@ -8,7 +8,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.ports.bartender import ModifyRequest
-from chelonia.core.ports.files import Done, Failure, Inline, Make, Remove, Removing, Set, Write
+from chelonia.core.ports.files import Done, Failure, Inline, Look, Looked, Make, Remove, Removing, Set, Write
 from chelonia.core.rights.locks import Lock
 from chelonia.core.rights.scopes import CHANGING, READING, Scope
 from chelonia.core.values import replace
@@ -54,6 +54,23 @@ async def test_a_collection_that_was_only_part_of_a_name_stays_once_it_is_change
     assert await stage.modify("/a/b", "set", section, prop, value) == "set"
     await stage.bartender.files.apply(JOE, (Remove(at("/a/b/link"), Removing.KEY),))
     assert (await stage.stat("/a/b"))[section][prop] in (value, "broken")
+
+
+@scene
+async def test_the_time_of_a_collection_stays_as_set_until_its_names_change(stage: Stage) -> None:
+    """It was stored, and shown to nobody: each look and listing had the time of the last change of its names."""
+    await stage.make("/a")
+    await stage.make("/a/b")
+    assert await stage.modify("/a", "set", "timestamps", "modified", "12.5") == "set"
+
+    async def modified() -> int:
+        (seen,) = await stage.bartender.files.look(JOE, (Look(at("/a")),))
+        assert isinstance(seen, Looked)
+        return seen.attributes.modified_ns
+
+    assert await modified() == 12_500_000_000
+    await stage.make("/a/c")
+    assert await modified() == stage.clock.now_ms() * 1_000_000
 
 
 RIGHTS = [
