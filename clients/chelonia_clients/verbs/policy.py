@@ -57,11 +57,14 @@ async def _show(session: Session, text: str) -> None:
     metadata = await session.client().stat(session.ln(text))
     owner = metadata.get("entry", {}).get("owner", "")
     session.out.write(f"'{text}': owner {owner or 'nobody'}")
-    rules, default = metadata.get("policy", {}), metadata.get("defaultPolicy", {})
+    implied = metadata.get("node", {}).get("implied") == "yes"
+    rules, default = metadata.get("policy", {}), {} if implied else metadata.get("defaultPolicy", {})
     for identity, actions in sorted(rules.items()):
         session.out.write(f"  {identity}: {actions}")
     for identity, actions in sorted(default.items()):
         session.out.write(f"  by default, what is made in it: {identity}: {actions}")
+    if implied:
+        session.out.write("  by default, what is made in it: as in the collection above; it is only part of S3's keys")
     session.out.result(ln=text, owner=owner, policy=rules, default_policy=default)
 
 

@@ -18,7 +18,9 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
+from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, NameRequest, StatOutcome, TransferOutcome
+from chelonia.core.ports.files import Remove, Removing
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia_clients import connect
@@ -625,6 +627,11 @@ def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command,
     fake.add_collection("/c")
     assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
     assert chelonia("policy", "/c").lines[-1] == "  by default, what is made in it: ALL: +read"
+    fake.add_file("/c/f", b"")
+    fake.cluster.change(Remove(parse_ln("/c"), Removing.MARK))
+    told = chelonia("policy", "/c").lines
+    assert told[-1] == "  by default, what is made in it: as in the collection above; it is only part of S3's keys"
+    assert not any("+read" in line for line in told)
 
 
 def test_modify_checks_before_it_asks(chelonia: Command, fake: FakeBartender) -> None:
