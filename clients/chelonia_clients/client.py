@@ -70,6 +70,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, gc=False):
         modified_s: Unix seconds of the last change of the bytes, as the user kept them; None when not known.
         closed: it is a collection that the user may not read: its content is not listed.
         metadata: other metadata that was requested.
+        links: number of its names, as far as the listing shows it.
     """
 
     name: str
@@ -79,6 +80,12 @@ class DirectoryEntry(msgspec.Struct, frozen=True, gc=False):
     modified_s: float | None = None
     closed: bool = False
     metadata: Metadata = {}
+    links: int = 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a collection that has other names: what is in it does not go with this one."""
+        return self.type == "collection" and self.links > 1
 
 
 def described(name: str, guid: str, metadata: Metadata) -> DirectoryEntry:
@@ -86,7 +93,8 @@ def described(name: str, guid: str, metadata: Metadata) -> DirectoryEntry:
     own, size = metadata.get("entry", {}), metadata.get("states", {}).get("size", "")
     kind, is_number = own.get("type", ""), size.isascii() and size.isdigit()
     closed = kind == TYPE_COLLECTION and "GUID" not in own
-    return DirectoryEntry(name, guid, kind, int(size) if is_number else -1, _modified_s(metadata), closed, metadata)
+    size_, links = int(size) if is_number else -1, max(1, len(metadata.get("parents", {})))
+    return DirectoryEntry(name, guid, kind, size_, _modified_s(metadata), closed, metadata, links)
 
 
 class Client:
@@ -378,7 +386,7 @@ def _named(entry: Named) -> DirectoryEntry:
     size = attributes.size if attributes.type == TYPE_FILE else -1
     modified = attributes.modified_ns / 1_000_000_000 if attributes.modified_ns else None
     closed = attributes.type == TYPE_COLLECTION and not attributes.etag
-    return DirectoryEntry(entry.name, attributes.guid, attributes.type, size, modified, closed)
+    return DirectoryEntry(entry.name, attributes.guid, attributes.type, size, modified, closed, links=attributes.links)
 
 
 def _listed(entry: ListedEntry) -> DirectoryEntry:

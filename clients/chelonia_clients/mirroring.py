@@ -19,7 +19,7 @@ from chelonia.core.values import replace
 from chelonia_clients.client import Client, unlisted
 from chelonia_clients.local_files import Sort, local_error, scan, to_ln
 from chelonia_clients.output import printable
-from chelonia_clients.removal import removed
+from chelonia_clients.removal import drop_of, removed
 from chelonia_clients.steps import Job, TransferResult, in_order, known
 from chelonia_clients.transfers import PLAIN, TreeOptions, get_tree, put_tree
 
@@ -98,8 +98,11 @@ async def _extra_names(
     client: Client, top: _Top, ln: str, options: TreeOptions, emptied: Emptied
 ) -> AsyncGenerator[Job, None]:
     """Removals of entries that are in the collection and not in the directory; none if the collection is not there."""
+    shared = ""
     try:
         async for entry in client.names(ln, recursive=True):
+            if shared and entry.name.startswith(shared):
+                continue
             names, is_collection = entry.name.split("/"), entry.type == "collection"
             if not options.choice.takes_below(names, collection=is_collection):
                 continue
@@ -108,8 +111,8 @@ async def _extra_names(
                 yield known(TransferResult("collection", error.subject, "", error=error))
             if not await asyncio.to_thread(_is_gone, top, names):
                 continue
-            drop = {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}
-            job: Job = partial(removed, drop.get(entry.type, client.unlink), entry.type, to_ln(ln, names))
+            shared = f"{entry.name}/" if entry.is_shared else ""
+            job: Job = partial(removed, drop_of(client, entry), entry.type, to_ln(ln, names))
             job = known(TransferResult(entry.type, to_ln(ln, names), "")) if options.dry_run else job
             if is_collection:
                 emptied.append(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Filter, Needed
 from chelonia.hosting.transfer.call_batches import CALLS_AT_ONCE
-from chelonia_clients.client import SHORT, Client
+from chelonia_clients.client import SHORT, Client, DirectoryEntry, Metadata
 from chelonia_clients.local_files import to_ln
 from chelonia_clients.paths import Paths
 from chelonia_clients.steps import PARALLEL, Job, TransferResult, in_order
@@ -50,8 +50,10 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
         plan.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
         return plan
     plan.collections.append(ln)
+    if is_shared(metadata):
+        return plan
     named = client.list(ln, recursive=True, needed=WITH_PARENTS) if all_names else client.names(ln, recursive=True)
-    async for entry in named:
+    async for entry in going(named):
         name = to_ln(ln, entry.name.split("/"))
         if entry.type == "collection":
             plan.collections.append(name)
@@ -62,6 +64,29 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
             shared += await paths.all_of(entry.metadata)
     plan.elsewhere = sorted(set(shared) - set(plan.names))
     return plan
+
+
+def is_shared(metadata: Metadata) -> bool:
+    """Return whether an entry has several names."""
+    return len(metadata.get("parents", {})) > 1
+
+
+async def going(entries: AsyncIterable[DirectoryEntry]) -> AsyncGenerator[DirectoryEntry, None]:
+    """Yield the entries of a recursive listing that go with its collection. One that has another name keeps its own."""
+    kept = ""
+    async for entry in entries:
+        if not (kept and entry.name.startswith(kept)):
+            kept = f"{entry.name}/" if entry.is_shared else ""
+            yield entry
+
+
+def drop_of(client: Client, entry: DirectoryEntry) -> Callable[[str], Awaitable[str]]:
+    """Return the removal of one name of an entry, of a collection once it is empty."""
+    if entry.is_shared:
+        return client.unlink
+    return {"collection": client.unmake_collection, "mountpoint": client.unmake_mountpoint}.get(
+        entry.type, client.unlink
+    )
 
 
 async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[str]:
@@ -76,10 +101,14 @@ async def other_names(client: Client, ln: str, parents: Iterable[str]) -> list[s
 async def remove_tree(
     client: Client, ln: str, *, all_names: bool = False, parallel: int = REMOVALS
 ) -> AsyncGenerator[TransferResult, None]:
-    """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too.
+    """Remove a collection and all below it, deepest first; `all_names` removes files under their other names too. Of a
+    collection that has another name, here or below, only this name goes.
 
     Raises: as `get_tree`.
     """
+    if is_shared(await client.stat(ln)):
+        yield await removed(client.unlink, "collection", ln)
+        return
     levels: dict[int, list[str]] = {-1: [ln]}
     failed = False
     async with aclosing(in_order(_removals(client, ln, levels, all_names), parallel)) as results:
@@ -103,13 +132,13 @@ async def _removals(
 ) -> AsyncGenerator[Job, None]:
     """Removals of entries that are no collections; collections are added to `levels`, by depth."""
     drop = client.del_file if all_names else client.unlink
-    async for entry in client.names(ln, recursive=True):
+    async for entry in going(client.names(ln, recursive=True)):
         name = to_ln(ln, entry.name.split("/"))
         match entry.type:
-            case "collection":
+            case "collection" if not entry.is_shared:
                 levels.setdefault(entry.name.count("/"), []).append(name)
-            case "mountpoint":
-                yield partial(removed, client.unmake_mountpoint, "mountpoint", name)
+            case "collection" | "mountpoint":
+                yield partial(removed, drop_of(client, entry), entry.type, name)
             case "file":
                 yield partial(removed, drop, "file", name)
             case _:  # `delFile` is for files alone

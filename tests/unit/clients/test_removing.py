@@ -52,6 +52,23 @@ def test_of_what_stays_no_other_name_is_said_to_have_gone(chelonia: Command, lin
     assert "/u/other" not in told.out
 
 
+@pytest.mark.parametrize("verb", ["rm", "delFile"])
+@pytest.mark.parametrize(("ln", "gone"), [("/t", ["/t", "/t/c", "/t/c/d", "/t/c/d/f", "/t/c/g", "/t/f"]),
+                                          ("/t/c", ["/t/c", "/t/c/d", "/t/c/d/f", "/t/c/g"])])  # fmt: skip
+def test_a_collection_that_has_another_name_keeps_what_is_in_it(
+    chelonia: Command, linked: FakeBartender, verb: str, ln: str, gone: list[str]
+) -> None:
+    """It was emptied under its other name too."""
+    linked.add_collection("/t/c/d")
+    linked.add_file("/t/c/d/f", b"three")
+    linked.link("/t/c", "/u/c")
+    before = [name for name in linked.names() if verb == "rm" or ln == "/t/c" or name != "/u/other"]
+    planned = chelonia(verb, "-nr", ln)
+    assert not any(name in planned.out for name in ("/t/c/", "/u/c"))
+    assert chelonia(verb, "-r", ln).code == 0
+    assert linked.names() == [name for name in before if name not in gone]
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The questions at a terminal, where each answer is the list's first entry; a question takes its place."""

@@ -108,6 +108,23 @@ def test_what_is_gone_at_the_source_goes_only_when_asked(chelonia: Command, fake
     assert fake.names() == ["/d", "/d/a", "/d/a/f", "/d/empty"]
 
 
+def test_a_collection_that_has_another_name_keeps_what_is_in_it(
+    chelonia: Command, fake: FakeBartender, tree: Path
+) -> None:
+    """It was emptied under its other name too."""
+    fake.add_collection("/u")
+    for name in ("mine", "other"):
+        fake.add_collection(f"/u/{name}")
+        fake.add_file(f"/u/{name}/f", b"kept")
+    fake.add_collection("/d")
+    fake.link("/u/other", "/d/other")
+    fake.link("/u/mine", "/d/empty")
+    assert chelonia(*UP, "--delete").code == 0
+    assert "/d/other" not in fake.names()
+    assert "/u/other/f" in fake.names()
+    assert "/u/mine/f" not in fake.names(), "this one is on both sides"
+
+
 def test_nothing_is_removed_when_something_failed(chelonia: Command, fake: FakeBartender, tree: Path) -> None:
     fake.add_collection("/d")
     fake.add_file("/d/old", b"x")
