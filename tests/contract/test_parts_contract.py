@@ -491,3 +491,20 @@ def test_who_looks_at_a_file_that_is_replaced_meanwhile_sees_the_other() -> None
         assert (await there(world, "/f", Want.EXTENTS | Want.SOURCES)).attributes.size == len(b"other")
 
     run_virtual(on_service(scenario))  # type: ignore[arg-type]
+
+
+@played
+async def test_uploads_in_collections_closed_to_the_caller_are_not_listed(world: World) -> None:
+    """Their keys were, though a listing of the collection shows nothing below those."""
+    for name in ("/b", "/b/open", "/b/closed"):
+        await collection(world, name)
+    for name in ("/b", "/b/open"):
+        await done(world, Set(at(name), policy={EVE.dn: "+read +addEntry"}))
+    for name in ("/b/closed/f", "/b/closed/new/f", "/b/f", "/b/new/f", "/b/open/f"):
+        await done(world, Open(at(name), at("/b"), parents=True))
+    await done(world, Open(at("/b/hers/f"), at("/b"), parents=True), EVE)
+    await collection(world, "/b/hers")
+
+    every = ["closed/f", "closed/new/f", "f", "hers/f", "new/f", "open/f"]
+    assert [key for key, _ in await listed(world, "/b")] == every
+    assert [key for key, _ in await listed(world, "/b", EVE)] == every[2:]

@@ -12,10 +12,10 @@ from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user
 from chelonia.bartender.files.changing import done
 from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
-from chelonia.bartender.rights import FoundEntry, Judge, existing
+from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.bartender.transfers import overtaken, unnamed
 from chelonia.core import bounds
-from chelonia.core.contents.parts import PartPage, UploadPage
+from chelonia.core.contents.parts import PartPage, PartsUpload, UploadPage
 from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
@@ -77,7 +77,32 @@ async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
     _check_limit(ask.place, ask.limit)
     found = await _collection(ports, turn, ask.place)
     Judge(turn.user, "uploads").require(Action.READ, found)
-    return await ports.librarian.uploads(turn.service, found.guid, ask.prefix, ask.after, ask.limit)
+    page = await ports.librarian.uploads(turn.service, found.guid, ask.prefix, ask.after, ask.limit)
+    closed = await _closed(ports, turn, ask.place, page)
+    return replace(page, uploads=tuple([each for each in page.uploads if each.owner == turn.user.dn or
+                                        not any(above in closed for above in _above(each))]))  # fmt: skip
+
+
+async def _closed(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> set[tuple[str, ...]]:
+    """Return the collections above the keys of others' uploads that the caller may not read, by their paths below
+    `place`. Raises: TOO_LARGE once the call has read too much."""
+    judge, closed = Judge(turn.user, "uploads"), set[tuple[str, ...]]()
+    paths = dict.fromkeys([path for each in page.uploads if each.owner != turn.user.dn for path in _above(each)])
+    places = [LogicalName(place.start, (*place.parts, *path)) for path in paths]
+    for first in range(0, len(places), bounds.BULK_ELEMENTS_MAX):
+        some = places[first : first + bounds.BULK_ELEMENTS_MAX]
+        walks = await ports.librarian.traverse(turn.service, tuple(some), RIGHTS)
+        turn.room.read([walked.last for walked in walks])
+        for ln, walked in zip(some, walks, strict=True):
+            if walked.complete and not judge.may(Action.READ, FoundEntry(ln, walked.last)):
+                closed.add(ln.parts[len(place.parts) :])
+    return closed
+
+
+def _above(upload: PartsUpload) -> list[tuple[str, ...]]:
+    """Return the paths of the collections between an upload's file and the collection that lists it."""
+    names = tuple(upload.key.split("/"))
+    return [names[:depth] for depth in range(1, len(names))]
 
 
 async def listed(ports: Ports, turn: ElementCall, ask: UploadParts) -> PartPage:

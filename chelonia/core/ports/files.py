@@ -691,7 +691,8 @@ class Files(Protocol):
         """
 
     async def uploads(self, call: Call, ask: Uploads) -> UploadPage:
-        """Return a page of open uploads; the caller needs `read` on the collection. Raises: as `list`."""
+        """Return a page of open uploads, without those of others in collections below that the caller may not read; he
+        needs `read` on the collection. Raises: as `list`."""
 
     async def parts(self, call: Call, ask: UploadParts) -> PartPage:
         """Return a page of parts, to the opener of the upload or a caller with `read` on the collection that lists it.
