@@ -27,6 +27,7 @@ from tests.support.stage import EVE, JOE
 
 HELD = When(tokens=("urn:a",))
 FREE = When(tokens=())
+SET = Setting(mode=1)
 
 
 def lock(token: str = "urn:a", *, shared: bool = False, deep: bool = False, lasts_ms: int = 60_000) -> Lock:
@@ -56,6 +57,16 @@ async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> Non
     assert await locked(world, "/f") == ["urn:a"]
     await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)))
     assert isinstance(await write(world, "/f", when=FREE), Done)
+
+
+@played
+async def test_who_may_not_change_an_entry_learns_nothing_of_its_lock(world: World) -> None:
+    """A removal was refused for the lock, with its holder's name."""
+    await write(world, "/f")
+    await done(world, Set(at("/f"), locks=(lock(),)))
+    for change in (Remove(at("/f"), when=FREE), Move(at("/f"), at("/g"), when=FREE), Set(at("/f"), SET, when=FREE)):
+        assert await applied(world, change, EVE) is Kind.DENIED, change
+    assert await write(world, "/f", call=EVE, when=FREE) is Kind.DENIED
 
 
 @played

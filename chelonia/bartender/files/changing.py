@@ -174,8 +174,7 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
     found = existing(place, walks[0])
     judge, is_collection = Judge(turn.user, "remove"), found.type == TYPE_COLLECTION
     required(judge, change.when, place, found)
-    held = _pinned_beyond_guid(change.when, found)
-    held += await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
+    parent: FoundEntry | None = None
     match change.what:
         case Removing.NAME | Removing.KEY | Removing.OBJECT | Removing.MARK if not place.parts:
             cause = "this is an entry itself, not a name of one"
@@ -189,12 +188,12 @@ async def removal(ports: Ports, turn: ElementCall, change: Remove) -> EntryRemov
         case Removing.OBJECT if found.type != TYPE_FILE:
             raise CheloniaError(Kind.NOT_FOUND, subject=str(place), cause=f"it is a {found.type}")
         case Removing.FILE | Removing.COLLECTION:
-            return found, None, _joined(held, judge.require(Action.DELETE, found))
+            rights = judge.require(Action.DELETE, found)
         case _:
-            pass
-    parent = parent_of(place, walks[0], walks[1])
-    rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
-    return found, parent, _joined(held, rights)
+            parent = parent_of(place, walks[0], walks[1])
+            rights = judge.require_one(((Action.REMOVE_ENTRY, parent), (Action.DELETE, found)))
+    free = await locking.unlocked(ports, turn, change.when, place, walks[0], names=True)
+    return found, parent, _joined(_pinned_beyond_guid(change.when, found), rights, free)
 
 
 async def remove_together(
