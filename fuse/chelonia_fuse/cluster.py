@@ -17,7 +17,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId
+from chelonia.core.ids import BlobId, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bytes import Bytes
 from chelonia.core.ports.files import (
@@ -169,19 +169,14 @@ class MountedCluster:
             content = _content(saving, placed.blob, arrived)
         return await self._commit(Splice(place, content, saving.setting, when=saving.when))
 
-    async def has_applied(self, place: LogicalName, mark: str) -> bool:
-        """Return whether a commit of this mark to this place has applied, within 10 minutes. Raises: NETWORK, ..."""
-        try:
-            await self.change(Splice(place, Content(mark=mark), when=_NEVER))
-        except CheloniaError as error:
-            if error.kind in AGAIN:
-                raise
-            return False
-        return True
-
-
-_NEVER: Final = When(present=True, absent=True)
-"""A condition that no place meets: such a change is answered as done only where one of its mark was before."""
+    async def has_applied(self, guid: Guid, mark: str) -> bool:
+        """Return whether a commit of this mark to a file has applied, within 10 minutes. Raises: NETWORK, ..."""
+        place = LogicalName(guid, ())
+        change = Splice(place, Content(mark=mark), when=When(present=True, absent=True, guid=guid))  # which never is
+        answer = await _in_time(self._commits.send(new_call(), change), "apply", place)
+        if isinstance(answer, Failure) and answer.kind in AGAIN:
+            raise answer.error("apply")
+        return isinstance(answer, Done)
 
 
 def _write(saving: Saving, arrived: Arrived = NOTHING_ARRIVED, inline: Inline | None = None) -> Write:

@@ -406,8 +406,8 @@ class FileCommitter:
         GUID."""
         current = await self._look(inode, copy, plan)
         if current is None:
-            if not (inode.gone or await self._has_applied(inode, copy, copy.commit)):  # else it was removed since
-                await self._beside(inode, copy, None)
+            if not (inode.gone or await self._cluster.has_applied(inode.guid, copy.commit)):
+                await self._beside(inode, copy, None)  # else it was removed since
             inode.gone = True
         elif current.attributes.etag in names:
             self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
@@ -423,16 +423,10 @@ class FileCommitter:
                 await self._follow_with_attributes(inode, copy)
         elif current.attributes.etag == copy.staged.etag:
             return True  # it has another name
-        elif await self._has_applied(inode, copy, copy.commit):
+        elif await self._cluster.has_applied(inode.guid, copy.commit):
             self._follow(inode, copy, current.attributes)  # others have changed it since
         else:
             await self._rebase(inode, copy, current)
-        return False
-
-    async def _has_applied(self, inode: Inode, copy: CachedCopy, commit: str) -> bool:
-        for place in dict.fromkeys((self._place(inode, copy), LogicalName(inode.guid, ()))):
-            if await self._cluster.has_applied(place, commit):
-                return True
         return False
 
     async def _applied(self, inode: Inode, copy: CachedCopy, found: set[str]) -> SentState | None:
@@ -441,7 +435,7 @@ class FileCommitter:
             if each.commit in found:
                 return each
         for each in copy.earlier:
-            if await self._has_applied(inode, copy, each.commit):
+            if await self._cluster.has_applied(inode.guid, each.commit):
                 return each
         return None
 

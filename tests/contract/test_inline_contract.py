@@ -16,6 +16,7 @@ from chelonia.core.ports.files import (
     Arrived,
     Content,
     Inline,
+    Move,
     Placed,
     Placing,
     Setting,
@@ -227,3 +228,19 @@ async def test_a_mark_of_a_size_alone_tells_whether_it_was_set(world: World) -> 
 async def test_an_invalid_mark_is_refused(world: World) -> None:
     for mark in ("a b", "x" * (bounds.MARK_CHARACTERS_MAX + 1), "ä"):
         assert await applied(world, inline("/f", mark=mark)) is Kind.BAD_REQUEST
+
+
+@played
+async def test_a_mark_is_of_an_entry_whatever_its_name_and_tells_of_no_other(world: World) -> None:
+    before = (await done(world, inline("/f"))).attributes
+    assert before is not None
+    it = When(guid=before.guid)
+    after = (await done(world, inline("/f", b"two", mark="m", when=it))).attributes
+    await done(world, Move(at("/f"), at("/g")))
+    await done(world, inline("/f", b"another"))
+    asked = Splice(at("/g"), Content(mark="m"), when=replace(it, present=True, absent=True))
+    told = (await done(world, asked)).attributes
+    assert told is not None
+    assert after is not None
+    assert (told.guid, told.etag) == (after.guid, after.etag)
+    assert (await done(world, replace(asked, place=at("/f")))).attributes is None

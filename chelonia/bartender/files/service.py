@@ -302,7 +302,7 @@ def _marked(change: Change) -> str:
     if not isinstance(change, Write | Splice):
         return ""
     mark = change.mark if isinstance(change, Write) else change.content.mark
-    return f"{mark} {change.place}" if mark else ""
+    return f"{mark} {change.when.guid or change.place}" if mark else ""
 
 
 def _ordered(change: Change) -> LogicalName:

@@ -398,8 +398,8 @@ class Write(msgspec.Struct, frozen=True):
     (`VOMS:`); None: no change.
 
     `mark`: the caller's identifier of this change, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`; "":
-    none. It is the change's request key, bound to caller and place. Once the change has applied, all of this mark is
-    answered as done for 10 minutes, in any call.
+    none. It is the change's request key, bound to the caller and to `when.guid`, else to the place. Once the change has
+    applied, all of this mark is answered as done for 10 minutes, in any call.
     """
 
     place: LogicalName

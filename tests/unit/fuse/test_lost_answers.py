@@ -375,3 +375,21 @@ async def test_what_others_remove_behind_a_commit_whose_answer_was_lost_does_not
     await mount.system.write(handle, 0, b"new")
     await mount.close(handle)
     assert (await names(other), mount.committer.conflicts) == ([], 0)
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_a_size_whose_answer_an_earlier_mount_never_heard_is_no_conflict_though_the_file_was_renamed(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await mount.write("f", LARGE)
+    handle = await mount.open("f")
+    with unheard(memory):
+        await mount.system.resize(handle.inode, 1 << 19, by_name=False)
+        await mount.system.flush(handle)
+    await other.system.rename((other.root, "f"), (other.root, "g"), Over.REFUSE)
+    again = await mounted(memory, tmp_path / "one")
+    handle = await again.open("g")
+    await again.system.write(handle, 0, b"S")
+    await again.close(handle)
+    assert (await names(other), again.committer.conflicts) == (["g"], 0)
+    assert await other.read("g") == b"S" + LARGE[1 : 1 << 19]
