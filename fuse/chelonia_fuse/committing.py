@@ -32,7 +32,7 @@ from chelonia_fuse.cluster import MountedCluster, Saving, new_etag
 from chelonia_fuse.copies import Cache, CachedCopy, SentState
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.inodes import UNWRITTEN_NS, Inode, Inodes, is_unwritten
-from chelonia_fuse.journal import StagingJournal, record_of
+from chelonia_fuse.journal import JournalRecord, StagingJournal, record_of
 from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.staging import Plan, Staged
 
@@ -197,18 +197,23 @@ class FileCommitter:
             if inode.gone:
                 return  # it was removed while this waited
             self._cache.with_room(copy.file)
-            record = record_of(inode.guid, str(self._place(inode, copy)), copy)  # without bytes that come meanwhile
+            record = self._record(inode, copy)  # without bytes that come meanwhile
             await copy.sync()
             self._cache.with_room(lambda: self._journal.write(record))
             copy.queued = copy.kept = True
             self.waiting[inode.guid] = inode
             self._packed.done(inode.guid)
 
+    def _record(self, inode: Inode, copy: CachedCopy) -> JournalRecord:
+        """The record of a change, by which the next mount recognises a commit."""
+        copy.commit = copy.commit or new_etag()
+        return record_of(inode.guid, str(self._place(inode, copy)), copy)
+
     def cutting(self, inode: Inode, copy: CachedCopy) -> None:
         """Write a record anew before bytes that it promises are cut: for these the next mount would commit zeros."""
         if copy.queued and inode.guid not in self._packed:
             try:
-                self._journal.write(record_of(inode.guid, str(self._place(inode, copy)), copy))
+                self._journal.write(self._record(inode, copy))
             except OSError as error:
                 _LOG.error("the cache directory: %s: if the mount dies, zeros stand for what was cut", error)
 
@@ -224,8 +229,7 @@ class FileCommitter:
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
         async with copy.lock:
-            copy.commit = copy.commit or new_etag()
-            record = record_of(inode.guid, str(self._place(inode, copy)), copy)
+            record = self._record(inode, copy)
             try:
                 await self._packed.keep(record, copy.read(0, copy.staged.size))
                 copy.kept = True
@@ -298,7 +302,8 @@ class FileCommitter:
             staged = record.staged()
             inode.copy = CachedCopy(self._cache.path(guid), staged, queued=True)
             inode.copy.set(record.setting())
-            inode.copy.commit, inode.copy.earlier, inode.copy.kept = record.commit, record.sent(staged), True
+            inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)
+            inode.copy.kept, inode.copy.sent = True, bool(record.commit)
             inode.copy.place = parse_ln(record.path)
             self._cache.of(inode)
             self.waiting[guid] = inode
@@ -360,7 +365,7 @@ class FileCommitter:
                     for start, end in plan.ranges:  # not under `_saving`, which reading waits for
                         await self._reader.ensure(inode, start, end)
                     with _saving(copy):
-                        saving = self._saving(inode, copy, plan, etag, by_guid=by_guid)
+                        saving, copy.sent = self._saving(inode, copy, plan, etag, by_guid=by_guid), True
                         self._done(inode, copy, plan, await self._cluster.save(saving, tried))
                         return
                 except CheloniaError as error:

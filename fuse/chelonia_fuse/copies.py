@@ -83,7 +83,8 @@ class CachedCopy:
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: the look by which to read the base, made at `source_ms`.
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: its place then.
-        commit: the etag chosen for its bytes, "" for none since the last change; `tried`: blobs they were sent as.
+        commit: the etag chosen for its bytes, "" for none since the last change.
+        sent: whether they may have been sent as that; `tried`: blobs they were sent as.
         earlier: states before the last change that were sent, the first and the last `EARLIER_MAX`.
         due_s: monotonic time of the next try of a refused commit; 0: it was not refused.
         held: the bytes while they are few and have no file; None: they are in the file.
@@ -102,6 +103,7 @@ class CachedCopy:
     queued: bool = False
     kept: bool = False
     commit: str = ""
+    sent: bool = False
     tried: list[BlobId] = field(default_factory=list)
     earlier: list[SentState] = field(default_factory=list)
     place: LogicalName | None = None
@@ -202,10 +204,11 @@ class CachedCopy:
         self._changed()
 
     def _changed(self) -> int:
-        if self.commit:
+        if self.sent:
             self.earlier.append(SentState(self.commit, self.staged.sent(), bare=not self.staged.plan().ranges))
             del self.earlier[1:-EARLIER_MAX]
-        self.kept, self.commit, self.tried, self.due_s, self.written_ns = False, "", [], 0.0, time.time_ns()
+        self.kept, self.due_s, self.written_ns = False, 0.0, time.time_ns()
+        self.commit, self.sent, self.tried = "", False, []
         return self.written_ns
 
     def settled(self) -> Setting:
@@ -221,7 +224,7 @@ class CachedCopy:
     def settle(self) -> None:
         """Note that its changes are committed, or dropped."""
         self.source, self.modified_ns, self.setting = None, None, LEAVE
-        self.commit, self.tried, self.earlier = "", [], []
+        self.commit, self.sent, self.tried, self.earlier = "", False, [], []
 
     def shed(self) -> None:
         """Drop bytes that are neither near the last read nor on their way, if they are many (`SHED_PARTS`)."""

@@ -393,3 +393,18 @@ async def test_a_size_whose_answer_an_earlier_mount_never_heard_is_no_conflict_t
     await again.close(handle)
     assert (await names(other), again.committer.conflicts) == (["g"], 0)
     assert await other.read("g") == b"S" + LARGE[1 : 1 << 19]
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+async def test_a_commit_out_of_the_journal_is_known_to_the_next_mount(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await mount.write("f", b"old")
+    mount.system._cluster.away_until_s = time.monotonic() + 60  # so this one is not tried before it is kept
+    await mount.write("f", b"new", flags=os.O_RDWR)
+    with unheard(memory):
+        await mount.committer.work_off()
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert (await names(other), again.committer.conflicts) == (["f"], 0)
+    assert await other.read("f") == b"new"
