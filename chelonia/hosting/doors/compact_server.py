@@ -174,10 +174,9 @@ class CompactDoor:
             raise CheloniaError(Kind.UNAVAILABLE, "compact", request.service, STARTING)
         method = offered.methods.get(request.method) if offered is not None else None
         if offered is None or method is None:
-            cause = (
-                f"no service and method {request.service[:64]!r} {request.method[:64]!r} here: is it the right port?"
-            )
-            raise CheloniaError(Kind.NOT_SUPPORTED, "compact", cause=cause)
+            wanted, served = f"{request.service[:64]!r} with {request.method[:64]!r}", ", ".join(self._offered)
+            cause = f"no service {wanted} at this port, which serves {served or 'none'}: is it the right port?"
+            raise CheloniaError(Kind.NOT_SUPPORTED, "connect", cause=cause)
         return offered.port, method
 
 

@@ -128,7 +128,7 @@ async def test_what_may_take_long_is_waited_for_beyond_patience(grid: Grid) -> N
 
 async def test_where_a_service_is_not_offered_it_is_said(grid: Grid) -> None:
     async with asking(grid, Station(), LIBRARIAN, offered=False) as weather:
-        with pytest.raises(CheloniaError, match="is it the right port") as caught:
+        with pytest.raises(CheloniaError, match="at this port, which serves none: is it the right port") as caught:
             await weather.forecast(Call(), (1,))
     assert caught.value.kind is Kind.NOT_SUPPORTED
 
