@@ -113,7 +113,10 @@ class Shepherds:
             await self._clock.sleep(LOOK_MS)
         if len(chosen) < at_least:
             able = f"{len(chosen)} of {at_least} Shepherds that are needed can take it now"
-            cause = f"{able}; start or approve more, or free space" + ", or ask for one copy" * (len(chosen) == 1)
+            cause = (
+                f"{able}; start or approve more, or free space"
+                + ", or ask for one copy (`chelonia put --replicas 1`)" * (len(chosen) == 1)
+            )
             full = sum(lacks_room(node, demand.size) for node in self._nodes)
             raise CheloniaError(Kind.NO_SPACE if len(chosen) + full >= at_least else Kind.NO_SHEPHERD, cause=cause)
         return tuple(sorted(chosen, key=lambda node: self.is_silent(node.shepherd)))

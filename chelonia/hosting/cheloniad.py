@@ -96,7 +96,9 @@ def parser_of(*, runs: bool = False) -> argparse.ArgumentParser:
     run.add_argument("--config", required=True, type=Path, help="its configuration (TOML; see conf/)")
     run.set_defaults(act=_run)
 
-    check = verbs.add_parser("check-config", help="read a configuration and the files it names; say all that is wrong")
+    check = verbs.add_parser(
+        "check-config", help="check a configuration and the files it names; report all that is wrong"
+    )
     check.add_argument("--config", required=True, type=Path, help="what to read")
     check.set_defaults(act=_check_config)
 

@@ -66,7 +66,7 @@ def verify(key: bytes, text: str, now_ms: int) -> ShareToken:
     """Read a token that this cluster signed and that is still valid. Raises: BAD_TICKET, EXPIRED."""
     raw = armour.from_text(text) if len(text) <= TOKEN_BYTES_MAX else None
     if raw is None or len(raw) <= MAC_BYTES:
-        raise _refused("it is no token of this cluster: copy the link whole")
+        raise _refused("it is neither a token nor a password of this cluster: copy it whole")
     return _verified(key, raw[:-MAC_BYTES], raw[-MAC_BYTES:], now_ms)
 
 

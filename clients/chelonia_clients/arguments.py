@@ -47,7 +47,7 @@ class Arguments:
 
 
 GLOBAL: tuple[Flag, ...] = (
-    Flag("--verbose", "say more; twice: show where an error came from", "-v"),
+    Flag("--verbose", "more detail; twice: show where an error came from", "-v"),
     Flag("--trace", "print messages to stderr, as JSON", "-x"),
     Flag("--config", "user configuration in place of ~/.arc/client.conf", "-z", "PATH"),
     Flag("--bartender", "Bartender to use (may be repeated)", "-b", "URL"),
@@ -211,7 +211,7 @@ class _OptionReader:
         import difflib  # here: hardly a command needs it
 
         if long := next((flag.name for flag in GLOBAL if flag.short == name), ""):
-            return UsageError(f"option {name} stands before the verb; behind it, {long}")
+            return UsageError(f"{name} goes before the verb; after it, write {long}")
         near = difflib.get_close_matches(name, self._known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return UsageError(f"option {name} is not known here (a name that begins with - goes after --){hint}")

@@ -231,7 +231,10 @@ def usage() -> list[str]:
     lines += [f"  {verb.name:<22} {verb.summary}" for verb in VERBS]
     lines += ["", "Options:"]
     lines += [f"  {flag.spelled:<22} {flag.help}" for flag in GLOBAL]
-    lines += ["", "`chelonia help <verb>` shows a verb. Three letters suffice, but for verbs that remove something."]
+    lines += [
+        "",
+        "`chelonia help <verb>` explains a verb. Three letters of a verb are enough, unless it removes something.",
+    ]
     lines += ["Exit codes: 0 ok, 1 other, 2 usage, 3 not found, 4 denied, 5 conflict, 6 quota, 7 network, 8 checksum."]
     return lines
 

@@ -297,7 +297,7 @@ class Client:
         return await self.files.share(new_call(), Share(parse_ln(ln), actions, lifetime_ms))
 
     async def space(self, ln: str = "/") -> Space:
-        """Return the space of the cluster, and the quotas that bind the user below a name. Raises: BAD_NAME."""
+        """Return the space of the cluster, and the quotas that apply to the user below a name. Raises: BAD_NAME."""
         return await self.files.space(new_call(), parse_ln(ln))
 
     async def policy(self, ln: str, identity: str, change: Callable[[str], str]) -> str:
@@ -343,7 +343,7 @@ def _modified_s(metadata: Metadata) -> float | None:
 
 def unlisted(op: str, ln: str) -> CheloniaError:
     """Return the failure for a collection that the user may not read: an empty listing does not mean it is empty."""
-    return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so nobody tells you what is in it")
+    return CheloniaError(Kind.DENIED, op, ln, "you may not read it, so its contents stay unknown")
 
 
 def new_call() -> Call:

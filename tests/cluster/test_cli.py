@@ -230,7 +230,7 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     ok(run("policy", "/shared/file", "change", subject_dn(other), "-read"))
     refused = cluster.request("GET", theirs, "anonymous")
     assert (refused.status, b"whose token this is" in refused.body) == (403, True)
-    # one link is taken back, by its giver alone, and no other
+    # one link is revoked, by its giver alone, and no other
     another = ok(run("share", "/shared/file")).strip()
     given = json.loads(ok(run("share", "--json", "--list")))["results"]
     assert sorted(each["scope"] for each in given) == [
@@ -242,6 +242,6 @@ async def test_a_share_link_works_without_a_certificate(cluster: Cluster, run: R
     fails(run("share", "--revoke", link, who="user2"), 3, "no such link")
     ok(run("share", "--revoke", link))
     poll(lambda: cluster.request("GET", link, "anonymous").status == 401, 20, what="the link is refused")
-    assert b"was taken back" in cluster.request("GET", link, "anonymous").body
+    assert b"was revoked" in cluster.request("GET", link, "anonymous").body
     assert cluster.request("GET", another, "anonymous").status == 200
     assert len(json.loads(ok(run("share", "--json", "--list")))["results"]) == 3

@@ -53,7 +53,7 @@ def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "init",
         help="set up the first host of a cluster: CA, certificates, configurations, A-Hash",
-        description="Makes what the first host needs, and says what to type next. Further hosts: `cheloniad admit` "
+        description="Makes what the first host needs, and prints the next commands. Further hosts: `cheloniad admit` "
         "here, `cheloniad join` there. Run as root; the daemons run as ACCOUNT.",
     )
     parser.add_argument("host", metavar="HOST", help="this host's name as others reach it: one.example.org")
@@ -234,9 +234,9 @@ def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> Non
     if not path.exists():
         write_file(path, text.encode(), 0o644)
     elif path.read_bytes() != text.encode():
-        print(f"client        {path} was there, and stays as it is; for this cluster it has to say\n\n{text}")
+        print(f"client        {path} was there, and stays as it is; for this cluster it needs\n\n{text}")
         return
-    print(f"client        {path} tells `chelonia` where the cluster is")
+    print(f"client        {path} has the cluster's addresses for `chelonia`")
 
 
 def _print_next_steps(hosts: Sequence[str]) -> None:

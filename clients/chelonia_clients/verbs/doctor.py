@@ -210,15 +210,15 @@ async def _look_at_bartender(report: DoctorReport, http: HttpClient, url: str) -
     took_ms = _since(started)
     report.good(topic, f"answers stat / in {took_ms:.0f} ms")
     if took_ms > SLOW_MS:
-        report.note(topic, "that is slow: its machine or the line is busy; `chelonia admin status` may say more")
+        report.note(topic, "that is slow: its machine or the network is busy; `chelonia admin status` may show why")
 
 
 UNTRUSTED: Final = (
-    ("port", "correct the URL: something else than a Bartender listens there"),
+    ("port", "correct the URL: something other than a Bartender listens there"),
     ("peer refuses", "use a certificate whose CA that cluster trusts, or ask its keeper to install yours"),
     ("asks for", "show a certificate; those who have none are let in at a Bartender's port only"),
     ("revoked", REVOKED),
-    ("not yet valid", "look at the clock of this machine: it says {now}; run an NTP service"),
+    ("not yet valid", "check the clock of this machine, which shows {now}: run an NTP service"),
     ("the CRL", "bring that CRL up to date where it lies: on this machine, or on that host (ask its keeper)"),
 )
 """Words in a refusal, and its cure."""
@@ -243,7 +243,7 @@ def _look_at_clock(report: DoctorReport, topic: str, headers: Mapping[str, str])
     try:
         skew_s = parsedate_to_datetime(headers["Date"]).timestamp() - _now() / 1000
     except (KeyError, ValueError):
-        report.note(topic, "tells no time, so the clocks were not compared")
+        report.note(topic, "sends no time, so the clocks were not compared")
         return
     if abs(skew_s) > SKEW_S_MAX:
         way = "behind" if skew_s > 0 else "ahead of"

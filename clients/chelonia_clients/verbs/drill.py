@@ -113,7 +113,7 @@ async def _confirm(session: Session, arguments: Arguments) -> None:
     if arguments.has("--yes"):
         return
     if session.out.as_json or not sys.stdin.isatty():
-        raise UsageError("a drill does harm that heals; say --yes to begin it without being asked")
+        raise UsageError("a drill does harm that heals; --yes begins it without a question")
     if not await agreed("Begin?"):
         raise CheloniaError(Kind.CANCELLED, "drill", cause="nothing was done")
 

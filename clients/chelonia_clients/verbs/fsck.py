@@ -120,7 +120,7 @@ def _report(session: Session, tally: FsckTally, mended: Counter[str]) -> None:
     sound = "nothing is lost" if away else "clean"
     out.write(f"{count} objects checked: " + (f"{len(faults)} findings" if faults else sound))
     if work:
-        how_far = "`chelonia admin heal status` says how far, -v names them"
+        how_far = "`chelonia admin heal status` shows how far, -v names them"
         out.write(f"{work} in hand: repair works on them as far as it can ({how_far})")
     out.document.update(examined=count, findings=len(faults), in_hand=work, left=dict(left), repaired=dict(mended))
     if away:

@@ -90,7 +90,7 @@ async def drain(session: Session, arguments: Arguments, shepherd: str) -> None:
         session.out.write(f"{shepherd}: drained, it may go")
     else:
         session.out.write(
-            f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` says when it may go"
+            f"{shepherd}: draining, {node.replicas} replicas to go; `admin node list` shows when it may go"
         )
     if held.blobs:
         session.out.write(f"{shepherd}: {held_drain(held)}")

@@ -15,7 +15,7 @@ from chelonia_clients.verbs.fsck import guid_of
 
 
 async def quota(session: Session, arguments: Arguments) -> None:
-    """Print the quotas that bind the user, and their use (`quota`)."""
+    """Print the quotas that apply to the user, and their use (`quota`)."""
     for operand in arguments.operands or ("/",):
         ln = session.ln(operand)
         with session.out.trying(ln=ln):
@@ -25,7 +25,7 @@ async def quota(session: Session, arguments: Arguments) -> None:
                 _show(session, space.quotas, human=arguments.has("--human"), ln=ln)
                 continue
             total, free = space.of_files(1)
-            session.out.write(f"no quota binds you below {ln}; {human_size(free)} of {human_size(total)} are free")
+            session.out.write(f"no quota applies to you below {ln}; {human_size(free)} of {human_size(total)} are free")
             session.out.notify("that is for all copies of all files, on all Shepherds")
             session.out.result(ln=ln, total=total, free=free)
 

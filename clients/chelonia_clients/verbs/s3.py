@@ -66,7 +66,7 @@ async def _create(session: Session, arguments: Arguments, dn: str) -> None:
         raise CheloniaError(Kind.NOT_SUPPORTED, "createKey", key.dn, "this Bartender is too old to narrow a key")
     out.write(f"AWS_ACCESS_KEY_ID={key.id}", f"AWS_SECRET_ACCESS_KEY={issued.secret}")
     narrowed = f", for {narrowed_to(key.scopes)} alone" if key.scopes else ""
-    out.notify(f"a key of {key.dn}, good {_until(key.expires_ms)}{narrowed}; its secret is not shown again")
+    out.notify(f"a key of {key.dn}, expires: {_expiry(key.expires_ms)}{narrowed}; its secret is not shown again")
     out.result(id=key.id, secret=issued.secret, dn=key.dn, expires_ms=key.expires_ms, note=key.note,
                only=narrowed_to(key.scopes))  # fmt: skip
 
@@ -85,10 +85,10 @@ def _scopes(session: Session, arguments: Arguments) -> Scopes:
 
 async def _list(session: Session) -> None:
     keys = [key for key in await session.keys().list(new_call()) if not key.id.startswith(LINK_PREFIX)]
-    rows: list[tuple[str, ...]] = [("KEY", "MADE", "GOOD", "ONLY", "NOTE", "DN")]
+    rows: list[tuple[str, ...]] = [("KEY", "CREATED", "EXPIRES", "ONLY", "NOTE", "DN")]
     for key in keys:
-        good = VOID if key.void else _until(key.expires_ms)
-        rows.append((key.id, stamp(key.created_ms), good, narrowed_to(key.scopes), key.note, key.dn))
+        expires = VOID if key.void else _expiry(key.expires_ms)
+        rows.append((key.id, stamp(key.created_ms), expires, narrowed_to(key.scopes), key.note, key.dn))
         session.out.result(
             id=key.id, dn=key.dn, created_ms=key.created_ms, expires_ms=key.expires_ms, note=key.note,
             only=narrowed_to(key.scopes), void=key.void,
@@ -96,8 +96,8 @@ async def _list(session: Session) -> None:
     session.out.write(*table(rows))
 
 
-def _until(expires_ms: Ms) -> str:
-    return f"until {stamp(expires_ms)}" if expires_ms else "for ever"
+def _expiry(expires_ms: Ms) -> str:
+    return stamp(expires_ms) if expires_ms else "never"
 
 
 # --- other programs ------------------------------------------------------------------------------------------------

@@ -28,15 +28,13 @@ async def setup(session: Session, arguments: Arguments) -> None:
     clusters = document.setdefault("clusters", {})
     given = _given(session, arguments)
     if not given and name not in clusters:
-        raise UsageError("say at least where a Bartender is: chelonia setup NAME --bartender URL")
+        raise UsageError("a new cluster needs at least the URL of a Bartender: chelonia setup NAME --bartender URL")
     clusters[name] = {**clusters.get(name, {}), **given}
     if arguments.has("--default") or len(clusters) == 1:
         document["default"] = name
     _write(path.resolve(), _toml(document))
     session.out.write(f"{name}: written to {path}" + (" (the default)" if document.get("default") == name else ""))
-    session.out.write(
-        f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` tells whether it works"
-    )
+    session.out.write(f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` checks it")
     session.out.result(cluster=name, file=str(path), settings=clusters[name], default=document.get("default") == name)
 
 
@@ -65,7 +63,7 @@ def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
 def _show(session: Session, path: Path, document: dict[str, Any]) -> None:
     clusters = document.get("clusters", {})
     if not clusters:
-        session.out.write(f"{path} names no cluster; `chelonia setup NAME --bartender URL` writes one down")
+        session.out.write(f"{path} names no cluster; `chelonia setup NAME --bartender URL` adds one")
     for name, settings in sorted(clusters.items()):
         mark = "*" if document.get("default") == name else " "
         where = settings.get("bartender", document.get("bartender", ""))

@@ -37,7 +37,7 @@ async def share(session: Session, arguments: Arguments) -> None:
 def _write_link(session: Session, ln: str, rights: str, shared: Shared) -> None:
     session.out.write(shared.link)
     session.out.notify(f"Whoever has this link may {rights} {ln} until {stamp(shared.expires_ms)}, as long as you may.")
-    session.out.notify(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} takes it back.")
+    session.out.notify(f"chelonia share --revoke {id_of(shared.token).removeprefix(LINK_PREFIX)} revokes it.")
     password = password_of(shared.token)
     session.out.notify(f"Programs that ask to sign in: {shared.url}, any name, and the password {password}")
     session.out.result(
@@ -46,12 +46,12 @@ def _write_link(session: Session, ln: str, rights: str, shared: Shared) -> None:
 
 
 async def _list(session: Session) -> None:
-    now, rows = SystemClock().now_ms(), [("LINK", "MADE", "GOOD UNTIL", "FOR", "DN")]
+    now, rows = SystemClock().now_ms(), [("LINK", "CREATED", "EXPIRES", "FOR", "DN")]
     for key in await session.keys().list(new_call()):
         if key.id.startswith(LINK_PREFIX) and key.expires_ms > now:
             link = key.id.removeprefix(LINK_PREFIX)
-            good = VOID if key.void else stamp(key.expires_ms)
-            rows.append((link, stamp(key.created_ms), good, key.note, key.dn))
+            expires = VOID if key.void else stamp(key.expires_ms)
+            rows.append((link, stamp(key.created_ms), expires, key.note, key.dn))
             session.out.result(id=link, dn=key.dn, created_ms=key.created_ms, until_ms=key.expires_ms, scope=key.note,
                                void=key.void)  # fmt: skip
     session.out.write(*table(rows))
@@ -64,7 +64,7 @@ async def _revoke(session: Session, arguments: Arguments) -> None:
             await session.keys().revoke(new_call(), LINK_PREFIX + link)
         except CheloniaError as error:
             if error.kind is Kind.NOT_FOUND:
-                cause = "you have given no such link, or it is over: `chelonia share --list` shows those that are good"
+                cause = "there is no such link of yours, or it has expired: `chelonia share --list` shows the valid ones"
                 error = CheloniaError(Kind.NOT_FOUND, "share", link, cause)
             session.out.failure(error, id=link)
             continue

@@ -201,7 +201,7 @@ def _long(ms: float) -> str:
 
 def _certificates(seen: Seen) -> str:
     if not seen.days:
-        return "not told: no node that serves metrics was reached"
+        return "not known: no node that serves metrics was reached"
     url, days = min(seen.days.items(), key=lambda item: item[1])
     return f"the first of them, or of their CRLs, ends in {int(days)} days ({url})"
 

@@ -98,7 +98,7 @@ FIND = Verb(
     ("find /data --name '*.root' --larger 1G", "find /data --older 30d -0 | xargs -0r chelonia rm"), "all",
 )  # fmt: skip
 QUOTA = Verb(
-    "quota", "[-h] [<LN> ...]", "the quotas that bind you below a collection (/), and what is used (also: df)",
+    "quota", "[-h] [<LN> ...]", "the quotas that apply to you below a collection (/), and their use (also: df)",
     "verbs.quota:quota", (0, -1), (HUMAN,), False, ("quota -h", "quota -h /atlas"), "all",
 )  # fmt: skip
 TREE = Verb(
@@ -111,7 +111,7 @@ DIFF = Verb(
     (CHECKSUM, INCLUDE, EXCLUDE), False, ("diff results /data/results", "diff -c results /data/results"),
 )  # fmt: skip
 WATCH = Verb(
-    "watch", "[--every TIME] [--for TIME] [<LN> ...]", "say what appears, changes and goes below collections",
+    "watch", "[--every TIME] [--for TIME] [<LN> ...]", "report what appears, changes and goes below collections",
     f"{_TREES}:watch", (0, -1),
     (Flag("--every", "look again after TIME (2s)", "", "TIME"), Flag("--for", "end after TIME", "", "TIME")), False,
     ("watch /data/incoming",),
@@ -173,7 +173,7 @@ RM = Verb(
     ("rm /data/a", "rm -r /data/old", "rm -n '/data/*.tmp'"), "all",
 )  # fmt: skip
 UNDELETE = Verb(
-    "undelete", "[--list] [-r] [<LN> [<new LN>]]", "bring a deleted file or tree back, or --list what is kept",
+    "undelete", "[--list] [-r] [<LN> [<new LN>]]", "restore a deleted file or tree, or --list what is kept",
     f"{_TRASH}:undelete", (0, 2),
     (Flag("--list", "show what was deleted (in a collection, or all of yours) and is kept", "-l"), RECURSIVE), False,
     ("undelete /data/a", "undelete -r /data/old", "undelete --list /data",
@@ -195,11 +195,11 @@ POLICY = Verb(
 )  # fmt: skip
 SHARE = Verb(
     "share", "[--for TIME] [--upload] [--write] <LN> [<LN> ...] | [--list] | [--revoke] <link or id> [...]",
-    "print a link that works without a certificate; list what you gave, and take it back", "verbs.share:share", (0, -1),
-    (Flag("--for", "how long it is good: 90s, 30m, 2h, 3d (default 1d)", "", "TIME"),
+    "print a link that works without a certificate; list links, and revoke them", "verbs.share:share", (0, -1),
+    (Flag("--for", "validity: 90s, 30m, 2h, 3d (default 1d)", "", "TIME"),
      Flag("--upload", "let whoever has it add files, too; what is there stays"),
      Flag("--write", "let whoever has it add, replace and remove files: for programs that sign in by a password"),
-     Flag("--list", "show the links that are good now"), Flag("--revoke", "take links back, within seconds")), False,
+     Flag("--list", "show the valid links"), Flag("--revoke", "revoke links, within seconds")), False,
     ("share /data/run1.root", "share /data/inbox --for 7d --upload", "share /home/jane --for 30d --write",
      "share --list", "share --revoke 3fb2c3d4e5f6"),
 )  # fmt: skip
@@ -213,7 +213,7 @@ MOUNT = Verb(
 )  # fmt: skip
 UMOUNT = Verb(
     "umount", "[-z] <directory> [<directory> ...]", "end a mount; return once all is committed",
-    "verbs.mount:umount", (1, -1), (Flag("--lazy", "let go when nobody uses it any more", "-z"),), False,
+    "verbs.mount:umount", (1, -1), (Flag("--lazy", "detach now; the mount ends with its last user", "-z"),), False,
     ("umount /mnt/lab",),
 )  # fmt: skip
 CREDENTIALS = Verb(
@@ -222,7 +222,7 @@ CREDENTIALS = Verb(
 REMOVE_CREDENTIALS = Verb("removeCredentials", "", "remove a delegated credential", f"{_ABOUT}:removal", (0, 0))
 SETUP = Verb(
     "setup", "[--default] [--replicas N] [<name>]",
-    "write down, under a name, where a cluster is and who you are there", "verbs.setup:setup", (0, 1),
+    "save, under a name, the address of a cluster and your credential for it", "verbs.setup:setup", (0, 1),
     (Flag("--default", "use it where no other is named"), REPLICAS), False,
     ("setup physics --bartender https://bart.example.org:60000/Bartender", "--cluster physics ls /", "setup"),
 )  # fmt: skip
@@ -261,7 +261,7 @@ ADMIN = Verb(
      Flag("--bytes", "quota: bytes, like 500M or 10G, or none", "", "SIZE"),
      Flag("--one-left", "drill: files that may be left with one copy, 0 by default", "", "N"),
      Flag("--curve", "drill: write the recovery curve to FILE.csv, .json or .svg (may be repeated)", "", "FILE"),
-     Flag("--dry-run", "drill: only say whether it may begin"), Flag("--yes", "drill, node forget: do not ask"),
+     Flag("--dry-run", "drill: only report whether it may begin"), Flag("--yes", "drill, node forget: do not ask"),
      Flag("--wait", "return when the drained node may go"),
      Flag("--accept-loss", "give up files of which the forgotten node has the only copy"),
      Flag("--late", "rebuild: bring in what this Shepherd alone knows, which was away then", "", "ID"),
@@ -281,7 +281,7 @@ S3 = Verb(
     "configure [--endpoint URL] [<tool>]",
     "access keys for programs that speak S3, and how to set those up (aws boto3 rclone s3cmd s5cmd)", "verbs.s3:s3",
     (1, -1),
-    (Flag("--for", "how long the key is good: 90s, 30m, 2h, 3d; for ever by default", "", "TIME"),
+    (Flag("--for", "validity of the key: 90s, 30m, 2h, 3d; without it the key never expires", "", "TIME"),
      *NARROWING, Flag("--note", "what the key is for", "", "TEXT"),
      Flag("--endpoint", "where the S3 door is", "", "URL")), False,
     ("s3 key create --for 90d --note laptop", "s3 key create --only read --in /lab", "s3 key list",

@@ -174,7 +174,7 @@ async def test_who_finds_one_shepherd_hears_what_it_could_take(stage: Stage) -> 
     failed = await write(stage, 3)
     assert isinstance(failed, Failure)
     assert failed.cause.startswith("1 of 2 Shepherds that are needed can take it now; ")
-    assert failed.cause.endswith(", or ask for one copy")
+    assert failed.cause.endswith(", or ask for one copy (`chelonia put --replicas 1`)")
     assert isinstance(await write(stage, 1), Done)
 
 

@@ -762,7 +762,7 @@ def test_an_option_that_is_mistyped_is_told_the_near_one_and_where_the_others_st
     assert told.code == 2
     assert "did you mean --long?" in told.err
     assert told.err.endswith("Try `chelonia help ls`.\n")
-    assert "option -b stands before the verb; behind it, --bartender" in chelonia("ls", "-b", "https://b:1/B", "/").err
+    assert "-b goes before the verb; after it, write --bartender" in chelonia("ls", "-b", "https://b:1/B", "/").err
 
 
 def test_a_withdrawal_tells_what_else_the_same_certificate_stands_for(

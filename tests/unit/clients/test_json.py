@@ -139,7 +139,7 @@ def test_admin_status_tells_the_position(
         "metadata position  1.60",
         "Shepherds          none",
         "space              not known",
-        "certificates       not told: no node that serves metrics was reached",
+        "certificates       not known: no node that serves metrics was reached",
         "jobs               none",
         "versions           not known",
         "replicas           4 alive at the last survey",

@@ -39,7 +39,7 @@ class Bearers:
         key: the Bartenders' token key; clock: this host's.
         lifetime_ms_max: the longest life of a share link, whatever it says.
         revoked: whether a certificate (`Call.credential`) is revoked by now.
-        kept: returns the record of the share link of an id, None when it was taken back.
+        kept: returns the record of the share link of an id, None when it was revoked.
         other: returns a call narrowed by another issuer's token. Raises: UNTRUSTED, EXPIRED.
     """
 
@@ -78,7 +78,7 @@ class Bearers:
             raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
         link = token.id.removeprefix(LINK_PREFIX)
         if link != token.id and self.kept is not None and await self.kept(token.id) is None:
-            raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"the share link {link} was taken back")
+            raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"the share link {link} was revoked")
         issuer = Dn(token.credential.partition(" ")[2])
         grant = await self.registry.grant(token.dn, issuer=issuer)
         return msgspec.structs.replace(

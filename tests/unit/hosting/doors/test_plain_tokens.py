@@ -162,7 +162,7 @@ def test_a_token_that_does_not_hold_is_refused_by_name(bench: Bench) -> None:
         made(reader, issued_ms=now_ms - 365 * 24 * 3_600_000): "are good for 2592000 s here",
         made(reader, credential="5f /CN=CA", issued_ms=now_ms): "is revoked",
         made(reader, issued_ms=now_ms)[:-4] + "AAAA": "its signature is wrong",
-        "nonsense": "no token of this cluster",
+        "nonsense": "neither a token nor a password of this cluster",
         "a.b.c": "tokens of issuers are not taken here",
     }
     for token, why in refusals.items():
