@@ -127,7 +127,9 @@ def in_background(argv: Sequence[str], log: str) -> str:
         return line.rstrip()
     process.wait()
     output = path.read_bytes()[began:].decode(errors="replace").strip()
-    failures = re.findall(r"^chelonia: (.*) \(([a-z-]+)\)$", output, re.MULTILINE) or [(output or line, "bad-config")]
+    failures = re.findall(r"^chelonia: (?:mount:? )?(.*) \(([a-z-]+)\)$", output, re.MULTILINE) or [
+        (output or line, "bad-config")
+    ]
     cause, kind = failures[-1]
     cause = "; ".join((*re.findall(r"^fusermount3: .*$", output, re.MULTILINE), cause))  # it knows best what it refused
     raise CheloniaError(kind_from_wire(kind), "mount", cause=f"it did not mount: {cause}")

@@ -24,7 +24,7 @@ def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
     )
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
-    said = r"it did not mount: fusermount3: user has no write access to mountpoint; mount: it failed$"
+    said = r"it did not mount: fusermount3: user has no write access to mountpoint; it failed$"
     with pytest.raises(CheloniaError, match=said):
         command.in_background(["mount", "/", "/mnt"], str(tmp_path / "log"))
 
