@@ -149,6 +149,8 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
         "secret": environ.get("AWS_SECRET_ACCESS_KEY", "<its secret>"),
         "ca": str(files.ca_file or made),
     }
+    if "AWS_SECRET_ACCESS_KEY" not in environ:
+        session.out.notify("no key is in the environment; `export $(chelonia s3 key create)` puts a new one there")
     if environ.get("AWS_CA_BUNDLE", values["ca"]) != values["ca"]:
         session.out.write("# unset AWS_CA_BUNDLE: aws prefers it to ca_bundle, and rclone does not work with it", "")
     if values["ca"] == str(made):

@@ -101,6 +101,15 @@ def test_the_cas_of_another_service_are_not_taken_for_the_clusters(
     assert "unset" not in "".join(cluster(*configure).lines)
 
 
+def test_s3_configure_names_the_command_that_gives_it_a_key(cluster: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    configure = ("s3", "configure", "rclone", "--endpoint", "https://h:1")
+    assert "`export $(chelonia s3 key create)`" in cluster(*configure).err
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    configured = cluster(*configure)
+    assert (configured.err, "secret_access_key = secret" in configured.lines) == ("", True)
+
+
 def test_programs_are_told_to_presign_by_version_4(cluster: Command) -> None:
     aws = cluster("s3", "configure", "aws", "--endpoint", "https://h:1").lines
     assert "  signature_version = s3v4" in aws[aws.index("s3 =") :]
