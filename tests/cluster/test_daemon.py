@@ -86,6 +86,8 @@ async def test_a_signal_to_the_whole_group_stops_it_once(own_cluster: Callable[.
 
 async def test_without_restart_the_dead_stay_dead(own_cluster: Callable[..., Cluster]) -> None:
     cluster = own_cluster(restart=False)
+    use = f"in another terminal: export CHELONIA_CLUSTER={cluster.root.resolve() / 'cluster.json'}\n"
+    poll(lambda: use in (cluster.root / "dev.log").read_text(), 10.0, what="what to type next")
     pid = cluster.kill("shepherd2")
     poll(lambda: "ended name=shepherd2" in (cluster.root / "dev.log").read_text(), 40.0)
     await cluster.until_alive("shepherd1", "shepherd3")

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from chelonia.ahash.settings import AHashSettings
@@ -202,6 +203,8 @@ class DevCluster:
                 self._write_cluster()
                 sys.stdout.write("ready\n")
                 sys.stdout.flush()
+                cluster = quote(str(self._root.resolve() / "cluster.json"))
+                _report(f"in another terminal: export CHELONIA_CLUSTER={cluster}")
             await stopped
         finally:
             readiness.cancel()
