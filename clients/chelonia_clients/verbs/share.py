@@ -64,7 +64,7 @@ async def _revoke(session: Session, arguments: Arguments) -> None:
             await session.keys().revoke(new_call(), LINK_PREFIX + link)
         except CheloniaError as error:
             if error.kind is Kind.NOT_FOUND:
-                cause = "there is no such link of yours, or it has expired: `chelonia share --list` shows the valid ones"
+                cause = "there is no such link of yours, or it has expired: see `chelonia share --list`"
                 error = CheloniaError(Kind.NOT_FOUND, "share", link, cause)
             session.out.failure(error, id=link)
             continue
