@@ -116,7 +116,7 @@ async def _put_all(session: Session, sources: Sequence[str], target: str, wishes
         with session.out.trying(source=printable(source)):
             path = local_path(source)
             ln = to_ln(target, [_name_of(path)]) if into else target.rstrip("/") or "/"
-            await _put_one(session, path, ln, wishes)
+            await _put_one(session, path, ln, into, wishes)
 
 
 async def _is_into(session: Session, sources: Sequence[str], target: str, wishes: Wishes) -> bool:
@@ -130,7 +130,7 @@ async def _is_into(session: Session, sources: Sequence[str], target: str, wishes
     return False
 
 
-async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> None:
+async def _put_one(session: Session, source: Path, ln: str, into: bool, wishes: Wishes) -> None:
     is_directory = await asyncio.to_thread(source.is_dir)
     if is_directory and not wishes.recursive:
         cause = "it is a directory; -r uploads it with all below it"
@@ -140,9 +140,11 @@ async def _put_one(session: Session, source: Path, ln: str, wishes: Wishes) -> N
     with Bar(printable(source.name), total, beside=session.bars) as bar:
         options = wishes.options(bar)
         if is_directory:
-            async with _going_on(session, str(source), f"chelonia:{ln}"), counting(bar, local_sizes(source)):
+            going_on = _going_on(session, str(source), f"chelonia:{ln}", into)
+            async with going_on as outcomes, counting(bar, local_sizes(source)):
                 async for done in bar.tally(put_tree(session.client(), source, ln, options)):
                     _uploaded(session, done, wishes.would)
+                    outcomes.add(done.error is None)
             return
         if options.dry_run:
             done = TransferResult("file", printable(str(source)), ln, max(0, total))
@@ -201,9 +203,11 @@ async def _get_one(session: Session, ln: str, path: Path, into: bool, wishes: Wi
         path = path / name
     if wishes.recursive and await client.exists(ln) == "collection":
         with Bar(name or "/", beside=session.bars) as bar:
-            async with _going_on(session, f"chelonia:{ln}", str(path)), counting(bar, listed_sizes(client, ln)):
+            going_on = _going_on(session, f"chelonia:{ln}", str(path), into)
+            async with going_on as outcomes, counting(bar, listed_sizes(client, ln)):
                 async for done in bar.tally(get_tree(client, ln, path, wishes.options(bar))):
                     _downloaded(session, done, wishes.would)
+                    outcomes.add(done.error is None)
         return
     if not name:
         raise CheloniaError(Kind.NOT_A_FILE, "get", ln, "it is a collection; -r downloads it with all below it")
@@ -296,13 +300,20 @@ def _copied(session: Session, done: TransferResult) -> None:
 
 
 @asynccontextmanager
-async def _going_on(session: Session, source: str, target: str) -> AsyncIterator[None]:
-    """Print, when a tree is interrupted, how to continue: the same command may now mean a place inside the target."""
+async def _going_on(session: Session, source: str, target: str, into: bool) -> AsyncIterator[set[bool]]:
+    """Print, when a tree is interrupted, or comes in part (`outcomes`: whether entries came), how to continue.
+
+    After failures only where the transfer was not `into` a place: there the same command would now mean a place in it.
+    """
+    outcomes: set[bool] = set()
+    sync = f"chelonia sync {quote(source)} {quote(target)}"
     try:
-        yield
+        yield outcomes
     except asyncio.CancelledError:
-        session.out.notify(f"chelonia: what is whole stays; to go on: chelonia sync {quote(source)} {quote(target)}")
+        session.out.notify(f"chelonia: what is whole stays; to go on: {sync}")
         raise
+    if len(outcomes) == 2 and not into:
+        session.out.notify(f"chelonia: to try again what failed: {sync}")
 
 
 @asynccontextmanager

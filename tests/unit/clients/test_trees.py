@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import Triple
 from chelonia_clients import transfers
 from chelonia_clients.client import DirectoryEntry
 from chelonia_clients.removal import remove_tree
+from chelonia_clients.steps import TransferResult
 from chelonia_clients.transfers import LISTED_MS, TreeOptions, put_tree
 from tests.support.bartender import FakeBartender
-from tests.unit.clients.faking import client_on
+from tests.unit.clients.faking import Command, client_on
 from tests.unit.clients.test_transfers import DATA, make_tree
 
 
@@ -188,3 +189,29 @@ async def test_what_somebody_puts_into_a_tree_that_is_removed_stays_and_is_told(
     left = [done async for done in remove_tree(client, "/t")][-1]
     assert left.error is not None
     assert (left.source, left.error.kind) == ("/t", Kind.NOT_EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("words", "sync"),
+    [
+        (("put", "-r", "t", "/new"), "t chelonia:/new"), (("get", "-r", "/tree", "new"), "chelonia:/tree new"),
+        (("put", "-r", "t", "/tree"), ""), (("get", "-r", "/tree", "t"), ""),
+    ],
+)  # fmt: skip
+def test_a_tree_that_failed_in_part_names_the_command_for_the_rest(
+    chelonia: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], sync: str
+) -> None:
+    """The same command made the tree once more, inside the first one; into a place that was there it does not."""
+
+    async def partly(*_: object) -> AsyncIterator[TransferResult]:
+        yield TransferResult("file", "b", "/new/b")
+        yield TransferResult("file", "a", "/new/a", error=CheloniaError(Kind.QUOTA, "put", "/new/a"))
+
+    monkeypatch.chdir(tmp_path)
+    Path("t").mkdir()
+    chelonia("mkdir", "/tree")
+    monkeypatch.setattr("chelonia_clients.verbs.transfer.put_tree", partly)
+    monkeypatch.setattr("chelonia_clients.verbs.transfer.get_tree", partly)
+    failed = chelonia(*words)
+    hint = [f"chelonia: to try again what failed: chelonia sync {sync}"] if sync else []
+    assert (failed.code, failed.err.splitlines()[1:]) == (6, hint)
