@@ -62,9 +62,9 @@ async def _show(session: Session, text: str) -> None:
     for identity, actions in sorted(rules.items()):
         session.out.write(f"  {identity}: {actions}")
     for identity, actions in sorted(default.items()):
-        session.out.write(f"  by default, what is made in it: {identity}: {actions}")
+        session.out.write(f"  default policy of new entries: {identity}: {actions}")
     if implied:
-        session.out.write("  by default, what is made in it: as in the collection above; it is only part of S3's keys")
+        session.out.write("  default policy of new entries: as in the collection above; it is only part of S3's keys")
     session.out.result(ln=text, owner=owner, policy=rules, default_policy=default)
 
 

@@ -626,11 +626,11 @@ def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command,
     """A user who cannot read a new file looks here: the collection's own rules do not hold for it."""
     fake.add_collection("/c")
     assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
-    assert chelonia("policy", "/c").lines[-1] == "  by default, what is made in it: ALL: +read"
+    assert chelonia("policy", "/c").lines[-1] == "  default policy of new entries: ALL: +read"
     fake.add_file("/c/f", b"")
     fake.cluster.change(Remove(parse_ln("/c"), Removing.MARK))
     told = chelonia("policy", "/c").lines
-    assert told[-1] == "  by default, what is made in it: as in the collection above; it is only part of S3's keys"
+    assert told[-1] == "  default policy of new entries: as in the collection above; it is only part of S3's keys"
     assert not any("+read" in line for line in told)
 
 

@@ -327,7 +327,7 @@ def refused(use: QuotaUse, added: str = "") -> CheloniaError:
     if quota.files >= 0:
         parts.append(f"{use.files} of {quota.files} files")
     assert parts, "a quota without a limit refuses nobody"
-    text = f"the quota of {use.name} is used up: {' and '.join(parts)} are in use{added}"
+    text = f"the quota of {use.name} would be exceeded: {' and '.join(parts)} are in use{added}"
     return CheloniaError(Kind.QUOTA, subject=use.name, cause=f"{text}; remove some, or ask an administrator for more")
 
 

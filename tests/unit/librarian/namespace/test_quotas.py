@@ -110,7 +110,7 @@ async def test_what_does_not_fit_is_refused_with_the_quota_and_what_is_used(b: B
     await b.file("a")
     guid, _ = await b.file("b")
     cause = await refused(b.file("c"))
-    assert cause.startswith(f"the quota of {JOE} is used up: 14 of 14 bytes are in use")
+    assert cause.startswith(f"the quota of {JOE} would be exceeded: 14 of 14 bytes are in use")
     await b.file("of another", owner=OTHER)
     await b.file("b", replaces=guid)
     assert await used(b) == (14, 2), "an overwrite by as much takes nothing"
@@ -138,7 +138,7 @@ async def test_a_default_quota_too_small_for_an_owners_first_file_refuses_it(b: 
     await b.service.set_quota(ADMIN, of_each(SIZE - 1))
     await all_counted(b)
     cause = await refused(b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a")))
-    assert cause.startswith(f"the quota of {JOE} is used up: 0 of {SIZE - 1} bytes are in use")
+    assert cause.startswith(f"the quota of {JOE} would be exceeded: 0 of {SIZE - 1} bytes are in use")
     await b.service.set_quota(ADMIN, of_each(SIZE))
     await b.service.undelete(BARTENDER, Undelete(guid, ROOT, "a"))
     assert await used(b) == (SIZE, 1)
@@ -248,7 +248,7 @@ async def test_a_tree_counts_what_lies_below_it_once(b: Bench) -> None:
     outside, _ = await b.file("g", other)
     await b.service.move(BARTENDER, MoveEntry(outside, other, "g", atlas, "g", keep=False))
     assert await used(b, Dn(""), run) == (21, 3)
-    assert "the quota of /atlas is used up" in await refused(b.file("too much", run))
+    assert "the quota of /atlas would be exceeded" in await refused(b.file("too much", run))
     late, _ = await b.file("h", other)
     await refused(b.service.move(BARTENDER, MoveEntry(late, other, "h", run, "h", keep=False)))
     await b.service.move(BARTENDER, MoveEntry(outside, atlas, "g", ROOT, "g", keep=False))
@@ -366,7 +366,7 @@ async def test_the_default_quota_binds_who_has_none_of_his_own(b: Bench) -> None
     await b.service.set_quota(ADMIN, of_each(2 * SIZE))
     assert await all_counted(b) == {JOE: (0, 0, False), EACH_USER: (0, 0, False), OTHER: (SIZE, 1, True)}
     await b.file("a", owner=OTHER)
-    assert f"the quota of {OTHER} is used up: 14 of 14" in await refused(b.file("b", owner=OTHER))
+    assert f"the quota of {OTHER} would be exceeded: 14 of 14" in await refused(b.file("b", owner=OTHER))
     late = Dn("/CN=late")
     assert await used(b, late) == (0, 0), "whoever has nothing yet is told what will bind him"
     assert "this takes 15 bytes more" in await refused(
