@@ -198,7 +198,7 @@ async def umount(mountpoint: str, *, lazy: bool = False) -> str:
     argv = ["fusermount3", "-u", *(["-z"] if lazy else []), mountpoint]
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy lets go later"
+        cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy detaches it"
         raise CheloniaError(Kind.BUSY, "umount", mountpoint, cause)
     if process >= 0 and not await asyncio.to_thread(_until_ended, process):
         remark = UNENDED

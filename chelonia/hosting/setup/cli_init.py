@@ -86,9 +86,12 @@ def add_places(parser: argparse.ArgumentParser, *, new: bool = True) -> None:
     if new:
         parser.add_argument("--domain", default="", metavar="SITE/RACK", help="failure domain of this host's Shepherd")
         parser.add_argument("--account", default="chelonia", help="whom the daemons run as (default chelonia)")
-    parser.add_argument("--conf", type=Path, default=Path("/etc/chelonia"), help="default /etc/chelonia")
-    parser.add_argument("--grid", type=Path, default=Path("/etc/grid-security"), help="default /etc/grid-security")
-    parser.add_argument("--data", type=Path, default=Path("/var/lib/chelonia"), help="default /var/lib/chelonia")
+    for name, path, holds in (
+        ("--conf", "/etc/chelonia", "configurations"),
+        ("--grid", "/etc/grid-security", "host certificate and key, `certificates` with the CAs, `ca` with a CA's key"),
+        ("--data", "/var/lib/chelonia", "data of the nodes"),
+    ):
+        parser.add_argument(name, type=Path, default=Path(path), metavar="DIR", help=f"{holds} (default {path})")
 
 
 def places_of(options: argparse.Namespace) -> HostPaths:

@@ -87,7 +87,7 @@ def add_to(verbs: Any) -> None:
     admit.add_argument("--yes", action="store_true", help="approve without asking whoever has the token")
     admit.add_argument(
         "--json", action="store_true",
-        help="for programs: a line of JSON for all that is told; `y` on standard input approves, anything else refuses",
+        help="for programs: a line of JSON for each step; `y` on standard input approves, anything else refuses",
     )  # fmt: skip
     admit.add_argument(
         "--minutes", type=whole_number(1, MINUTES_MAX), default=MINUTES, help=f"how long to wait (default {MINUTES})"
@@ -102,9 +102,9 @@ def add_to(verbs: Any) -> None:
         description="Makes a key, has it certified by the host that runs `cheloniad admit`, and writes the "
         "configurations. Run as root; the daemons run as ACCOUNT.",
     )
-    join.add_argument("door", metavar="HOST:PORT", help="where `cheloniad admit` waits, as it says")
+    join.add_argument("door", metavar="HOST:PORT", help="the address that `cheloniad admit` printed")
     join.add_argument("--as", required=True, metavar="HOST", dest="host", help="this host's name, as admitted")
-    join.add_argument("--token", default="", help="what `admit` printed (default: it is asked for)")
+    join.add_argument("--token", default="", help="the token that `admit` printed (default: `join` asks for it)")
     join.add_argument(
         "--site-certificate", action="store_true", help="use the host certificate and the CAs that are there"
     )

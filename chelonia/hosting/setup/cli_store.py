@@ -28,7 +28,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the parser's subcommands."""
     parser = verbs.add_parser(
         "accept-store",
-        help="say that a Shepherd's directory, as it is now, is its store (after a disk was replaced)",
+        help="accept a Shepherd's directory, as it is now, as its store (after a disk was replaced)",
         description="The Shepherd must not run. Replicas in the directory stay; what only the Shepherd's earlier "
         "store held is reported lost, and copied again from other Shepherds.",
     )

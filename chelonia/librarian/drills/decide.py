@@ -111,7 +111,7 @@ def unready(scene: Scene) -> list[str]:
     if scene.exposed:
         cure = "wait until `chelonia admin heal status` shows none; where more copies are wanted than can be made, "
         cure += "ask for fewer (`chelonia admin fsck -v` names these files)"
-        found.append(f"{scene.exposed} files have fewer verified copies than wanted: {cure}")
+        found.append(f"fewer verified copies than wanted of {scene.exposed} file{'s' * (scene.exposed != 1)}: {cure}")
     if scene.held_back:
         found.append(f"erasures of {scene.held_back} files are held back: see `chelonia admin status`")
     return found + [reason for shepherd, node in scene.nodes.items() if (reason := _unfit(shepherd, node))]

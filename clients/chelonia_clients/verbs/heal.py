@@ -65,7 +65,7 @@ def _state(status: HealStatus) -> str:
         if status.waits_for
         else "all is whole, healing is not paused"
         if is_whole(status)
-        else "nothing can be copied now"
+        else "healing is not paused; nothing can be copied now"
         if status.at_rest
         else "healing goes on"
     )

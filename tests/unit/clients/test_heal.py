@@ -148,6 +148,7 @@ async def test_nothing_is_called_whole_while_nobody_knows(
 async def test_what_waits_is_not_forecast_and_watching_says_why_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = await run(Told(LOST), monkeypatch, "heal")
     assert "all whole in       not known: nothing can be copied now" in said
+    assert (await run(Told(LOST), monkeypatch, "heal", "resume"))[0].startswith("healing is not paused; nothing can")
     said, warned = await run(Told(LOST, LOST, HURT, WHOLE), monkeypatch, "heal", "status", watch="yes")
     assert "all whole          yes" in said
     assert warned.count("0 for a Shepherd expected back, 2 for a place or a source") == 1
