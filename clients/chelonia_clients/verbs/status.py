@@ -219,7 +219,8 @@ def _repair_lines(seen: Seen) -> list[str]:
     """Copies and repair: as the Librarian counts them where it leads, else as the leader has reported."""
     health, healing = seen.health, seen.healing
     if health.is_leader:
-        replicas, exposed = f"{_counts(health.replicas)} at the last survey", str(health.exposed)
+        counts = f"{_counts(health.replicas)} at the last survey" if health.replicas else "not surveyed yet"
+        replicas, exposed = counts, str(health.exposed)
         work = f"{health.queued} queued, {health.copying} copying, {health.erasing} erasing"
     else:
         replicas = f"{sum(node.replicas for node in seen.nodes)} on the Shepherds"

@@ -148,6 +148,19 @@ def test_admin_status_tells_the_position(
     ]
 
 
+def test_before_the_first_survey_no_replica_is_counted(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said "none at the last survey" of a cluster full of files, whose leader had not surveyed them."""
+
+    class Unsurveyed(Healthy):
+        async def health(self, call: Call) -> HealthSummary:
+            return replace(await super().health(call), replicas={})
+
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Unsurveyed()))
+    assert "replicas           not surveyed yet" in chelonia("admin", "status").lines
+
+
 def test_admin_status_tells_which_node_runs_which_version(
     chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
