@@ -23,6 +23,16 @@ from chelonia_clients.verbs.s3 import s3_keys
 async def admin(session: Session, arguments: Arguments) -> None:
     """Run a verb for administrators (`admin ...`)."""
     session.as_administrator()
+    try:
+        await _run(session, arguments)
+    except CheloniaError as error:
+        if error.kind is not Kind.DENIED:
+            raise
+        cause = f"{error.cause}; `admin` needs an administrator's certificate, `chelonia whoami` shows yours"
+        raise CheloniaError(error.kind, error.op, error.subject, cause) from error
+
+
+async def _run(session: Session, arguments: Arguments) -> None:
     match tuple(arguments.operands):
         case ("status",):
             await verbs_status.status(session)

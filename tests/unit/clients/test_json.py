@@ -13,7 +13,7 @@ from chelonia.core.cluster.drills import Drill, DrillStatus
 from chelonia.core.cluster.healing import Exposed, HealControl, HealStatus
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.quotas import Quota, QuotaUse
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, Ms, ServiceId
 from chelonia.core.ports.access_keys import LINK_PREFIX, AccessKey
 from chelonia.core.ports.ahash import AHashStatus
@@ -146,6 +146,18 @@ def test_admin_status_tells_the_position(
         "too few copies     0",
         "repair             1 queued, 2 copying, 3 erasing",
     ]
+
+
+def test_who_is_no_administrator_learns_what_is_missing(
+    chelonia: Command, fake: FakeBartender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Strict(Healthy):
+        async def health(self, call: Call) -> HealthSummary:
+            raise CheloniaError(Kind.DENIED, "librarian.health", "", "/CN=joe is not registered and approved as x")
+
+    monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Strict()))
+    refused = chelonia("admin", "status")
+    assert (refused.code, "as x; `admin` needs an administrator's certificate" in refused.err) == (4, True)
 
 
 def test_before_the_first_survey_no_replica_is_counted(
