@@ -37,7 +37,7 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
     except CheloniaError as error:
         above = session.ln(text).rstrip("/").rpartition("/")[0] if error.kind is Kind.NOT_FOUND else ""
         if above and not await session.client().exists(above):
-            cause = f"{above} is gone too; `undelete -r {above}` brings it back with what was in it"
+            cause = f"there is no {above}; if it was deleted, `undelete -r {above}` restores it and its entries"
             error = CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
         session.out.failure(error, head + original_status("undelete", error), **facts)
         return
