@@ -43,13 +43,11 @@ async def foresee(client: Client, ln: str, *, all_names: bool) -> RemovalPlan:
 
     Raises: NOT_FOUND, DENIED.
     """
-    metadata, paths, plan, shared = await client.stat(ln), Paths(client), RemovalPlan(), list[str]()
+    metadata, paths, shared = await client.stat(ln), Paths(client), list[str]()
     if metadata.get("entry", {}).get("type") != "collection":
-        plan.names.append(ln)
-        plan.size = int(metadata.get("states", {}).get("size", "0") or 0)
-        plan.elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
-        return plan
-    plan.collections.append(ln)
+        elsewhere = await other_names(client, ln, metadata.get("parents", {})) if all_names else []
+        return RemovalPlan([ln], elsewhere=elsewhere, size=int(metadata.get("states", {}).get("size", "0") or 0))
+    plan = RemovalPlan(collections=[ln])
     if is_shared(metadata):
         return plan
     named = client.list(ln, recursive=True, needed=WITH_PARENTS) if all_names else client.names(ln, recursive=True)

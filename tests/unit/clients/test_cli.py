@@ -18,9 +18,7 @@ import pytest
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import TABLE, CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
-from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import GetFileRequest, NameRequest, StatOutcome, TransferOutcome
-from chelonia.core.ports.files import Remove, Removing
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia_clients import connect
@@ -620,18 +618,6 @@ def test_what_is_changed_may_be_called_as_on_any_command_line(chelonia: Command,
     assert chelonia("modify", "arc:///c/f", "set", "metadata", "k", "v").code == 0
     assert fake.found("/c/f")["policy"] == fake.found("/c")["policy"] == {"ALL": "+read"}
     assert fake.found("/c/f")["metadata"] == {"k": "v"}
-
-
-def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command, fake: FakeBartender) -> None:
-    """A user who cannot read a new file looks here: the collection's own rules do not hold for it."""
-    fake.add_collection("/c")
-    assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
-    assert chelonia("policy", "/c").lines[-1] == "  default policy of new entries: ALL: +read"
-    fake.add_file("/c/f", b"")
-    fake.cluster.change(Remove(parse_ln("/c"), Removing.MARK))
-    told = chelonia("policy", "/c").lines
-    assert told[-1] == "  default policy of new entries: as in the collection above; it is only part of S3's keys"
-    assert not any("+read" in line for line in told)
 
 
 def test_modify_checks_before_it_asks(chelonia: Command, fake: FakeBartender) -> None:

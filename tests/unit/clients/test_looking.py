@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import Kind
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Remove, Removing
 from tests.support.bartender import FakeBartender
 from tests.support.clocks import QuickClock
 from tests.unit.clients.faking import Command
@@ -126,3 +128,15 @@ def test_a_collection_is_called_one_where_a_directory_of_its_name_is_here(chelon
 
 def test_a_name_without_its_slash_is_shown_with_it(chelonia: Command) -> None:
     assert "starts with /, as '/data' does" in chelonia("ls", "data").err
+
+
+def test_a_collection_shows_its_default_policy_beside_its_own(chelonia: Command, fake: FakeBartender) -> None:
+    """A user who cannot read a new file looks here: the collection's own rules do not hold for it."""
+    fake.add_collection("/c")
+    assert chelonia("modify", "/c", "set", "defaultPolicy", "ALL", "+read").code == 0
+    assert chelonia("policy", "/c").lines[-1] == "  default policy of new entries: ALL: +read"
+    fake.add_file("/c/f", b"")
+    fake.cluster.change(Remove(parse_ln("/c"), Removing.MARK))
+    told = chelonia("policy", "/c").lines
+    assert told[-1] == "  default policy of new entries: as in the collection above; it is only part of S3's keys"
+    assert not any("+read" in line for line in told)

@@ -43,4 +43,4 @@ def test_what_was_deleted_with_its_collection_says_how_it_comes_back(
     assert chelonia("rm", "-r", "/a").code == 0
     told = chelonia("undelete", name)
     assert told.code == 3
-    assert "a is gone too; `undelete -r " in told.err
+    assert "a; if it was deleted, `undelete -r " in told.err

@@ -206,9 +206,8 @@ async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:
 async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When) -> Done:
     """Make the collection, or mark the one that is there; try again while others make or remove it."""
     # Arrow makes those above each of its files, several at a time.
-    made = Make(
-        ask.place, TYPE_COLLECTION, user=user, parents=True, when=replace(when, absent=False), within=ask.bucket
-    )
+    new = replace(when, absent=False)
+    made = Make(ask.place, TYPE_COLLECTION, user=user, parents=True, when=new, within=ask.bucket)
     marked = Set(ask.place, user=user)
     for left in range(AGAIN_MAX, -1, -1):
         try:

@@ -166,9 +166,8 @@ def splice(
     for blob in current.blobs:
         elements += _blob_change(blob, change, id_, now, once=Guid(file.id) if first else None)
     elements += _pieces(new, id_, Guid(file.id), request.mark)
-    own = {"id": id_, "splices": str(splices)}
     elements += left_over(file, request.begin.sections, anew=request.begin.anew)
-    return _bounded([*elements, *_file(request, file, own, span.size, now)], span)
+    return _bounded([*elements, *_file(request, file, {"id": id_, "splices": str(splices)}, span.size, now)], span)
 
 
 def make(
