@@ -180,7 +180,12 @@ class ShepherdService:
         await self._stock.measure()
         left = await self._erase_left()
         self._downloads.expire()
-        await node.settle()
+        try:
+            await node.settle()
+        except CheloniaError as error:
+            unsettled: CheloniaError | None = error
+        else:
+            unsettled = None
         now_ms, settings = node.ports.clock.monotonic_ms(), node.settings
         # Looking through the quarantine costs a read per record, so it is done rarely, compared with how long it keeps.
         if now_ms - self._aside.counted_ms >= min(settings.unknown_grace_ms, settings.quarantine_keep_ms) // 20:
@@ -188,11 +193,12 @@ class ShepherdService:
         await self._readmit_once()
         if self._reporting.agrees:  # else the namespace may name it by now, as after a rebuild, and it is brought back
             await self._purge(now_ms - settings.quarantine_keep_ms)
-        await self._stock.note()  # after the steps that make room
+        if unsettled is None:  # else the notes would say what the records do not
+            await self._stock.note()  # after the steps that make room
         await self._scrubber.save_cursor()
         await self._stock.put_in_order()
-        if left is not None:  # it has held up nothing else
-            raise left
+        if failure := left or unsettled:  # it has held up nothing else
+            raise failure
 
     async def _erase_left(self) -> CheloniaError | None:
         """Erase the bytes of ended uploads; returns the last failure. The next call tries again those that failed."""

@@ -681,9 +681,17 @@ def _trim(path: Path, size: int) -> None:
 
 
 def _settle(paths: list[str]) -> None:
+    """Settle all that can be. Raises: OSError for one that cannot."""
+    failure = None
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # it was settled before, or is gone
+        try:
             os.replace(path + UNCOMMITTED, path + COMMITTED)
+        except FileNotFoundError:  # it was settled before, or is gone
+            pass
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def _erase(kept: Path, places: tuple[Path, ...]) -> bool:

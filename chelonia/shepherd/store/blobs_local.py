@@ -164,11 +164,13 @@ class LocalBlobs:
 
     async def settle(self, references: tuple[ReferenceId, ...]) -> None:
         small = [reference for reference in references if reference in self._segments]
-        if small:
-            await self._files.run(lambda: self._segments.settle(small))
-        others = tuple(reference for reference in references if reference not in self._segments)
-        if others:
-            await self._files.settle(others)
+        try:
+            if small:
+                await self._files.run(lambda: self._segments.settle(small))
+        finally:
+            others = tuple(reference for reference in references if reference not in self._segments)
+            if others:
+                await self._files.settle(others)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

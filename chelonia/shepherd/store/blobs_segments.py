@@ -291,16 +291,23 @@ class BlobSegments:
             raise
 
     def settle(self, references: Iterable[ReferenceId]) -> None:
-        """Note that these are committed; not synced."""
+        """Note of all that it can be noted of that they are committed; not synced. Raises: OSError for the others."""
+        failure = None
         with self._moving:
             for reference in references:
                 packed = self._packed(reference)
                 if packed is not None and not layout.unpack(packed).committed:
                     place = layout.unpack(packed)
-                    with self._reopening(place.segment):
-                        file = self._file(place.segment)
-                        os.pwrite(file.fd, bytes((layout.COMMITTED,)), place.at + layout.STATE_AT)
+                    try:
+                        with self._reopening(place.segment):
+                            file = self._file(place.segment)
+                            os.pwrite(file.fd, bytes((layout.COMMITTED,)), place.at + layout.STATE_AT)
+                    except OSError as error:
+                        failure = error
+                        continue
                     self._part(reference)[reference] = layout.pack(place._replace(committed=True))
+        if failure is not None:
+            raise failure
 
     def erase(self, *references: ReferenceId) -> bool:
         """Leave nothing of these replicas, durably, with one sync a segment; False when there was nothing of any."""

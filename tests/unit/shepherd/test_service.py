@@ -417,6 +417,28 @@ async def test_a_disk_too_full_for_notes_is_tidied_all_the_same(monkeypatch: pyt
     assert world.blobs.used_bytes() == 4
 
 
+@virtual
+async def test_replicas_that_cannot_be_settled_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, done = await World().start(), list[str]()
+
+    async def fail(references: object) -> None:
+        raise CheloniaError(Kind.UNAVAILABLE, "settle")
+
+    async def save_cursor() -> None:
+        done.append("cursor")
+
+    async def note(notes: object) -> None:
+        done.append("notes")
+
+    reference = await world.store(DATA)
+    world.service._node.known(reference, None)
+    monkeypatch.setattr(world.blobs, "settle", fail)
+    monkeypatch.setattr(world.blobs, "note", note)
+    monkeypatch.setattr(world.service._scrubber, "save_cursor", save_cursor)
+    assert await kind_of(world.service.tidy()) is Kind.UNAVAILABLE
+    assert done == ["cursor"], "notes would say what the records do not"
+
+
 @running
 async def test_a_start_that_takes_long_gives_signs_of_life_and_takes_nothing(world: World) -> None:
     reference = await world.store(DATA)

@@ -15,10 +15,11 @@ import pytest
 
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ReferenceId
-from chelonia.core.ports.shepherd import ShepherdState
+from chelonia.core.ids import ReferenceId, ServiceId
+from chelonia.core.ports.shepherd import ShepherdState, SmallReplica, StoreIdentity
 from chelonia.shepherd.store import blobs_files, store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import StateFile, locked
 from chelonia.wire import records
 from tests.support.failing import fails
@@ -38,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-async def write(store: FileBlobs, reference: ReferenceId, data: bytes) -> None:
+async def write(store: FileBlobs | LocalBlobs, reference: ReferenceId, data: bytes) -> None:
     writer = await store.create(reference)
     await writer.write(data)
     await writer.commit(request(data).facts)
@@ -253,6 +254,35 @@ def crash_before(patch: pytest.MonkeyPatch, steps: int) -> None:
 
     patch.setattr(os, "replace", limited(os.replace))
     patch.setattr(Path, "unlink", limited(Path.unlink))
+
+
+async def test_one_that_cannot_be_settled_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All behind it stayed uncommitted for as long as it did, and such bytes may be erased by their age."""
+    store = LocalBlobs(tmp_path)
+    await store.identify(StoreIdentity("store", ServiceId("https://h:1/Shepherd")))
+    [_ async for _ in store.scan()]
+    bad, good, torn, small = (ReferenceId(numbered("a", number)) for number in (1, 2, 3, 4))
+    for reference in (bad, good):
+        await write(store, reference, b"x" * 100_000)
+    await store.store_whole([SmallReplica(each, request(b"abc").facts, b"abc") for each in (torn, small)])
+    write_at, failures = os.pwrite, [OSError(errno.EIO, "a sector is gone")]
+
+    def fails_once(*given: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return write_at(*given)
+
+    (tmp_path / "replicas" / "aa" / f"{bad}{COMMITTED}").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fails_once)
+        with fails(Kind.UNAVAILABLE):
+            await store.settle((bad, good, torn, small))
+    (tmp_path / "replicas" / "aa" / f"{bad}{COMMITTED}").rmdir()
+    found = {each.reference: each.committed async for page in store.scan() for each in page.read}
+    assert found == {bad: False, good: True, torn: False, small: True}
+    store.close()
 
 
 async def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
