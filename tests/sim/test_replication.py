@@ -15,7 +15,7 @@ from tests.sim.replication import Broken, Node, World
 from tests.sim.replication_mistakes import MISTAKES, Plant
 from tests.sim.replication_scenario import STALE_US, Done, Scenario, check_history, run_seed
 
-SMOKE = 25
+SMOKE = 15
 """How many of the scenario's seeds one `seed` of the test stands for: they are short."""
 
 
