@@ -128,8 +128,7 @@ class PartedUpload:
     async def seal(self, upload: UploadId, order: Sequence[tuple[int, str]]) -> None:
         """Give the parts, by numbers and etags, the file's name."""
         wish = self.wish
-        user = None if wish.user is None else dict(wish.user)
-        change = Seal(self.place, upload, tuple(order), when=wish.when, user=user, policy=wish.policy)
+        change = Seal(self.place, upload, tuple(order), when=wish.when, user=dict(wish.user or {}), policy=wish.policy)
         await self._apply("commitPut", change)
 
     async def drop(self, upload: UploadId) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from tests.cluster.door_users import DoorUsers
 from tests.cluster.harness import Cluster, runs
 from tests.cluster.load import Load, content, put
@@ -127,6 +127,8 @@ async def upgrade(root: Path, revision: str, seed: int, *, back: bool = False) -
         print(f"refused {dict(load.reasons)}; asked again {dict(users.tally.retried)}", flush=True)
         print(f"failed {dict(users.tally.failed)}", flush=True)
         assert not wrong, wrong
+        unread = [each for each in load.reasons if Kind.BAD_REQUEST.value in each]
+        assert not unread, unread  # messages that the other version cannot read
         print("fsck is asked until it finds nothing", flush=True)
         await trial.clean()
     finally:

@@ -135,7 +135,7 @@ async def test_metadata_that_come_with_bytes_replace_those_of_the_file(world: Wo
         if kind == "placed":
             assert isinstance(await write(world, "/f", user=user), Done)
         elif kind == "seal":
-            await done(world, structs.replace(await parted(world, "/f", b"bytes", JOE), user=user))
+            await done(world, structs.replace(await parted(world, "/f", b"bytes", JOE), user=user or {}))
         else:
             write_, splice = Write(at("/f"), inline=piece), Splice(at("/f"), Content((BYTES,), inline=piece))
             await done(world, structs.replace(write_ if kind == "inline" else splice, user=user))
@@ -145,4 +145,5 @@ async def test_metadata_that_come_with_bytes_replace_those_of_the_file(world: Wo
     await done(world, Set(at("/f"), user={"of another door": "1"}))
     assert await given({"kept": "2"}) == {"kept": "2"}
     assert await given(None) == {"kept": "2"}
-    assert await given({}) == {}
+    if kind != "seal":  # whose parts come with some, or with none at all
+        assert await given({}) == {}

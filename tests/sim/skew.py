@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LATER: dict[str, tuple[str, ...]] = {
-    "BeginPut": ("part",),
+    "BeginPut": ("part", "anew"),
     "Begun": ("part_seal",),
     "CommitFile": ("policy",),
-    "CopyFile": ("policy",),
-    "SealUpload": ("policy",),
+    "CopyFile": ("policy", "described"),
+    "SealUpload": ("policy", "described"),
     "SpliceFile": ("mark",),
     "Make": ("default_of", "within"),
-    "Write": ("policy", "default_of", "within"),
+    "Write": ("policy", "default_of", "within", "mark"),
     "Clone": ("policy", "default_of", "within"),
     "Seal": ("policy", "default_of", "within"),
     "QuotaUse": ("implied",),

@@ -52,8 +52,8 @@ async def put_part(ports: Ports, turn: ElementCall, change: Part) -> Done:
 
 async def seal(ports: Ports, turn: ElementCall, change: Seal) -> Done:
     """Make parts the content of the file, if the caller still may and his conditions hold."""
-    write = Write(change.place, user=change.user, parents=change.parents, when=change.when, policy=change.policy)
-    write = replace(write, default_of=change.default_of, within=change.within)
+    write = Write(change.place, user=change.user or None, parents=change.parents, when=change.when)
+    write = replace(write, policy=change.policy, default_of=change.default_of, within=change.within)
     ready, replaced = await ready_to_write(ports, turn, write, unnamed(ports, turn, change.place, 0))
     order = SealUpload(change.upload, ready, change.order, change.least, change.policy, described=True)
     try:

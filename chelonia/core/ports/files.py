@@ -511,8 +511,8 @@ class Seal(msgspec.Struct, frozen=True):
 
     - `order`: number and etag of each part, numbers rising
     - `least`: least bytes of each part but the last
-    - `user`: metadata for the file beside those that the upload keeps for it, and preferred to them. None, of an upload
-      that keeps none: the file's own stay
+    - `user`: metadata for the file beside those that the upload keeps for it, and preferred to them. None at all: the
+      file's own stay
     - `policy`: as in `Write`
     """
 
@@ -522,7 +522,7 @@ class Seal(msgspec.Struct, frozen=True):
     least: int = 0
     parents: bool = False
     when: When = ANY
-    user: UserValues | None = None
+    user: UserValues = msgspec.field(default_factory=dict)
     policy: Mapping[str, str] | None = None
     default_of: LogicalName | None = None
     within: LogicalName | None = None
