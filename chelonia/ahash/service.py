@@ -218,12 +218,12 @@ class AHashService:
         Returns, raises: as the method; OUTCOME_UNKNOWN when the caller has to ask elsewhere.
         """
         admit(call, AHASH.by_method[method])
-        if len(arguments[0]) > BRIEF_OBJECTS:
+        if (count := len(arguments[0])) > BRIEF_OBJECTS:
             return None
         read, holds, committer = _BRIEF[method](*arguments), self._durability.holds, self._started()
 
         def work(state: StoredState) -> Any:
-            return self._brief(read, state) if holds(self._position_at(committer, state)) else None
+            return self._brief(read, state, count) if holds(self._position_at(committer, state)) else None
 
         return self._run_at_once(self._store.at_once, work)
 
@@ -328,7 +328,7 @@ class AHashService:
         committer = self._started()
 
         def read_now(state: StoredState) -> tuple[R_co, Position] | None:
-            answer = self._brief(read, state)
+            answer = self._brief(read, state, count)
             return None if answer is None else (answer, self._position_at(committer, state))
 
         found = self._run_at_once(self._store.at_once, read_now) if count <= BRIEF_OBJECTS else None
@@ -349,8 +349,10 @@ class AHashService:
         await self._durability.wait(position)
         return answer
 
-    def _brief(self, read: _ItemsRead[R_co], store: Reader) -> R_co | None:
+    def _brief(self, read: _ItemsRead[R_co], store: Reader, count: int) -> R_co | None:
         """Return the result of a read in the event loop; None: it takes long, and a reader thread has to do it."""
+        if count == 1:
+            return read(store)  # an item is read as a whole
         monotonic_ms = self._clock.monotonic_ms
         until_ms = monotonic_ms() + BRIEF_READ_MS
 
