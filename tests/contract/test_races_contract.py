@@ -93,19 +93,24 @@ def test_parts_take_a_name_that_others_make_or_remove_meanwhile(before: bool) ->
     staged(scenario)
 
 
+async def to_be_overtaken(world: World, between: Between, *, before: bool) -> None:
+    """Have another remove `/f` as its name is about to be reserved; if it is not there `before`, make it."""
+    if before:
+        await write(world, "/f", b"before")
+
+    async def changed() -> None:
+        await done(world, Remove(at("/f")) if before else Clone(at("/f"), at("/other")))
+
+    await write(world, "/other", b"another's")
+    between.before["begin_put"] = changed
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_name_is_reserved_though_others_make_or_remove_its_file_meanwhile(before: bool) -> None:
     """It was refused as `not found`, or as `exists`."""
 
     async def scenario(world: World, between: Between) -> None:
-        if before:
-            await write(world, "/f", b"before")
-
-        async def changed() -> None:
-            await done(world, Remove(at("/f")) if before else Clone(at("/f"), at("/other")))
-
-        await write(world, "/other", b"another's")
-        between.before["begin_put"] = changed
+        await to_be_overtaken(world, between, before=before)
         (placed,) = await world.files.place(JOE, (Placing(at("/f"), 3, wanted=2, reserving=Reserving()),))
         assert isinstance(placed, Placed), placed
         await world.arrive(placed, b"new")
@@ -120,14 +125,7 @@ def test_put_file_takes_a_name_though_others_make_or_remove_its_file_meanwhile(b
 
     async def scenario(world: World, between: Between) -> None:
         assert isinstance(world, ServiceWorld)
-        if before:
-            await write(world, "/f", b"before")
-
-        async def changed() -> None:
-            await done(world, Remove(at("/f")) if before else Clone(at("/f"), at("/other")))
-
-        await write(world, "/other", b"another's")
-        between.before["begin_put"] = changed
+        await to_be_overtaken(world, between, before=before)
         begun = await world.stage.put_file("/f", replace=True, size=3)
         assert begun.status == "done", begun
 
