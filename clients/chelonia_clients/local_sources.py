@@ -168,5 +168,7 @@ def _read_some(file: BinaryIO) -> bytes:
     """Read at most a chunk; b"" only at the end, also of a non-blocking file (as stdin may be)."""
     read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
     while (chunk := read(bounds.CHUNK_BYTES)) is None:
-        select.select((file,), (), ())
+        readable = select.poll()  # select.select refuses numbers from 1024 on
+        readable.register(file, select.POLLIN)
+        readable.poll()
     return chunk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -431,8 +432,11 @@ def test_who_gives_up_a_pipe_ends_though_nobody_writes_to_it() -> None:
 
 
 async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: FakeBartender) -> None:
-    """The parent process shares stdin and may have made it so. An empty pipe counted as its end."""
-    reading, writing = os.pipe()
+    """The parent process shares stdin and may have made it so. An empty pipe counted as its end. Numbers beyond those
+    of select(2) are for programs with many open files."""
+    low, writing = os.pipe()
+    reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)
+    os.close(low)
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb", closefd=False) as pipe, os.fdopen(writing, "wb", buffering=0) as writer:
         asyncio.get_running_loop().call_later(0.05, writer.write, b"late")
