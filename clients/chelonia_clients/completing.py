@@ -15,7 +15,7 @@ ALIASES: Final = (*WHOLE, "get", "make", "makemount", "put")
 """Other words for verbs that people type."""
 VALUES: Final = {
     "--as": ("user", "user2", "admin", "service", "anonymous"),
-    "--type": ("file", "collection", "mountpoint"),
+    "--type": ("file", "collection", "mountpoint", "symlink", "special"),
     "--only": ("read", "upload", "write"),
 }
 """Values of options, where they are known."""

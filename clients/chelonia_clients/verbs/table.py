@@ -90,7 +90,7 @@ FIND = Verb(
     "[-0] [--format TEXT]",
     "names below collections that fit all conditions", f"{_TREES}:find", (0, -1),
     (Flag("--name", "the last name fits this pattern", "", "PATTERN"),
-     Flag("--type", "file, collection or mountpoint", "", "T"),
+     Flag("--type", "file, collection, mountpoint, symlink or special", "", "T"),
      Flag("--larger", "files of more than SIZE, like 500K or 10M", "", "SIZE"),
      Flag("--smaller", "files of less than SIZE", "", "SIZE"),
      Flag("--newer", "modified less than TIME ago, like 90s, 30m, 2h or 3d", "", "TIME"),

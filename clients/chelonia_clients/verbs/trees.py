@@ -11,13 +11,16 @@ from chelonia.core.metadata import Filter, Needed
 from chelonia_clients.arguments import Arguments, UsageError, parse_duration, parse_size
 from chelonia_clients.choosing import name_fits
 from chelonia_clients.client import SHORT, DirectoryEntry
+from chelonia_clients.completing import VALUES
 from chelonia_clients.output import counted, human_size
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.listing import facts_of, path_of, shower
 
 EVERY_MS: Final = 2_000
 """Interval of `watch`."""
-TYPES: Final = ("file", "collection", "mountpoint")
+TYPES: Final = VALUES["--type"]
+SHORT_TYPES: Final = {"d": "collection", "l": "symlink"}
+"""What find(1) calls them, where that is no beginning of our words."""
 Fits = Callable[[DirectoryEntry], bool]
 Entries = AsyncGenerator[DirectoryEntry, None]
 
@@ -75,7 +78,7 @@ def _conditions(arguments: Arguments) -> Fits:
     if name := arguments.value("--name"):
         conditions.append(lambda entry: name_fits(entry.name.rpartition("/")[2], name))
     if kind := arguments.value("--type"):
-        whole = next((each for each in TYPES if each.startswith(kind)), "collection" if kind == "d" else "")
+        whole = next((each for each in TYPES if each.startswith(kind)), SHORT_TYPES.get(kind, ""))
         if not whole:
             raise UsageError(f"--type takes {', '.join(TYPES)}, not {kind!r}")
         conditions.append(lambda entry: entry.type == whole)

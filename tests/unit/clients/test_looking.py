@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import Kind
+from chelonia.core.metadata import TYPE_SPECIAL, TYPE_SYMLINK
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Remove, Removing
-from tests.support.bartender import FakeBartender
+from chelonia.core.ports.files import Make, Remove, Removing, Setting
+from tests.support.bartender import JOE, FakeBartender
 from tests.support.clocks import QuickClock
 from tests.unit.clients.faking import Command
 
@@ -70,6 +71,14 @@ def test_find_takes_what_fits_all_conditions(chelonia: Command, tree: FakeBarten
     assert chelonia("find", "/d", "--type", "f", "-0").out == "/d/big\0/d/c/small file\0"
     assert chelonia("find", "/d", "--type", "nonsense").code == 2
     assert chelonia("find", "/none").code == 3
+
+
+def test_find_knows_what_a_mount_makes(chelonia: Command, tree: FakeBartender) -> None:
+    tree.cluster.change(Make(parse_ln("/d/c/link"), TYPE_SYMLINK, target="../big"), JOE)
+    tree.cluster.change(Make(parse_ln("/d/pipe"), TYPE_SPECIAL, setting=Setting(mode=0o010644)), JOE)
+    for kind in ("symlink", "l"):
+        assert chelonia("find", "/d", "--type", kind).lines == ["/d/c/link"]
+    assert chelonia("find", "/d", "--type", "special").lines == ["/d/pipe"]
 
 
 def test_tree_draws(chelonia: Command, tree: FakeBartender) -> None:
