@@ -142,9 +142,12 @@ class ShepherdService:
         await self._reporting.stop()
         await self._node.background.stop()
         if await self._node.disk.look():
-            await self._node.settle()
-            await self._stock.note()
+            unsettled = await self._settle()
+            if unsettled is None:
+                await self._stock.note()
             await self._scrubber.save_cursor()
+            if unsettled is not None:
+                raise unsettled
 
     @property
     def lease_ms(self) -> int:
@@ -180,12 +183,7 @@ class ShepherdService:
         await self._stock.measure()
         left = await self._erase_left()
         self._downloads.expire()
-        try:
-            await node.settle()
-        except CheloniaError as error:
-            unsettled: CheloniaError | None = error
-        else:
-            unsettled = None
+        unsettled = await self._settle()
         now_ms, settings = node.ports.clock.monotonic_ms(), node.settings
         # Looking through the quarantine costs a read per record, so it is done rarely, compared with how long it keeps.
         if now_ms - self._aside.counted_ms >= min(settings.unknown_grace_ms, settings.quarantine_keep_ms) // 20:
@@ -199,6 +197,14 @@ class ShepherdService:
         await self._stock.put_in_order()
         if failure := left or unsettled:  # it has held up nothing else
             raise failure
+
+    async def _settle(self) -> CheloniaError | None:
+        """Have the store note which replicas are committed; returns the failure, which holds up nothing else."""
+        try:
+            await self._node.settle()
+        except CheloniaError as error:
+            return error
+        return None
 
     async def _erase_left(self) -> CheloniaError | None:
         """Erase the bytes of ended uploads; returns the last failure. The next call tries again those that failed."""

@@ -57,9 +57,11 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
     node.farewells.append(shepherd.leave)
 
     async def close() -> None:
-        await shepherd.stop()
-        await asyncio.to_thread(blobs.close)
-        worker.close()
+        try:
+            await shepherd.stop()
+        finally:  # else the next start takes this end for a crash, and reads all that is in segments
+            await asyncio.to_thread(blobs.close)
+            worker.close()
 
     node.closers.append(close)
     node.keep("shepherd", shepherd.run())

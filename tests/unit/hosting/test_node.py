@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from chelonia.core.caller import Call
-from chelonia.core.errors import Kind
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import Files, Look, Looked
-from chelonia.hosting.config import ListenSection, NodeConfig, NodeSection, TlsSection, TrustSection
+from chelonia.hosting.config import ListenSection, NodeConfig, NodeSection, ShepherdSection, TlsSection, TrustSection
 from chelonia.hosting.doors.compact_server import offer
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
 from chelonia.hosting.node import Node
+from chelonia.hosting.services import shepherd
+from chelonia.hosting.services.hosting_node import HostingNode
+from chelonia.shepherd.service import ShepherdService
+from chelonia.shepherd.store.store_state import locked
 from chelonia.wire import compact
 from tests.support.cluster import MemoryCluster
 from tests.support.failing import fails
@@ -62,3 +69,30 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
     finally:
         await server.stop(0)
         await node._node.link.client.close()
+
+
+async def test_a_shepherd_that_cannot_note_all_at_its_end_gives_its_store_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start took that end for a crash, and read all that is in segments."""
+    grid, root = Grid(tmp_path / "grid"), tmp_path / "store"
+    tls = TlsSection(str(grid.host_files[0]), str(grid.host_files[1]), str(grid.trust_dir))
+    librarians = ("https://localhost:9/Librarian",)
+    section = ShepherdSection("https://localhost:1/Shepherd", "https://localhost:2", str(root), librarians)
+    node = HostingNode(NodeConfig(NodeSection("n"), (), tls, shepherd=section))
+
+    async def fail(_: ShepherdService) -> None:
+        raise CheloniaError(Kind.UNAVAILABLE, "settle")
+
+    monkeypatch.setattr(HostingNode, "guard", lambda *_: None)
+    monkeypatch.setattr(ShepherdService, "stop", fail)
+    await shepherd.host(node, section)
+    (close,) = node.closers
+    for task in node.tasks:
+        task.cancel()
+    await asyncio.wait(node.tasks)
+    with fails(Kind.UNAVAILABLE):
+        await close()
+    with locked(root):
+        pass
+    await node.client.close()

@@ -437,6 +437,8 @@ async def test_replicas_that_cannot_be_settled_hold_up_nothing_else(monkeypatch:
     monkeypatch.setattr(world.service._scrubber, "save_cursor", save_cursor)
     assert await kind_of(world.service.tidy()) is Kind.UNAVAILABLE
     assert done == ["cursor"], "notes would say what the records do not"
+    assert await kind_of(world.service.stop()) is Kind.UNAVAILABLE
+    assert done == ["cursor", "cursor"]
 
 
 @running
