@@ -367,6 +367,8 @@ class AHashService:
         try:
             return read(store, while_brief)
         except _NotBriefError:
+            # Not again at once: this call comes here twice more, and others with as much may wait.
+            self._hand_over_until_ms = max(self._hand_over_until_ms, monotonic_ms() + BRIEF_READ_MS)
             return None
 
     def _run_at_once(self, at_once: Callable[[Callable[P, T]], T | None], work: Callable[P, T]) -> T | None:

@@ -77,6 +77,21 @@ async def test_what_takes_long_to_read_is_the_readers(walks: tuple[Walk, ...], n
     await service.close()
 
 
+async def test_reads_that_take_long_do_not_follow_each_other_in_the_loop() -> None:
+    """Each call is tried there up to three times, and many may come in one turn: beats waited for all of them."""
+    clock = HandClock()
+    store = CostlyStore(clock)
+    service = AHashService(store, CountingExecutor(), clock, SETTINGS)
+    await service.start()
+    store.commit(_large_contents(), ())
+    began_ms, asked = clock.now, (DEEP, (Needed("entry"),))
+    assert [service.at_once(LIBRARIAN, "walk", asked) for _ in range(10)] == [None] * 10
+    assert clock.now - began_ms <= BRIEF_READ_MS + 10
+    clock.advance(BRIEF_READ_MS)
+    assert service.at_once(LIBRARIAN, "walk", (DEEP[:1], (Needed("entry"),))), "soon the next one is done there again"
+    await service.close()
+
+
 def _large_contents() -> dict[bytes, bytes]:
     """Collections of a thousand names, entries with as much metadata as a user may give, and deep paths."""
     puts = dict[bytes, bytes]()
