@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from chelonia.ahash import engine
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import KeptOutcome, StoreState
-from chelonia.ahash.store.port import Store
+from chelonia.ahash.store.port import Reader, Store
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey
@@ -68,6 +69,10 @@ Outcome = TransactOutcome | tuple[ChangeOutcome, ...] | CheloniaError | None
 """The result of a job; None is a recall that found nothing."""
 
 
+class NotBriefError(Exception):
+    """There is more to read than the event loop may. Nothing has changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
     """Args: `key_keep_ms`: how long to keep outcomes; `min_free_bytes`: free space below which to refuse changes."""
@@ -101,13 +106,15 @@ class Committer:
         self.writable = self._store.free_bytes() >= self._limits.min_free_bytes
         return self.writable
 
-    def commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
+    def commit(self, jobs: tuple[Job, ...], now_ms: Ms, bytes_max: int = 0) -> list[Outcome]:
         """Apply the jobs in order and make them durable. Return one outcome per job, in their order.
 
         Args: `now_ms`: a steady time that continues from `began_ms`; setting the clock must not expire a key.
+        `bytes_max`: bytes of records that the jobs may read, and write anew; 0: any number.
+        Raises: NotBriefError when they are more.
         """
         try:
-            return self._commit(jobs, now_ms)
+            return self._commit(jobs, now_ms, bytes_max)
         except CheloniaError as error:
             if error.kind is not Kind.INTERNAL:
                 return [error.with_traceback(None)] * len(jobs)
@@ -119,9 +126,9 @@ class Committer:
         except CheloniaError as error:
             return error.with_traceback(None)
 
-    def _commit(self, jobs: tuple[Job, ...], now_ms: Ms) -> list[Outcome]:
+    def _commit(self, jobs: tuple[Job, ...], now_ms: Ms, bytes_max: int = 0) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
-        overlay = Overlay(_Read(self._store, jobs))
+        overlay = _BatchOverlay(_Read(self._store, jobs), bytes_max)
         batch = _Batch(overlay, self.position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
@@ -182,6 +189,24 @@ class _Read:
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         return self._store.scan(start, end, limit)
+
+
+class _BatchOverlay(Overlay):
+    """The overlay of a batch, from which its transacts may read `bytes_max` bytes, each time counted; 0: any number."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, below: Reader, bytes_max: int) -> None:
+        super().__init__(below)
+        self._left = bytes_max or sys.maxsize
+
+    def get(self, key: bytes) -> bytes | None:
+        data = super().get(key)
+        if data is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise NotBriefError
+        return data
 
 
 def _named(job: Job) -> Iterator[bytes]:

@@ -21,7 +21,17 @@ import msgspec
 
 from chelonia.ahash import engine, reads
 from chelonia.ahash.below import read_below
-from chelonia.ahash.committer import ChangeJob, CommitLimits, Committer, Job, Outcome, RecallJob, RecordJob, TransactJob
+from chelonia.ahash.committer import (
+    ChangeJob,
+    CommitLimits,
+    Committer,
+    Job,
+    NotBriefError,
+    Outcome,
+    RecallJob,
+    RecordJob,
+    TransactJob,
+)
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.port import Durability, Executor, LocalDurability, Reader, Store, StoredState
@@ -71,7 +81,7 @@ BRIEF_ELEMENTS: Final = 200
 """Elements that one batch may commit there. None of them is a `DELETE`, which may remove a thousand properties."""
 BRIEF_BYTES: Final = 512 * 1024
 """Bytes of their properties and values, about: 3 ms of CPU, as for so many small elements; the largest values take
-44 ms."""
+44 ms. And bytes of the records that they read: an object is written anew with all that it has."""
 GATHER_MS: Final = 2
 """Longest wait of a batch for the one before it: a few times what neighbouring replicas take. Those of distant replicas
 overlap."""
@@ -360,13 +370,13 @@ class AHashService:
             is_late = False
             for item in items:
                 if is_late:
-                    raise _NotBriefError
+                    raise NotBriefError
                 yield item
                 is_late = monotonic_ms() >= until_ms
 
         try:
             return read(store, while_brief)
-        except _NotBriefError:
+        except NotBriefError:
             # Not again at once: this call comes here twice more, and others with as much may wait.
             self._hand_over_until_ms = max(self._hand_over_until_ms, monotonic_ms() + BRIEF_READ_MS)
             return None
@@ -444,14 +454,20 @@ class AHashService:
         jobs = tuple(item.job for item in batch)
         committer, now_ms = self._started(), self._steady_ms()
 
-        def commit() -> tuple[list[Outcome], Position]:
-            return committer.commit(jobs, now_ms), committer.position
+        def commit(bytes_max: int = 0) -> tuple[list[Outcome], Position]:
+            return committer.commit(jobs, now_ms, bytes_max), committer.position
+
+        def commit_briefly() -> tuple[list[Outcome], Position] | None:
+            try:
+                return commit(BRIEF_BYTES)
+            except NotBriefError:
+                return None
 
         try:
             self._commit_began_ms = self._clock.monotonic_ms()
             small = weight <= BRIEF_ELEMENTS and sum(item.size for item in batch) <= BRIEF_BYTES
             brief = small and all(item.brief for item in batch)
-            made = self._run_at_once(self._store.write_at_once, commit) if brief else None
+            made = self._run_at_once(self._store.write_at_once, commit_briefly) if brief else None
             return _Flight(batch, self._executor.run_write(commit) if made is None else self._sync(made))
         except BaseException:
             self._commit_began_ms = 0
@@ -579,10 +595,6 @@ def _walking(walks: tuple[Walk, ...], needed: Filter = ()) -> _ItemsRead[tuple[W
     for walk in walks:
         _check_walk(walk)
     return lambda store, each=iter: reads.read_walks(store, each(walks), needed)
-
-
-class _NotBriefError(Exception):
-    """There is more to read than the event loop may."""
 
 
 class _ItemsRead(Protocol[R_co]):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from chelonia.ahash.committer import READ_TOGETHER_MAX
 from chelonia.ahash.service import (
     BRIEF_BYTES,
     BRIEF_ELEMENTS,
@@ -630,6 +631,33 @@ async def test_a_large_batch_and_one_that_would_wait_are_the_writers() -> None:
     store.takes = False
     await service.transact(LIBRARIAN, NO_KEY, (add("o", "s", "n", 1),))
     assert store.steps == ["writer", "commit"] * 4
+    await service.close()
+
+
+@pytest.mark.parametrize("objects", [10, 1])
+@pytest.mark.parametrize("before", [0, READ_TOGETHER_MAX])
+async def test_a_batch_that_rewrites_large_objects_is_the_writers(objects: int, before: int) -> None:
+    """Each is written anew with all that it has. 200 small changes of entries with 110 KB took 0.24 s of CPU.
+    The beats of a master waited."""
+    store = LateStore()
+    service = AHashService(store, NotingExecutor(store), HandClock(), SETTINGS)
+    await service.start()
+    for n in range(objects):
+        await service.transact(LIBRARIAN, NO_KEY, tuple(put(f"o{n}", "s", p, "x" * 60_000) for p in "pq"))
+
+    async def change(count: int) -> list[str]:
+        store.steps.clear()
+        others = [(check(f"none{n}"),) for n in range(before)]
+        changes = [*others, *((add(f"o{n % objects}", "s", "n", 1),) for n in range(count))]
+        assert all(
+            each.applied for each in await asyncio.gather(*(service.transact(LIBRARIAN, NO_KEY, e) for e in changes))
+        )
+        return store.steps
+
+    assert "writer" not in await change(4)
+    assert (await change(10)).count("writer") == 1
+    found = await service.get(LIBRARIAN, tuple(ObjectId(f"o{n}") for n in range(objects)))
+    assert sum(int(each.value("s", "n")) for each in found) == 14
     await service.close()
 
 
