@@ -91,10 +91,13 @@ class ShepherdDrills:
         )  # fmt: skip
 
     def _end_silence(self, order: ShepherdDrill) -> None:
-        if self._node.silent_ms and self._drill == order.drill:
+        if self._node.silent_ms and self._drill != order.drill:
+            return
+        if self._node.silent_ms:
             self._node.silent_until_ms = 0
             self._node.news.set()
             log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
+        self._drill = order.drill  # its first order, should it come only now, is a repeat
 
     def _require_authority(self, call: Call, order: ShepherdDrill, refusal: str) -> None:
         if refusal:

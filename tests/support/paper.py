@@ -79,6 +79,8 @@ class PaperShepherd:
         assert order.position.cluster
         self.drilled.append(order)
         await asyncio.sleep(self.obeys_s)
+        if self.broken == "order of a drill":
+            raise CheloniaError(Kind.NETWORK, "drill", self.id, "the connection broke")
         if self.broken == "drill":
             raise CheloniaError(Kind.CONFLICT, "drill", self.id, "it is not sound")
         if order.action is DrillAction.CORRUPT:
@@ -88,6 +90,8 @@ class PaperShepherd:
             return 0
         ends = order.action is DrillAction.STOP
         self.silent_until_s = 0.0 if ends else asyncio.get_running_loop().time() + order.duration_ms / 1000
+        if self.broken == "answer of a drill":
+            raise CheloniaError(Kind.NETWORK, "drill", self.id, "the connection broke")
         return 0 if ends else order.duration_ms
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:

@@ -3,6 +3,8 @@
 `decide` says what may begin and how far a drill is. The leader stores the drill, under its lease, before it sends the
 Shepherd the order: its successor finds the drill and goes on watching. The harm ends without anybody: a silent Shepherd
 comes back by itself, and repair replaces a damaged copy as it does any other.
+Invariant: a drill whose Shepherd may be silent is running. One that was called off ends once the Shepherd has confirmed
+that it answers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
@@ -38,6 +41,8 @@ SETTLE_MS = 3_000
 """Longest wait until all is whole: on a busy cluster a file that was just stored has a copy under way."""
 OBEY_MS = 10_000
 """Time that a Shepherd gets to obey, at least: its disk may be busy."""
+_UNKNOWN = frozenset({Kind.NETWORK, Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN, Kind.INTERNAL})
+"""Failures of an order after which the Shepherd may have obeyed, or do so yet."""
 
 
 class LibrarianDrills:
@@ -57,6 +62,8 @@ class LibrarianDrills:
         self._drill: Drill | None = None
         self._watching = ""
         self._stopped = ""
+        self._answers = ""
+        """The drill whose Shepherd has confirmed that it answers again."""
         self._busy = asyncio.Lock()
 
     # --- orders -------------------------------------------------------------------------------------------------------
@@ -127,8 +134,13 @@ class LibrarianDrills:
         try:
             await self._send(drill, drill.action)
         except CheloniaError as error:
-            await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
-            cause = f"it is called off, the Shepherd does not obey: {error}"  # never a kind that callers retry unseen
+            if error.kind in _UNKNOWN:
+                await self._store(drills.called_off(drill, str(error), self._on.wall))
+                cause = f"it is called off, and over once it is known that the Shepherd does not obey: {error}"
+            else:
+                await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
+                cause = f"it is called off, the Shepherd does not obey: {error}"
+            # never a kind that callers retry unseen
             raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, cause) from error
         return self.own_status()
 
@@ -218,7 +230,7 @@ class LibrarianDrills:
 
     def leave(self) -> None:
         """Stop watching: another Librarian leads."""
-        self._drill, self._watching = None, ""
+        self._drill, self._watching, self._answers = None, "", ""
 
     async def step(self) -> None:
         """Look at the drill that runs, if any."""
@@ -228,6 +240,8 @@ class LibrarianDrills:
                 return
             if self._watching != drill.id:
                 self._watch(drill, [] if drill.blob else await self._holdings(drill.shepherd, bounds.DRILL_FILES_MAX))
+            with suppress(CheloniaError):  # tried again at the next look
+                await self._recall(drill)
             await self._changed(drill, drills.progressed(drill, await self._view(drill), self._on.wall))
 
     def _watch(self, drill: Drill, holdings: Sequence[Holding]) -> None:
@@ -239,19 +253,27 @@ class LibrarianDrills:
         if after == before:
             return
         await self._store(after)
-        if after.recalled_ms and not before.recalled_ms and after.action is DrillAction.SILENCE:
+        if not before.recalled_ms:
             try:
-                await self._send(after, DrillAction.STOP)
+                await self._recall(after)
             except CheloniaError as error:
-                _LOG.info("drill %s: %s is not reached, it comes back by itself: %s", after.id, after.shepherd, error)
+                _LOG.info("drill %s: %s is not reached, it is told again: %s", after.id, after.shepherd, error)
         if not after.running:
             took = f"noticed after {_since(after, after.noticed_ms)}, whole after {_since(after, after.whole_ms)}"
             _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
 
+    async def _recall(self, drill: Drill) -> None:
+        """Have a silent Shepherd answer again, if it is to and has not confirmed that it does. Raises: as `_send`."""
+        if drill.recalled_ms and drill.action is DrillAction.SILENCE and self._answers != drill.id:
+            await self._send(drill, DrillAction.STOP)
+            self._answers = drill.id
+
     async def _view(self, drill: Drill) -> DrillView:
         searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
         present, tally = self._on.nodes.present(drill.shepherd), self._tally
-        view = DrillView(present, tally.watched, tally.touched, searching, self._others_away(drill))
+        answers = not drill.recalled_ms or self._answers == drill.id
+        away = self._others_away(drill)
+        view = DrillView(present, tally.watched, tally.touched, searching, away, answers=answers)
         if not drill.blob:
             return view
         blob = await self._on.records.one(self._on.call, blob_object(drill.blob))

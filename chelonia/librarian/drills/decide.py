@@ -253,6 +253,7 @@ class DrillView:
     """A running drill as the repair leader sees it.
 
     - `present`: whether its Shepherd is present
+    - `answers`: whether it has confirmed that it is not silent, or has not been told to answer again
     - `exposed`: number of its files by copies left
     - `touched`: files that were exposed at least for a moment
     - `searching`: repair still goes through the Shepherd's replicas, so that more files may be exposed than counted
@@ -270,6 +271,7 @@ class DrillView:
     state: ReplicaState | None = None
     good: int = 0
     wanted: int = 0
+    answers: bool = True
 
 
 def begin(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
@@ -314,7 +316,8 @@ def _looked_at(drill: Drill, view: DrillView, now: Ms) -> Drill:
 
 
 def called_off(drill: Drill, why: str, now: Ms) -> Drill:
-    """Return the drill called off: its Shepherd gets the order to answer, and it ends when all is whole."""
+    """Return the drill called off: its Shepherd is told to answer until it confirms that; then, when all is whole, it
+    ends."""
     return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
 
 
@@ -330,7 +333,7 @@ def _silence(drill: Drill, view: DrillView, now: Ms) -> Drill:
         if drill.whole_ms:
             return replace(drill, recalled_ms=now)
         return drill
-    if not (view.present and whole):
+    if not (view.present and view.answers and whole):
         return drill
     if not drill.noticed_ms:
         drill = replace(drill, why=drill.why or "the Shepherd was never found silent")

@@ -46,7 +46,9 @@ async def drill(session: Session, arguments: Arguments, words: list[str]) -> Non
             session.out.result(**record_facts(status.drill))
         case ["stop"]:
             status = await session.administrator().drill(DrillOrder(DrillAction.STOP))
-            session.out.write(f"drill {status.drill.id} is called off; {status.drill.shepherd} answers again")
+            session.out.write(
+                f"drill {status.drill.id} is called off; it ends when {status.drill.shepherd} answers again"
+            )
             session.out.result(**record_facts(status.drill))
         case _:
             raise UsageError("admin drill takes silence [<id>], corrupt [<id>], status, or stop")

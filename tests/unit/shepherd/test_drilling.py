@@ -108,6 +108,19 @@ async def test_silence_ends_by_order_with_the_process_and_never_outlasts_its_bou
 
 
 @virtual
+async def test_an_order_that_comes_after_it_was_called_off_begins_nothing(expect_log: Callable[..., None]) -> None:
+    """The repair leader had no answer to it, called the drill off, and ends it once that is confirmed."""
+    expect_log("DRILL d2")
+    world = await World().start()
+    assert await world.service.drill(LIBRARIAN, STOP) == 0
+    assert await world.service.drill(LIBRARIAN, SILENCE) == 0
+    await world.service.status(ADMINISTRATOR)
+    assert await world.service.drill(LIBRARIAN, replace(SILENCE, drill="d2")) == 10_000
+    assert await world.service.drill(LIBRARIAN, STOP) > 0
+    assert await world.service.drill(LIBRARIAN, replace(STOP, drill="d2")) == 0, "it is still the one that is silent"
+
+
+@virtual
 async def test_one_byte_of_the_named_copy_is_changed_found_and_reported(expect_log: Callable[..., None]) -> None:
     expect_log("DRILL d1")
     expect_log("replica is invalid")

@@ -164,6 +164,7 @@ RUNNING = Drill(
 DAMAGED = replace(RUNNING, action=DrillAction.CORRUPT, until_ms=Ms(1_000), blob=BlobId("b"), files=1)
 HERE, GONE = DrillView(True, {}), DrillView(False, {2: 9}, 9)
 WORSE = replace(GONE, others_away=(ServiceId("s4"),))
+MUTE = replace(HERE, answers=False)
 
 
 def told(drill: Drill, *looks: tuple[DrillView, int]) -> Drill:
@@ -207,6 +208,12 @@ def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:
         ([(GONE, 2_000), (GONE, 20_001)], DrillStage.LATE, "9 files are not whole yet"),
         ([(GONE, 2_000), (replace(GONE, exposed={}), 20_001)], DrillStage.LATE, "the Shepherd is not back yet"),
         ([(GONE, 2_000), (WORSE, 2_100), (WORSE, 20_001)], DrillStage.LATE, "s4 went away meanwhile"),
+        (
+            [(GONE, 2_000), (WORSE, 2_100), (MUTE, 2_500), (HERE, 3_000)],
+            DrillStage.CALLED_OFF,
+            "s4 went away meanwhile",
+        ),
+        ([(GONE, 2_000), (WORSE, 2_100), (MUTE, 20_001)], DrillStage.LATE, "s4 went away meanwhile"),
     ],
 )
 def test_what_goes_wrong_is_told(looks: list[tuple[DrillView, int]], stage: DrillStage, why: str) -> None:
@@ -354,9 +361,60 @@ async def test_a_shepherd_may_take_a_while_to_obey_and_an_order_of_unknown_outco
         assert (await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))).drill.running
         await p.until(lambda: over(p))
         one.obeys_s = 20.0
-        with fails(Kind.CONFLICT, match=r"does not obey.*no answer in 10000 ms"):
+        with fails(Kind.CONFLICT, match=r"is called off.*no answer in 10000 ms"):
             await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id))
-        assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
+        assert (await status(p)).drill.running, "the Shepherd may obey yet"
+        one.obeys_s = 0.0
+        await p.until(lambda: over(p))
+        ended = (await status(p)).drill
+        assert ended.stage is DrillStage.CALLED_OFF
+        assert "no answer in 10000 ms" in ended.why
+        assert one.drilled[-1].action is DrillAction.STOP
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_drill_lasts_until_its_shepherd_has_confirmed_that_it_answers() -> None:
+    """Its answer was lost: the drill was over, and the Shepherd silent for half an hour."""
+    async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        order = replace(SILENCE, shepherd=one.id, duration_ms=1_800_000)
+        one.broken = "answer of a drill"
+        with fails(Kind.CONFLICT, match=r"is called off.*the connection broke"):
+            await p.b.service.drill(keyed("k", ADMIN), order)
+        assert one.silent
+        one.broken = "order of a drill"
+        await asyncio.sleep(5)
+        assert one.silent
+        with fails(Kind.CONFLICT, match="is running"):
+            await p.b.service.drill(ADMIN, order)
+        assert (await p.b.service.drill(keyed("k", ADMIN), order)).drill.recalled_ms, "its outcome: it is called off"
+        one.broken = ""
+        await p.until(lambda: over(p))
+        assert not one.silent
+        ended = (await status(p)).drill
+        assert (ended.stage, ended.why.endswith("the connection broke")) == (DrillStage.CALLED_OFF, True)
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_drill_that_is_stopped_at_once_lasts_until_its_shepherd_is_heard() -> None:
+    """Its lease had not run out, so that it was taken for back."""
+    async with paper(shepherds=5) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=1_800_000))
+        one.broken = "order of a drill"
+        await p.b.service.drill(ADMIN, DrillOrder(DrillAction.STOP))
+        await asyncio.sleep(DEV.tick_ms / 1000 * 2)
+        assert one.silent
+        assert (await status(p)).drill.running
+        one.broken = ""
+        await p.until(lambda: over(p))
+        assert not one.silent
 
 
 @virtual
