@@ -12,8 +12,11 @@ from typing import Final
 import msgspec
 
 from chelonia.core.ids import Dn, Guid
+from chelonia.core.values import replace
 
 UNBOUNDED = -1
+UNCHANGED = -2
+"""Instead of a bound in an order to set a quota: it stays as it is, whoever sets the other at the same time."""
 EACH_USER: Final = Dn("*")
 """In place of a DN: each user without a quota of his own (the default quota). No user has this DN."""
 
@@ -21,7 +24,7 @@ EACH_USER: Final = Dn("*")
 class Quota(msgspec.Struct, frozen=True):
     """One quota: of a `user`, or of the `tree` that begins at a collection; the other is "".
 
-    `bytes`, `files`: the most allowed, -1: any number.
+    `bytes`, `files`: the most allowed, -1: any number; `UNCHANGED` in an order alone.
     """
 
     user: Dn = Dn("")
@@ -33,6 +36,13 @@ class Quota(msgspec.Struct, frozen=True):
     def bounds_nothing(self) -> bool:
         """Whether it has no bound: setting it removes the quota."""
         return self.bytes < 0 and self.files < 0
+
+    def over(self, before: Quota) -> Quota:
+        """Return this quota with the bounds of another where its own are `UNCHANGED`."""
+        size, files = (
+            was if now == UNCHANGED else now for now, was in ((self.bytes, before.bytes), (self.files, before.files))
+        )
+        return replace(self, bytes=size, files=files)
 
     @property
     def of(self) -> str:

@@ -678,8 +678,8 @@ class Librarian(Protocol):
         argument is left out; if both are, return all, ordered."""
 
     async def set_quota(self, call: Call, quota: Quota) -> QuotaUse:
-        """Set a quota; one without bounds removes it. Existing files are counted soon. Administrators only. Raises:
-        BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (too many quotas)."""
+        """Set a quota; one without bounds removes it, and a bound that is `UNCHANGED` stays. Existing files are counted
+        soon. Administrators only. Raises: BAD_REQUEST, NOT_FOUND, NOT_A_COLLECTION, TOO_LARGE (too many quotas)."""
 
     async def recount_quotas(self, call: Call) -> None:
         """Start a recount of all quotas, which corrects them. Administrators only."""

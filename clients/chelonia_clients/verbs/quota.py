@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, Quota, QuotaUse
+from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, UNCHANGED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Guid
 from chelonia.core.values import replace
@@ -51,9 +51,7 @@ async def admin_quota(session: Session, arguments: Arguments, words: Sequence[st
         case ("set", name):
             if not (arguments.has("--bytes") or arguments.has("--files")):
                 raise UsageError("admin quota set takes --bytes SIZE, --files N, or both")
-            wanted = await _named(session, name)
-            current = {use.quota.of: use.quota for use in await administrator.quotas()}.get(wanted.of, wanted)
-            use = await administrator.set_quota(_bounded(current, arguments))
+            use = await administrator.set_quota(_bounded(await _named(session, name), arguments))
             session.out.write(f"{_name(use)}: {_format_quota(use.quota)}")
             if not use.counted:
                 session.out.notify("what is there already is being counted; until then nothing is refused")
@@ -89,6 +87,7 @@ async def _named(session: Session, name: str) -> Quota:
 
 
 def _bounded(quota: Quota, arguments: Arguments) -> Quota:
+    quota = replace(quota, bytes=UNCHANGED, files=UNCHANGED)
     if arguments.has("--bytes"):
         text = arguments.value("--bytes")
         quota = replace(quota, bytes=UNBOUNDED if text == "none" else parse_size(text, "--bytes"))

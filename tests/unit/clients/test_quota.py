@@ -1,5 +1,6 @@
 """`chelonia admin quota` for administrators."""
 
+import asyncio
 import json
 
 import pytest
@@ -28,6 +29,14 @@ async def test_quotas_are_set_changed_listed_and_removed(monkeypatch: pytest.Mon
         assert said.stdout == "/atlas has no quota any more\n"
         [left] = await b.service.quotas(ADMIN, Dn(""), Guid(""))
         assert left.quota == Quota(Dn(JANE), Guid(""), -1, 100_000)
+
+
+async def test_of_two_administrators_at_once_none_loses_his_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench() as b:
+        sets = ({"bytes": "10G"}, {"files": "100"})
+        await asyncio.gather(*(run_admin(b, monkeypatch, "quota", "set", JANE, **each) for each in sets))
+        [use] = await b.service.quotas(ADMIN, Dn(""), Guid(""))
+        assert use.quota == Quota(Dn(JANE), Guid(""), 10 << 30, 100)
 
 
 async def test_a_quota_whose_last_bound_is_taken_away_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

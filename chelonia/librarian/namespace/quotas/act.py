@@ -11,7 +11,7 @@ from typing import Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse
+from chelonia.core.cluster.quotas import EACH_USER, UNCHANGED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, TREE_OBJECT, Dn, Guid, ObjectId, RequestKey, parse_guid
 from chelonia.core.metadata import TYPE_COLLECTION, Needed
@@ -224,23 +224,23 @@ class Quotas:
 
     # --- setting ----------------------------------------------------------------------------------------------------
 
-    async def set(self, call: Call, quota: Quota) -> QuotaUse:
+    async def set(self, call: Call, wanted: Quota) -> QuotaUse:
         """Set a quota, or remove one (no bound): the default quota, if any, then binds a user. Files are counted soon.
 
         Raises: BAD_REQUEST, NOT_FOUND (no such collection, no quota to remove), TOO_LARGE.
         """
-        check_quota(quota)
-        key, fresh = decide.account_key(quota), self._world.ids.uuid()
-        account = QuotaAccount(quota)
-        name = "default" if quota.user == EACH_USER else quota.user
-        if quota.tree and quota.bounds_nothing:
-            name = await self._name(call, quota.tree)
+        check_quota(wanted)
+        key, fresh = decide.account_key(wanted), self._world.ids.uuid()
+        account = QuotaAccount(wanted.over(Quota()))
+        name = "default" if wanted.user == EACH_USER else wanted.user
+        if wanted.tree and wanted.bounds_nothing:
+            name = await self._name(call, wanted.tree)
 
         async def build() -> PlannedTransact:
             nonlocal account
             table = await self.table(call)
             old = table.accounts.get(key)
-            elements = changed(table)
+            elements, quota = changed(table), wanted.over(old.quota if old is not None else Quota())
             if quota.bounds_nothing:
                 if old is None or old.implied:
                     raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota of its own")
@@ -259,9 +259,9 @@ class Quotas:
         await self._records.apply(call, build)
         if account.quota.bounds_nothing:
             await self.clear_log(call, account.counting)
-            if quota.user == EACH_USER:
+            if wanted.user == EACH_USER:
                 await self._disenrol(call)
-            return QuotaUse(quota, 0, 0, counted=True, name=name)
+            return QuotaUse(account.quota, 0, 0, counted=True, name=name)
         await self.table(call)
         return (await self.uses(call, (account,)))[0]
 
@@ -348,7 +348,7 @@ def check_quota(quota: Quota) -> None:
     """Refuse a quota without one owner or with bounds out of range. Raises: BAD_REQUEST."""
     if bool(quota.user) == bool(quota.tree):
         raise CheloniaError(Kind.BAD_REQUEST, "quota", cause="a quota is either a user's or a collection's")
-    if not (-1 <= quota.bytes <= bounds.FILE_BYTES_MAX and -1 <= quota.files <= bounds.FILE_BYTES_MAX):
+    if not all(UNCHANGED <= bound <= bounds.FILE_BYTES_MAX for bound in (quota.bytes, quota.files)):
         cause = f"bounds are -1 (none) to {bounds.FILE_BYTES_MAX}"
         raise CheloniaError(Kind.BAD_REQUEST, "quota", quota.of, cause)
     if not decide.is_kept(quota.user):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse, narrowest
+from chelonia.core.cluster.quotas import EACH_USER, UNCHANGED, Quota, QuotaUse, narrowest
 from chelonia.core.contents.parts import parse_upload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKey, content_object
@@ -185,6 +185,23 @@ async def test_a_quota_that_another_librarian_raised_refuses_nobody(b: Bench) ->
     await b.service.begin_put(BARTENDER, b.begin("a", size=11))
     quotas._table = remembered
     assert "101 bytes more" in await refused(b.service.begin_put(BARTENDER, b.begin("b", size=101)))
+
+
+@played
+async def test_a_bound_that_is_set_leaves_the_other_as_it_is(b: Bench) -> None:
+    """The command read one and wrote both: of two administrators one lost his bound unseen."""
+    one, other = of_joe(100, UNCHANGED), of_joe(UNCHANGED, 5)
+    told = await asyncio.gather(*(b.service.set_quota(ADMIN, each) for each in (one, other)))
+    assert told[-1].quota == of_joe(100, 5)
+    assert (await b.service.set_quota(ADMIN, of_joe(-1, UNCHANGED))).quota == of_joe(-1, 5)
+    assert (await b.service.set_quota(ADMIN, of_joe(UNCHANGED, -1))).quota == of_joe(), "nothing is left"
+    for nothing in (of_joe(UNCHANGED, -1), of_joe(UNCHANGED, UNCHANGED)):
+        await refused(b.service.set_quota(ADMIN, nothing), Kind.NOT_FOUND)
+    assert (await b.service.set_quota(ADMIN, one)).quota == of_joe(100)
+    await b.service.set_quota(ADMIN, of_each(SIZE, 9))
+    await b.file("f", owner=OTHER)
+    own = await b.service.set_quota(ADMIN, Quota(OTHER, Guid(""), 2 * SIZE, UNCHANGED))
+    assert (own.quota, own.implied) == (Quota(OTHER, Guid(""), 2 * SIZE, 9), False)
 
 
 @played
@@ -443,7 +460,7 @@ async def test_without_a_default_quota_nothing_is_left_of_it(b: Bench) -> None:
     [
         (Quota(), Kind.BAD_REQUEST),
         (Quota(JOE, ROOT, 1), Kind.BAD_REQUEST),
-        (of_joe(-2), Kind.BAD_REQUEST),
+        (of_joe(-3), Kind.BAD_REQUEST),
         (Quota(Dn("x" * 3000), Guid(""), 1), Kind.BAD_REQUEST),
         (of_tree(Guid("00000000-0000-4000-8000-000000000999"), 1), Kind.NOT_FOUND),
         (of_joe(), Kind.NOT_FOUND),
