@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
-from chelonia.core.contents.attributes import bytes_of
+from chelonia.core.contents.attributes import bytes_of, is_implied
 from chelonia.core.contents.below import Below, BelowPage, Leaf
 from chelonia.core.contents.parts import parse_mark, parse_upload
 from chelonia.core.contents.summaries import SUMMARISED
@@ -54,6 +54,7 @@ from chelonia.core.ports.librarian import (
     Unlink,
     Unmake,
 )
+from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.blobs import A_CONTENT, OWNERS, want_copies
 from chelonia.librarian.metadata.contents import OPEN, content_of
@@ -67,6 +68,8 @@ from chelonia.librarian.world import World
 
 SWEEP_PAGE = 500
 """Expired reservations removed in one transact."""
+RULED: Filter = (*tree.ENTRY, Needed("parents"), Needed("node"), Needed(DEFAULT_POLICY_SECTION))
+"""Sections that say which default policy counts in a collection."""
 _UNMADE: Filter = (*tree.ENTRY, Needed("parents"))
 """Sections of a collection that removing it reads; not its names, which may be many."""
 _TRASHED: Filter = (*tree.ENTRY, Needed("states"), Needed("trashed"))
@@ -85,6 +88,13 @@ class Names:
         self.quotas = Quotas(records, world)
 
     # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def giver(self, call: Call, collection: StoredObject) -> StoredObject:
+        """Return the collection whose default policy counts in one that was read with `RULED`. That is the nearest, it
+        or one above, that exists for its own sake."""
+        while is_implied(collection) and (above := tree.names_of(collection)):
+            collection = await self._records.one(call, ObjectId(above[0][0]), RULED)
+        return collection
 
     async def get(self, call: Call, guids: Sequence[Guid], needed: Filter = ()) -> tuple[StoredObject, ...]:
         """Return entries as readers see them, in order of `guids`."""

@@ -27,13 +27,12 @@ from chelonia.core.ports.librarian import MakeEntry, MoveEntry
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.policy import decide as policy
 from chelonia.librarian.context import LibrarianContext
-from chelonia.librarian.namespace.names import Names
+from chelonia.librarian.namespace.names import RULED, Names
 from chelonia.librarian.namespace.tree import blobs_of, type_of
 from chelonia.librarian.recovery.rebuild.decide import NOTHING, new_file
 from chelonia.wire.s3 import facts as s3
 from chelonia.wire.s3 import keys, versions
 
-_COLLECTION: Final = (Needed("entry"), Needed("defaultPolicy"), Needed("node"))
 _RIGHTS: Final = (Needed("entry"), Needed("policy"))
 _STAYS: Final = (Kind.EXISTS, Kind.NOT_FOUND, Kind.CONFLICT, Kind.NOT_A_COLLECTION, Kind.BAD_NAME, Kind.TOO_LARGE)
 """Errors at which a version keeps the name in its record."""
@@ -109,7 +108,7 @@ class Naming:
         """The collection of a name; missing ones above it are made, for administrators alone."""
         if not ln.parts:
             return None, ""
-        [walk] = await self._names.traverse(self._on.call, (ln.parent,), _COLLECTION)
+        [walk] = await self._names.traverse(self._on.call, (ln.parent,), RULED)
         if walk.complete and type_of(walk.last) == TYPE_COLLECTION:
             return walk.last, ln.name
         if not walk.steps or type_of(walk.last) != TYPE_COLLECTION:
@@ -122,10 +121,13 @@ class Naming:
     async def _default(self, place: LogicalName) -> Mapping[str, str]:
         """The default policy that counts in a collection: that of the nearest which exists for its own sake, there or
         above."""
-        [walk] = await self._names.traverse(self._on.call, (place,), _COLLECTION)
-        above = await self._names.get(self._on.call, [step.guid for step in reversed(walk.steps[:-1])], _COLLECTION)
-        own = [each for each in (walk.last, *above) if type_of(each) == TYPE_COLLECTION and not is_implied(each)]
-        return own[0].sections.get("defaultPolicy", {}) if own else {}
+        [walk] = await self._names.traverse(self._on.call, (place,), RULED)
+        above = await self._names.get(self._on.call, [step.guid for step in reversed(walk.steps[:-1])], RULED)
+        there = [each for each in (walk.last, *above) if type_of(each) == TYPE_COLLECTION]
+        own = next((each for each in there if not is_implied(each)), None)
+        if own is None and there:  # the name begins with the GUID of a collection, as a mount's does
+            own = await self._names.giver(self._on.call, there[-1])
+        return own.sections.get("defaultPolicy", {}) if own is not None else {}
 
     async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
         owner = self._on.settings.root_owner
@@ -195,7 +197,7 @@ class Naming:
         """The place of the key itself, by its own name or apart, and its holder."""
         home, apart = keys.home_of(staged.bucket, staged.key), keys.apart_of(staged.bucket, staged.key)
         home = None if staged.key.endswith("/") else home  # there it would be a collection, and have no bytes
-        walks = await self._names.traverse(self._on.call, (home or apart, apart), _COLLECTION)
+        walks = await self._names.traverse(self._on.call, (home or apart, apart), RULED)
         blocked = type_of(walks[0].last) != (TYPE_FILE if walks[0].complete else TYPE_COLLECTION)
         place = apart if home is None or walks[1].complete or blocked else home
         parent, name = await self._place(place)

@@ -197,7 +197,10 @@ async def test_an_object_has_the_default_policy_of_the_collection_that_its_key_i
             await service.change_entry(BARTENDER, ChangeEntry(guid, default, (), ()))
         await next_snapshot(k)
         expected = {"/b/d/k": {EVE: "+read"}, "/b/p/q/k": {JOE: "+read"}, "/b/d/named": {EVE: "+read"}}
+        expected["/b/p/q/by guid"] = {JOE: "+read"}
         await k.upload("/b/d/named")
+        within = await bucket.guid("p", "q")
+        await k.upload(f"{within}/by guid")  # as a mount names it
         for key in ("d/k", "p/q/k"):
             await bucket.put(key, tuple(key.split("/")))
     async with rebuilt(k) as (k, _):
