@@ -508,3 +508,21 @@ async def test_uploads_in_collections_closed_to_the_caller_are_not_listed(world:
     every = ["closed/f", "closed/new/f", "f", "hers/f", "new/f", "open/f"]
     assert [key for key, _ in await listed(world, "/b")] == every
     assert [key for key, _ in await listed(world, "/b", EVE)] == every[2:]
+
+
+@played
+async def test_a_page_of_uploads_goes_on_without_a_word_of_hidden_ones(world: World) -> None:
+    """It went on from the mark of the last one, hidden or not, which has its key: pages of one told all of them."""
+    for name in ("/b", "/b/closed"):
+        await collection(world, name)
+    await done(world, Set(at("/b"), policy={EVE.dn: "+read"}))
+    for name in ("/b/a", "/b/closed/f", "/b/closed/g", "/b/z"):
+        await opened(world, name, "/b")
+    found, after = list[str](), ""
+    for _ in range(3):
+        page = await world.files.uploads(EVE, Uploads(at("/b"), after=after, limit=1))
+        assert "closed" not in page.after
+        found, after = [*found, *(each.key for each in page.uploads)], page.after
+        if not after:
+            break
+    assert found == ["a", "z"]

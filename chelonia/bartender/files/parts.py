@@ -15,7 +15,7 @@ from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.bartender.transfers import overtaken, unnamed
 from chelonia.core import bounds
-from chelonia.core.contents.parts import PartPage, PartsUpload, UploadPage
+from chelonia.core.contents.parts import PartPage, PartsUpload, UploadPage, listing_mark
 from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
@@ -77,10 +77,23 @@ async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
     _check_limit(ask.place, ask.limit)
     found = await _collection(ports, turn, ask.place)
     Judge(turn.user, "uploads").require(Action.READ, found)
-    page = await ports.librarian.uploads(turn.service, found.guid, ask.prefix, ask.after, ask.limit)
-    closed = await _closed(ports, turn, ask.place, page)
-    return replace(page, uploads=tuple([each for each in page.uploads if each.owner == turn.user.dn or
-                                        not any(above in closed for above in _above(each))]))  # fmt: skip
+    after = ask.after
+    while True:
+        page = await ports.librarian.uploads(turn.service, found.guid, ask.prefix, after, ask.limit)
+        shown = await _shown(ports, turn, ask.place, page)
+        if shown or not page.after:
+            break
+        after = page.after
+    # It goes on behind the last one that it shows: the mark of another has its key.
+    return UploadPage(shown, listing_mark(shown[-1].key, shown[-1].upload) if page.after else "")
+
+
+async def _shown(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> tuple[PartsUpload, ...]:
+    """Return the uploads of a page that the caller may know. Raises: TOO_LARGE once the call has read too much."""
+    turn.room.weigh(sum([len(each.key) + len(each.upload) for each in page.uploads]))
+    closed = await _closed(ports, turn, place, page)
+    own = turn.user.dn
+    return tuple([each for each in page.uploads if each.owner == own or closed.isdisjoint(_above(each))])
 
 
 async def _closed(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> set[tuple[str, ...]]:
