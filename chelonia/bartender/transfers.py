@@ -41,6 +41,7 @@ LOCATED = (*RIGHTS, Needed("locations"), Needed("content"), Needed("blobs"))
 """Sections that a read or a copy of a file needs besides its rights."""
 
 _UNKNOWN = Checksums()
+_NO_FILE = Guid("")
 _AWAY = (ReplicaState.OFFLINE.value,)
 _HELD = (ReplicaState.ALIVE.value, ReplicaState.CREATING.value, ReplicaState.THIRDWHEEL.value)
 
@@ -188,7 +189,7 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
     try:
         begun = await ports.librarian.begin_put(turn.service, begin)
     except CheloniaError as error:
-        error = await overtaken(ports, turn, begin.ln, error)
+        error = await overtaken(ports, turn, begin.ln, error, begin.replaces)
         raise error
     facts = begun.facts(begin, ports.clock.now_ms())
     bearer = turn.user.carrier or turn.user.dn
@@ -201,16 +202,18 @@ async def tickets(ports: Ports, turn: ElementCall, begin: BeginPut, purpose: Pur
         raise
 
 
-async def overtaken(ports: Ports, turn: ElementCall, place: LogicalName, error: CheloniaError) -> CheloniaError:
+async def overtaken(
+    ports: Ports, turn: ElementCall, place: LogicalName, error: CheloniaError, before: Guid = _NO_FILE
+) -> CheloniaError:
     """Return the meaning of a failure to reserve or commit. If another caller has made or removed the file or its
-    collection since the walk, it is CONFLICT, so that all is decided anew."""
+    collection since the walk, it is CONFLICT, so that all is decided anew. `before`: the file that the walk found."""
     if error.kind in (Kind.NOT_FOUND, Kind.NO_PARENT):
         return CheloniaError(Kind.CONFLICT, subject=str(place), cause=error.cause)
     if error.kind is not Kind.EXISTS:
         return error
     (walked,) = await ports.librarian.traverse(turn.service, (place,), RIGHTS)
-    if not (walked.complete and is_visible(walked.last)):  # another's pending upload holds the name
-        return error
+    if before == (walked.guid if walked.complete and is_visible(walked.last) else _NO_FILE):
+        return error  # another's pending upload holds the name
     return CheloniaError(Kind.CONFLICT, subject=str(place), cause="somebody else made it at the same time")
 
 

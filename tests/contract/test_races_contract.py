@@ -145,6 +145,28 @@ def test_a_name_that_anothers_upload_holds_is_not_reserved(held: bool) -> None:
     staged(scenario)
 
 
+@pytest.mark.parametrize("original", [True, False])
+def test_a_file_whose_name_anothers_upload_holds_is_not_reserved(original: bool) -> None:
+    """It was a conflict, which clients try again for ever, with somebody else's making it as the cause."""
+
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        await write(world, "/f", b"before")
+        await done(world, Set(at("/f"), policy={EVE.dn: "+delete"}))
+        assert (await world.stage.put_file("/f", EVE, replace=True)).status == "done"
+        between.calls.clear()
+        if original:
+            kind = (await world.stage.put_file("/f", replace=True)).kind
+        else:
+            (answer,) = await world.files.place(JOE, (Placing(at("/f"), 3, wanted=2, reserving=Reserving()),))
+            assert isinstance(answer, Failure), answer
+            kind = answer.kind.value
+        assert kind == Kind.EXISTS.value
+        assert len(between.named("begin_put")) == 1
+
+    staged(scenario)
+
+
 def test_a_file_of_which_no_bytes_are_known_is_not_copied() -> None:
     """It was a conflict, which clients try again for ever."""
 
