@@ -219,8 +219,8 @@ async def undo(ports: Ports, turn: ElementCall) -> None:
 
 
 async def _prune(ports: Ports, turn: ElementCall, place: LogicalName, found: FoundEntry | None = None) -> None:
-    """Remove empty implied collections from here upwards. `found`: the first, if known. Open uploads in parts keep the
-    collection that lists them. One that cannot be removed now stays, which is no failure of the change before."""
+    """Remove empty implied collections from here upwards. `found`: the first, if known. A quota keeps one, and open
+    uploads in parts that it lists. One that cannot be removed now stays, which is no failure of the change before."""
     service = turn.service.keyed(RequestKey(""))
     with contextlib.suppress(CheloniaError):
         while place.parts:

@@ -227,8 +227,8 @@ class TrashPage(msgspec.Struct, frozen=True):
 
 
 class Unmake(msgspec.Struct, frozen=True):
-    """An empty collection to remove with its names. It stays in the trash for a while. `spares`: open uploads in parts
-    that it lists keep it; else they are given up with it."""
+    """An empty collection to remove with its names. It stays in the trash for a while. `spares`: a quota keeps it, and
+    open uploads in parts that it lists; else they are given up with it."""
 
     guid: Guid
     expect: Expect = ()

@@ -295,6 +295,7 @@ class Names:
             await self._emptied(call, entry, swept=not first, spares=request.spares)
             removable = await self._removable(call, entry, presumed=first)
             elements = expectations(request.expect) + tree.remove_entry(removable, "unmade", self._now(), self._keep_ms)
+            elements += await self.quotas.spared(call, request.guid) if request.spares else []
             return await self.draft(call, elements, request.guid)
 
         await self._records.carry_out(call, build)

@@ -6,7 +6,7 @@ from chelonia.core.cluster.quotas import Quota
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Guid, Ms
 from chelonia.core.metadata import TYPE_COLLECTION
-from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Write
+from chelonia.core.ports.files import Done, Failure, Inline, Make, Placing, Remove, Removing, Write
 from chelonia.core.rights.scopes import ADDING, Scope
 from chelonia.librarian.leadership.counting import Counting
 from tests.support.failing import failure_kind
@@ -40,6 +40,32 @@ async def test_what_does_not_fit_is_refused_before_and_at_the_commit(stage: Stag
     assert isinstance(await write(stage, "/f", 100), Done), "an overwrite takes the difference"
     refused = await write(stage, "/f", 101)
     assert failure_kind(refused) is Kind.QUOTA
+
+
+@scene
+async def test_a_collection_with_a_quota_does_not_go_with_its_last_key(stage: Stage) -> None:
+    """One that was only part of keys did: the next key made another of its name, in which no quota counted."""
+    await stage.add_shepherds("s1", "s2")
+
+    async def put(size: int) -> Done | Failure:
+        change = Write(at("/b/p/f"), inline=Inline(b"x" * size, 2), parents=True)
+        (answer,) = await stage.bartender.files.apply(JOE, (change,))
+        return answer
+
+    async def remove() -> None:
+        (answer,) = await stage.bartender.files.apply(JOE, (Remove(at("/b/p/f"), Removing.KEY),))
+        assert isinstance(answer, Done), answer
+
+    await put(1)
+    of_tree = Quota(Dn(""), await stage.guid("/b/p"), 100)
+    await stage.bartender.files.apply(JOE, (Remove(at("/b"), Removing.MARK),))
+    await counted(stage, of_tree)
+    await remove()
+    assert failure_kind(await put(101)) is Kind.QUOTA
+    assert isinstance(await put(100), Done)
+    await stage.librarian.set_quota(ADMIN, msgspec.structs.replace(of_tree, bytes=-1))
+    await remove()
+    assert not await stage.exists("/b")
 
 
 @scene

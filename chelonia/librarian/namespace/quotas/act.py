@@ -85,6 +85,13 @@ class Quotas:
             _check_count(table, 0)
         return table, new
 
+    async def spared(self, call: Call, collection: Guid) -> list[Element]:
+        """Return what the removal of a collection needs that stays if it has a quota. Raises: NOT_EMPTY."""
+        table = self._table or await self.table(call)
+        if collection in table.trees:
+            raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, "it has a quota")
+        return decide.resting(table)
+
     async def enrol(self, call: Call, owners: Iterable[Dn]) -> bool:
         """Give owners whom the default quota binds an account; returns whether any had none."""
         found = False
