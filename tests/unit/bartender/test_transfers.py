@@ -368,6 +368,17 @@ async def test_replacing_keeps_identity_links_and_policy(stage: Stage) -> None:
 
 
 @scene
+async def test_replacing_takes_given_metadata_in_place_of_those_of_the_file(stage: Stage) -> None:
+    """They were added to the others, so that an entry could get any number of them."""
+    await stage.add_shepherds(*SHEPHERDS)
+    for given, expected in (("a", "a"), ("b", "b"), ("", "b")):
+        more = (Triple("metadata", given, "1"),) if given else ()
+        begun = await stage.put_file("/f", replace=True, size=9, more=more)
+        await stage.upload(begun.turl, size=9, checksums=Checksums(sha256="9" * 64, md5="9" * 32))
+        assert (await stage.stat("/f"))["metadata"] == {expected: "1"}
+
+
+@scene
 async def test_replacing_needs_delete_on_the_file(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     await stage.file("/f")

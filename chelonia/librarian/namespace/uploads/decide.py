@@ -50,6 +50,7 @@ from chelonia.librarian.namespace.tree import (
     content_change,
     given_anew,
     given_sections,
+    left_over,
     make_file,
     ruled,
     supersede,
@@ -200,6 +201,7 @@ def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewB
     assert _has_name(pending, slot), "`check_pending` has seen it"
     assert over.file.id == ObjectId(pending.replaces), "no other file is overwritten than the one it was begun over"
     elements = [erase(entry.id, version(entry.version)), *drop_reservation(slot.parent.id, slot.name, slot.reservation)]
+    elements += left_over(over.file, entry.sections, anew=bool(entry.sections.get("metadata")))
     return elements + overwrite(over, new, entry.sections, now)
 
 
