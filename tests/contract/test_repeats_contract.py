@@ -7,6 +7,7 @@ from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import Extent
+from chelonia.core.errors import Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import (
     INLINED,
@@ -18,6 +19,7 @@ from chelonia.core.ports.files import (
     Move,
     Over,
     Remove,
+    Removing,
     Set,
     Setting,
     Splice,
@@ -25,7 +27,7 @@ from chelonia.core.ports.files import (
     Write,
 )
 from tests.contract.test_races_contract import parted
-from tests.support.files_worlds import World, at, done, grid, play, played, there, write
+from tests.support.files_worlds import World, at, done, grid, looked, play, played, there, write
 from tests.support.stage import JOE
 
 __all__ = ["grid", "play"]
@@ -96,3 +98,15 @@ async def test_a_repeat_is_not_answered_with_another_entry_of_that_name(world: W
     await done(world, Remove(place))
     await done(world, Make(place, "collection"))
     assert (await done(world, change, KEYED)).attributes is None
+
+
+@pytest.mark.parametrize("kind", OF_BYTES)
+@played
+async def test_a_repeat_leaves_no_collection_for_what_was_removed(world: World, kind: str) -> None:
+    """It made those above the file again, which nobody needed any more."""
+    change = structs.replace(await change_of(world, kind), parents=True, place=at("/a/b/f"))
+    await done(world, change, KEYED)
+    await done(world, Remove(at("/a/b/f"), Removing.KEY))
+    assert await looked(world, "/a") is Kind.NOT_FOUND
+    assert (await done(world, change, KEYED)).attributes is None
+    assert await looked(world, "/a") is Kind.NOT_FOUND

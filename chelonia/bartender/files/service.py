@@ -133,10 +133,13 @@ class FilesService:
 
     async def _apply_or_undo(self, turn: ElementCall, change: Change) -> Done | Failure:
         try:
-            return await self._apply(turn, change)
+            answer = await self._apply(turn, change)
         except CheloniaError:
             await changing.undo(self._ports, turn)
             raise
+        if isinstance(answer, Done) and answer.attributes is None:  # a first try has applied; nothing need be left
+            await changing.undo(self._ports, turn)
+        return answer
 
     async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
         match change:
