@@ -74,7 +74,7 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
     decided = _DecidedChange(request, found, judge.require(action, found))
     if is_implied(found.object):  # from now on it exists for its own sake
         put, drop, rests = await kept(ports, turn, walked)
-        own = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys((*versions(found), *rests))))
+        own = ChangeEntry(found.guid, put, drop, rests)
         await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
         return await modify(ports, turn, request)
     match (request.section, request.property):

@@ -73,7 +73,7 @@ async def kept(
     default, before = (each.sections.get(DEFAULT_POLICY_SECTION, {}) for each in (giver, walked.last))
     put = tuple([Triple(DEFAULT_POLICY_SECTION, *rule) for rule in sorted(default.items())])
     drop = [(DEFAULT_POLICY_SECTION, identity) for identity in sorted(before.keys() - default.keys())]
-    return put, (*drop, ("node", "implied")), ((Guid(giver.id), giver.version),)
+    return put, (*drop, ("node", "implied")), ((walked.guid, walked.last.version), (Guid(giver.id), giver.version))
 
 
 async def _giver(ports: Ports, turn: ElementCall, walked: Traversal) -> StoredObject:

@@ -346,3 +346,23 @@ def test_a_name_that_an_upload_holds_is_no_collection_to_be_made() -> None:
         assert len(between.named("make_entry")) <= ATTEMPTS_MAX
 
     staged(scenario)
+
+
+def test_a_default_policy_that_a_collection_gets_meanwhile_stays() -> None:
+    """An administrator's change of another attribute gave the collection, implied until then, the one from above."""
+
+    async def scenario(world: World, between: Between) -> None:
+        assert isinstance(world, ServiceWorld)
+        stage = world.stage
+        await done(world, Make(at("/c"), "collection"))
+        await stage.modify("/c", "set", "defaultPolicy", EVE.dn, "+read")
+        await done(world, Write(at("/c/p/f"), inline=Inline(b"bytes", 2), parents=True))
+
+        async def ruled() -> None:
+            assert await stage.modify("/c/p", "set", "defaultPolicy", EVE.dn, "+delete") == "set"
+
+        between.before["change_entry"] = ruled
+        await done(world, Set(at("/c/p"), user={"a": "b"}), ADMIN)
+        assert (await stage.stat("/c/p"))["defaultPolicy"] == {EVE.dn: "+delete"}
+
+    staged(scenario)
