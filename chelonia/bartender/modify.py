@@ -22,7 +22,7 @@ from chelonia.core.ids import RequestKey
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, Triple
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.bartender import ModifyRequest, Outcome
-from chelonia.core.ports.librarian import ChangeEntry, SetWanted
+from chelonia.core.ports.librarian import ChangeEntry, SetWanted, Traversal
 from chelonia.core.ports.librarian import ModifyEntry as Change
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 from chelonia.core.values import replace
@@ -46,11 +46,12 @@ _CLOSING = {"yes": ("no", "yes"), "no": ("no",)}
 
 @dataclass(frozen=True, slots=True)
 class _DecidedChange:
-    """One change, with the entry and versions that its decision rests on."""
+    """One change, with the entry and versions that its decision rests on; `walked`: the walk that found the entry."""
 
     request: ModifyRequest
     found: FoundEntry
     expect: Expect
+    walked: Traversal
 
 
 def applied(request: ModifyRequest) -> Outcome:
@@ -71,12 +72,7 @@ async def modify(ports: Ports, turn: ElementCall, request: ModifyRequest) -> Out
     action = _ACTIONS.get(request.section)
     if action is None:
         raise judge.refuse(found, f"section {request.section[:80]!r} is written by the system only")
-    decided = _DecidedChange(request, found, judge.require(action, found))
-    if is_implied(found.object):  # from now on it exists for its own sake
-        put, drop, rests = await kept(ports, turn, walked)
-        own = ChangeEntry(found.guid, put, drop, rests)
-        await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
-        return await modify(ports, turn, request)
+    decided = _DecidedChange(request, found, judge.require(action, found), walked)
     match (request.section, request.property):
         case ("states", "neededReplicas"):
             return await _set_wanted(ports, turn, decided)
@@ -106,6 +102,11 @@ def _check_growth(request: ModifyRequest, found: FoundEntry) -> None:
 
 async def _change(ports: Ports, turn: ElementCall, decided: _DecidedChange) -> Outcome:
     request = decided.request
+    if is_implied(decided.found.object):  # from now on it exists for its own sake
+        put, drop, rests = await kept(ports, turn, decided.walked)
+        own = ChangeEntry(decided.found.guid, put, drop, rests)
+        await ports.librarian.change_entry(turn.service.keyed(RequestKey("")), own)
+        return await modify(ports, turn, request)
     change = Change(
         change_id=request.change_id,
         guid=decided.found.guid,
@@ -161,7 +162,8 @@ async def _close(ports: Ports, turn: ElementCall, judge: Judge, decided: _Decide
     if not _holds(request, current):
         return await _unmet(ports, turn, request)
     # Conditioned on the version always: between the look and the change the collection may have been broken.
-    return await _change(ports, turn, _DecidedChange(replace(request, change_type=SET), found, versions(found)))
+    asked = replace(request, change_type=SET)
+    return await _change(ports, turn, replace(decided, request=asked, expect=versions(found)))
 
 
 def _only_set(request: ModifyRequest) -> None:

@@ -56,6 +56,24 @@ async def test_a_collection_that_was_only_part_of_a_name_stays_once_it_is_change
     assert (await stage.stat("/a/b"))[section][prop] in (value, "broken")
 
 
+@pytest.mark.parametrize(
+    ("section", "prop", "value"),
+    [
+        ("metadata", "k", "v" * (bounds.VALUE_BYTES_MAX + 1)),
+        ("timestamps", "modified", "never"),
+        ("states", "neededReplicas", "2"),
+        ("states", "size", "1"),
+        ("states", "closed", "half"),
+    ],
+)
+@scene
+async def test_a_refused_change_makes_no_collection_stay(stage: Stage, section: str, prop: str, value: str) -> None:
+    await stage.bartender.files.apply(JOE, (Make(at("/a/b/link"), TYPE_SYMLINK, target="x", parents=True),))
+    assert await stage.modify("/a/b", "set", section, prop, value) != "set"
+    await stage.bartender.files.apply(JOE, (Remove(at("/a/b/link"), Removing.KEY),))
+    assert not await stage.exists("/a")
+
+
 @scene
 async def test_the_time_of_a_collection_stays_as_set_until_its_names_change(stage: Stage) -> None:
     """It was stored, and shown to nobody: each look and listing had the time of the last change of its names."""
