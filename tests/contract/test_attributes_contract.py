@@ -123,6 +123,8 @@ async def test_who_may_not_read_a_file_learns_nothing_by_a_condition(world: Worl
         await applied(world, Write(at("/f"), inline=Inline(b"", 2), when=When(absent=True)), EVE) is Kind.PRECONDITION
     )
     assert await applied(world, Set(at("/f"), user={"a": "b"}, when=whens[0])) is Kind.PRECONDITION
+    (refused,) = await world.files.apply(EVE, (Set(at("/f"), user={"a": "b"}, when=When(version=0)),))
+    assert refused == Failure(Kind.PRECONDITION, "/f", "its version is another; look at it again"), "nor which it is"
 
 
 @pytest.mark.parametrize("kind", ["placed", "inline", "splice", "seal"])

@@ -130,7 +130,7 @@ class When(msgspec.Struct, frozen=True):
         if there.etag in self.not_etags:
             return "its etag is the same still"
         if self.version not in (-1, there.version):
-            return f"its version is {there.version}"
+            return "its version is another"
         if 0 <= self.unmodified_since_ns < there.modified_ns:
             return "it was modified since"
         return ""
