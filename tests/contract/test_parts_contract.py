@@ -54,7 +54,7 @@ from tests.support.files_worlds import (
     there,
     write,
 )
-from tests.support.stage import EVE, JOE, all_sums
+from tests.support.stage import EVE, JOE, NOBODY, all_sums
 
 NOBODYS = UploadId("1700000000000.00000000-0000-4000-8000-0000000000aa")
 
@@ -526,3 +526,14 @@ async def test_a_page_of_uploads_goes_on_without_a_word_of_hidden_ones(world: Wo
         if not after:
             break
     assert found == ["a", "z"]
+
+
+@played
+async def test_uploads_of_strangers_in_a_closed_collection_are_not_listed_to_strangers(world: World) -> None:
+    """Each took all for his own: the names in a drop box were told, and the ids by which uploads are changed."""
+    for name, actions in (("/b", "+read"), ("/b/box", "+addEntry")):
+        await collection(world, name)
+        await done(world, Set(at(name), policy={"ALL": actions}))
+    upload = await opened(world, "/b/box/f", "/b", NOBODY)
+    assert await listed(world, "/b", NOBODY) == []
+    assert await listed(world, "/b") == [("box/f", upload)]

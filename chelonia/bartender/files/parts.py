@@ -6,6 +6,8 @@ anew, on the state of that moment, when it is sealed. Before that, nothing of it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
@@ -18,7 +20,7 @@ from chelonia.core import bounds
 from chelonia.core.contents.parts import PartPage, PartsUpload, UploadPage, listing_mark
 from chelonia.core.contents.uploads import CommitFile, OpenUpload, PutPart, SealUpload
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Ms
+from chelonia.core.ids import ANONYMOUS, Ms
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Done, Drop, Open, Part, Seal, UploadParts, Uploads, Write
@@ -91,16 +93,19 @@ async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
 async def _shown(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> tuple[PartsUpload, ...]:
     """Return the uploads of a page that the caller may know. Raises: TOO_LARGE once the call has read too much."""
     turn.room.weigh(sum([len(each.key) + len(each.upload) for each in page.uploads]))
-    closed = await _closed(ports, turn, place, page)
-    own = turn.user.dn
-    return tuple([each for each in page.uploads if each.owner == own or closed.isdisjoint(_above(each))])
+    others = [each for each in page.uploads if each.owner != turn.user.dn or each.owner == ANONYMOUS]
+    closed = await _closed(ports, turn, place, others)
+    hidden = {each.upload for each in others if not closed.isdisjoint(_above(each))}
+    return tuple([each for each in page.uploads if each.upload not in hidden])
 
 
-async def _closed(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> set[tuple[str, ...]]:
+async def _closed(
+    ports: Ports, turn: ElementCall, place: LogicalName, others: Sequence[PartsUpload]
+) -> set[tuple[str, ...]]:
     """Return the collections above the keys of others' uploads that the caller may not read, by their paths below
     `place`. Raises: TOO_LARGE once the call has read too much."""
     judge, closed = Judge(turn.user, "uploads"), set[tuple[str, ...]]()
-    paths = dict.fromkeys([path for each in page.uploads if each.owner != turn.user.dn for path in _above(each)])
+    paths = dict.fromkeys([path for each in others for path in _above(each)])
     places = [LogicalName(place.start, (*place.parts, *path)) for path in paths]
     for first in range(0, len(places), bounds.BULK_ELEMENTS_MAX):
         some = places[first : first + bounds.BULK_ELEMENTS_MAX]
