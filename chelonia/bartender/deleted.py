@@ -1,10 +1,18 @@
 """The trash as users see it: their deleted entries, and their restoration.
 
 Only the owner of a deleted entry and administrators may see and restore it, whatever its policy says. The restored name
-needs `addEntry`, as any new name. For everybody else the entry does not exist.
+needs `addEntry`, as any new name. For everybody else the entry does not exist: a page counts what all have deleted, so
+the mark of the next one is sealed.
 """
 
 from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from chelonia.bartender import audit
 from chelonia.bartender.bulk import ElementCall
@@ -19,6 +27,10 @@ from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, ListRequest, UndeleteRequest
 from chelonia.core.ports.librarian import Trashed, Undelete
 from chelonia.core.rights.policy import Action
+from chelonia.wire import armour
+
+_CONTEXT: Final = b"chelonia deleted entries 1"
+_NONCE_BYTES: Final = 12
 
 
 async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:
@@ -28,10 +40,29 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
         ln = parse_ln(request.ln)
         under = f"{await _collection(ports, turn, ln)}/"
     limit = min(request.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-    page = await ports.librarian.trash(turn.service, under, request.after, limit)
+    page = await ports.librarian.trash(turn.service, under, _after(ports, request.after), limit)
     entries = tuple(_deleted_entry(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
     turn.room.take(2 * len(entries), ())
-    return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, page.after)
+    return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, _mark(ports, page.after))
+
+
+def _mark(ports: Ports, after: str) -> str:
+    """Return the mark from which a listing continues: behind an entry that may be another's. "": at its end."""
+    nonce = ports.ids.token(_NONCE_BYTES)
+    return armour.to_text(nonce + _sealing(ports).encrypt(nonce, after.encode(), None)) if after else ""
+
+
+def _after(ports: Ports, mark: str) -> str:
+    """Return what a mark stands for: itself, where no Bartender of this version made it."""
+    sealed = armour.from_text(mark) or b""
+    try:
+        return _sealing(ports).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None).decode()
+    except (ValueError, InvalidTag):
+        return mark
+
+
+def _sealing(ports: Ports) -> AESGCM:
+    return AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
 
 
 async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:

@@ -189,3 +189,22 @@ async def test_several_come_back_at_once_and_what_is_below_another_after_it(
     assert {outcome.status for outcome in outcomes} == {"restored"}
     assert [await stage.exists(name) for name in names] == [True] * len(names)
     assert most == len(names), "the collection first, then all that was in it"
+
+
+@scene
+async def test_a_page_of_deleted_entries_goes_on_without_a_word_of_others(stage: Stage) -> None:
+    """It went on from the name of the last one, whoever had deleted it: pages of one told all of them."""
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry +removeEntry")
+    await deleted(stage, "/a-secret", "/c-secret")
+    await deleted(stage, "/b-hers", "/d-hers", call=EVE)
+    found, after = list[str](), ""
+    for bartender in (stage.bartender, stage.another_bartender(stage.settings)) * 3:
+        (page,) = await bartender.list_deleted(EVE, (ListRequest("1", "", after, 1),))
+        assert page.status == "found"
+        assert "secret" not in page.after
+        found, after = [*found, *(entry.name for entry in page.entries)], page.after
+        if not after:
+            break
+    assert found == ["/b-hers", "/d-hers"]
+    (page,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", "", "0/c", 9),))
+    assert [entry.name for entry in page.entries] == ["/d-hers"], "the mark of a Bartender of before"
