@@ -7,6 +7,7 @@ decided on. No operation can leave half a change behind.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
 from chelonia.bartender.bulk import CALL_FAILED, ElementCall, Outcomes, led
@@ -19,12 +20,15 @@ from chelonia.core.contents.attributes import is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
-from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Sections, StoredObject, Triple
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Needed, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName, check_ln, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
 
+_KIND: Final = (Needed("entry"), Needed("node", "implied"))
+_RULED_MAX: Final = 8
+"""Collections read at once with all their rules."""
 EntryRemoval = tuple[FoundEntry, FoundEntry | None, Expect]
 """An entry to remove, its collection if only one name goes, and the versions that the removal rests on."""
 
@@ -84,6 +88,9 @@ async def _giver(ports: Ports, turn: ElementCall, walked: Traversal) -> StoredOb
         above = above or [Guid(pair.partition("/")[0]) for pair in sorted(found.sections.get("parents", ()))[:1]]
         if not above:
             break
+        if len(above) > _RULED_MAX:  # users may have written much of each
+            kinds = await ports.librarian.get(turn.service, tuple(above), _KIND)
+            above = [Guid(next(filter(_gives, kinds), kinds[-1]).id)]
         entries = await ports.librarian.get(turn.service, tuple(above), RIGHTS)
         found, above = next(filter(_gives, entries), entries[-1]), []
     return found

@@ -1,16 +1,19 @@
 """Rights and results of every operation on names, and the defects of the original that must not come back."""
 
+from typing import Any
+
 import pytest
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Guid
-from chelonia.core.metadata import Triple
+from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bartender import MoveRequest, NameRequest
-from chelonia.core.ports.files import TOP, Remove, Removing
+from chelonia.core.ports.files import TOP, Done, Inline, Remove, Removing, Write
 from chelonia.core.ports.librarian import ModifyEntry
 from tests.support.failing import fails, failure_kind
+from tests.support.files_worlds import at
 from tests.support.stage import ADMIN, BARTENDER_DN, BARTENDER_ID, EVE, JOE, NOBODY, Stage, scene
 
 GATEWAY = "gateway is not configured. Bartender does not support mount points"
@@ -31,6 +34,28 @@ async def test_making_needs_add_entry_on_the_parent_only(stage: Stage) -> None:
     assert (await stage.stat("/a/b", EVE))["entry"]["owner"] == EVE.dn
     assert (await stage.stat("/a/b", JOE)) == {"error": {"permission denied": "you are not allowed to read"}}
     assert (await stage.make("/b", EVE)).status == "failed to add child to parent"
+
+
+@scene
+async def test_a_new_file_far_below_reads_few_of_the_policies_above_it(stage: Stage) -> None:
+    """It read those of all collections up to the root, for the default policy of one: 9 MB for a file of a byte."""
+    await stage.add_shepherds("s1", "s2", "s3")
+    rules = tuple(Triple("policy", f"/CN={'x' * 1000}{n}", "+read") for n in range(90))
+    await stage.make("/c", metadata=(*rules, Triple("defaultPolicy", "ALL", "+read")))
+    deep, get, read = "/c" + "/d" * 100, stage.ahash.get, list[StoredObject]()
+
+    async def noted(*args: Any) -> tuple[StoredObject, ...]:
+        found = await get(*args)
+        read.extend(found)
+        return found
+
+    stage.ahash.get = noted  # type: ignore[method-assign]
+    for name in ("f", "g"):
+        read.clear()
+        write = Write(at(f"{deep}/{name}"), inline=Inline(b"x"), parents=True)
+        assert isinstance((await stage.bartender.files.apply(JOE, (write,)))[0], Done)
+        assert (await stage.stat(f"{deep}/{name}"))["policy"] == {"ALL": "+read"}
+    assert sum(stored.weight for stored in read) < 200_000
 
 
 @scene
