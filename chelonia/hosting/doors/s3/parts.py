@@ -19,6 +19,7 @@ from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import IssuedKey
 from chelonia.core.ports.files import (
+    ANY,
     Change,
     Done,
     Failure,
@@ -252,13 +253,15 @@ async def seen(
     return ask.at(home), None
 
 
-async def seen_to_change(parts: S3Parts, ask: Ask, *, writes: bool = False) -> tuple[Ask, Looked | None]:
+async def seen_to_change(
+    parts: S3Parts, ask: Ask, *, writes: bool = False, when: When = ANY
+) -> tuple[Ask, Looked | None]:
     """Return as `seen`, with user metadata. For a caller who may not look, but perhaps change, this node looks in its
-    own name. Raises: as `seen`, also DENIED of a conditional change."""
+    own name. Raises: as `seen`, also DENIED of a change on condition: of `when`, or of header fields."""
     try:
         return await seen(parts, ask, Want.USER, writes=writes)
     except CheloniaError as error:
-        if error.kind is not Kind.DENIED or ask.header("If-Match") or ask.header("If-None-Match"):
+        if error.kind is not Kind.DENIED or when != ANY or ask.header("If-Match") or ask.header("If-None-Match"):
             raise
     return await _seen_in_own_name(parts, ask, writes=writes)
 

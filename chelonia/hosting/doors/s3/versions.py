@@ -214,7 +214,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
     """Take the key away from its version; a delete marker has it from then on."""
     marker_id = ""
     for left in range(TRIES, -1, -1):
-        here, entry = await seen_to_change(parts, ask)
+        here, entry = await seen_to_change(parts, ask, when=when)
         when.require(here.place, entry.attributes if entry else None)
         order = await _order(parts, here, entry)
         marker_id = marker_id or order  # listings may have shown it though it was taken back

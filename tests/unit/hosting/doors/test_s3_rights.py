@@ -36,6 +36,18 @@ def test_a_stranger_learns_not_which_versions_there_are(kept: Door) -> None:
     assert kept.ask("DELETE", "/lab/none?versionId=null").status == 204
 
 
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_stranger_learns_no_etag_by_a_bulk_deletion(door: Door, *, versioned: bool) -> None:
+    """A bucket that keeps versions told him whether he had guessed it, and so the bytes."""
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    etag, codes = door.ask("PUT", "/lab/k", b"secret").headers["ETag"], list[str]()
+    for guess in (etag, "0" * 32):
+        listed = f"<Delete><Object><Key>k</Key><ETag>{guess}</ETag></Object></Delete>"
+        codes += door.ask("POST", "/lab?delete", listed, who=EVE).texts("Code")
+    assert codes == ["AccessDenied"] * 2
+    assert door.ask("GET", "/lab/k").body == b"secret"
+
+
 def test_what_is_kept_apart_is_listed_to_the_buckets_owner_whoever_wrote_it(door: Door) -> None:
     allowed: dict[str, str | None] = {EVE: "+read +addEntry"}
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
