@@ -314,10 +314,7 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when:
     """Remove a key, or one of its versions. `versioning`: the bucket's state; `when`: the etag that it must have.
     Raises: NoSuchBucket; on a condition NoSuchKey, NoSuchVersion, PRECONDITION."""
     if version and (versioning or version != wire_versions.NULL):
-        if when != ANY:
-            _, entry = await found(parts, replace(ask, query={**ask.query, "versionId": version}))
-            when.require(ask.place, entry.attributes)
-        return await versions.version_removed(parts, ask, version)
+        return await versions.version_removed(parts, ask, version, when)
     if versioning:
         return await versions.removed(parts, ask, when)
     answers = await apply_all(parts.plain, ask.exchange.call, await _removals_on(parts, ask, when))

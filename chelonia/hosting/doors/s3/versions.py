@@ -44,6 +44,7 @@ from chelonia.hosting.doors.s3.parts import (
     bucket_state,
     check_bucket,
     check_writable,
+    found,
     in_own_name,
     kept,
     no_key,
@@ -272,23 +273,27 @@ async def _remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
         await apply_all(parts.plain, _makers(ask), (Remove(above, Removing.MARK),))
 
 
-async def version_removed(parts: S3Parts, ask: Ask, version: str) -> KeyRemoved:
-    """Remove one version, or a delete marker, for good; the newest that is left has the key then."""
+async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = ANY) -> KeyRemoved:
+    """Remove one version, or a delete marker, for good; the newest that is left has the key then. `when`: on what goes.
+    Raises: on a condition NoSuchVersion, PRECONDITION."""
     for left in range(TRIES, -1, -1):
+        if when != ANY:
+            _, there = await found(parts, replace(ask, query={**ask.query, "versionId": version}))
+            when.require(ask.place, there.attributes)
         here, entry = await seen_to_change(parts, ask, writes=True)
         try:
             if entry is not None and here.current == version:
-                await _remove_current(parts, here, entry)
+                await _remove_current(parts, here, entry, when)
                 return KeyRemoved(ask.target.key, version)
-            return await _remove_kept(parts, here, entry, version)
+            return await _remove_kept(parts, here, entry, version, when)
         except CheloniaError as error:
             if error.kind not in _RACES or not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked) -> None:
-    when, call = _pinned(entry.attributes), ask.exchange.call
+async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -> None:
+    when, call = _pinned(entry.attributes, when), ask.exchange.call
     newest = await kept(parts, in_own_name(parts, ask), 1)
     if newest and ask.current == NULL:
         newest = await _drop_nulls(parts, ask, await kept(parts, in_own_name(parts, ask)))
@@ -311,7 +316,7 @@ async def _check_known(parts: S3Parts, ask: Ask) -> None:
         await check_writable(parts, ask, ask.place)
 
 
-async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str) -> KeyRemoved:
+async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str, when: When) -> KeyRemoved:
     older = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(older) if each.version == version), -1)
     if at < 0:
@@ -323,7 +328,7 @@ async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: 
         older = [*older[: at + 1], *await _drop_nulls(parts, ask, older[at + 1 :])]
     if entry is None and at == 0 and older[0].removed and len(older) > 1 and not older[1].removed:
         await _restore(parts, ask, older[1], older[0])
-    await _erase(parts, ask, older[at])
+    await _erase(parts, ask, older[at], when)
     if not older[at].removed and (entry is not None or at):
         return KeyRemoved(ask.target.key, version)
     # Newer markers may have gone meanwhile. Or another null version has come to the key, and the one removed was to
@@ -376,9 +381,10 @@ def _busy(ask: Ask) -> CheloniaError:
     return CheloniaError(Kind.CONFLICT, subject=str(ask.place), cause="versions of the key are being removed")
 
 
-async def _erase(parts: S3Parts, ask: Ask, each: KeptVersion) -> None:
+async def _erase(parts: S3Parts, ask: Ask, each: KeptVersion, when: When = ANY) -> None:
     """Remove a version. Raises: PRECONDITION when another has its place, or none: it may have its key."""
-    await apply(parts.plain, ask.exchange.call, Remove(each.place, Removing.KEY, when=When(guid=each.guid)))
+    change = Remove(each.place, Removing.KEY, when=replace(when, guid=each.guid))
+    await apply(parts.plain, ask.exchange.call, change)
 
 
 async def _drop_older_nulls(parts: S3Parts, ask: Ask, since: str) -> None:
@@ -403,9 +409,9 @@ async def _drop_nulls(
     return [each for each in older if each.version != NULL]
 
 
-def _pinned(attributes: Attributes) -> When:
-    """Return the condition that a name still leads to the entry seen there."""
-    return When(version=attributes.version, guid=attributes.guid)
+def _pinned(attributes: Attributes, when: When = ANY) -> When:
+    """Return the condition that a name still leads to the entry seen there, beside others."""
+    return replace(when, version=attributes.version, guid=attributes.guid)
 
 
 def removal_fields(outcome: KeyRemoved) -> Headers:

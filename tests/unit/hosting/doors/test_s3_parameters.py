@@ -14,12 +14,13 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Set, Setting
+from chelonia.core.ports.files import Move, Over, Set, Setting
 from chelonia.hosting.doors.s3 import multipart
 from tests.unit.hosting.doors.test_s3_bad_input import told
-from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door
+from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, Heard, door
 
-__all__ = ["door"]
+__all__ = ["door", "meanwhile"]
 DATA = bytes(range(256)) * 4
 PAST, FUTURE = "Thu, 01 Jan 2015 00:00:00 GMT", "Thu, 01 Jan 2099 00:00:00 GMT"
 SHA256 = base64.b64encode(hashlib.sha256(DATA).digest()).decode()
@@ -164,6 +165,20 @@ def test_a_version_is_removed_on_the_condition_of_its_etag(door: Door) -> None:
         assert door.ask("GET", target).body == data
         assert door.ask("DELETE", target, If_Match=f'"{etag}"').status == 204
         assert told(door.ask("DELETE", target, If_Match=f'"{etag}"'))[0] == 404
+
+
+def test_what_replaces_the_null_version_meanwhile_does_not_go_on_the_condition_of_the_other(
+    door: Door, meanwhile: Meanwhile
+) -> None:
+    """It went for good: the condition had been checked of the version that it replaced."""
+    assert door.ask("PUT", "/lab?versioning", ON).status == 200
+    door.put("k", b"kept")
+    assert door.ask("PUT", "/lab?versioning", OFF).status == 200
+    etag = door.ask("PUT", "/lab/k", b"null").headers["ETag"]
+    crossed = meanwhile(Move, ("PUT", "/lab/k", "newer"), over=Over.EXCHANGE)
+    assert told(door.ask("DELETE", "/lab/k?versionId=null", If_Match=etag)) == (412, "PreconditionFailed")
+    assert [each.status for each in crossed] == [200]
+    assert door.ask("GET", "/lab/k").body == b"newer"
 
 
 @pytest.mark.parametrize("value", ["", ","])
