@@ -313,7 +313,7 @@ async def _check_known(parts: S3Parts, ask: Ask) -> None:
     """Refuse to say that there is no such version to a caller who may neither list versions nor write the key. Raises:
     DENIED."""
     if await check_bucket(parts, ask) is None:
-        await check_writable(parts, ask, ask.place)
+        await check_writable(parts, ask, ask.apart if ask.marks else ask.place)
 
 
 async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str, when: When) -> KeyRemoved:

@@ -36,6 +36,15 @@ def test_a_stranger_learns_not_which_versions_there_are(kept: Door) -> None:
     assert kept.ask("DELETE", "/lab/none?versionId=null").status == 204
 
 
+def test_a_stranger_learns_not_which_versions_a_directory_has(kept: Door) -> None:
+    kept.put("d/k", b"x")
+    assert kept.ask("DELETE", "/lab/d/").status == 204
+    (marker,) = [version for key, version, _ in kept.history() if key == "d/"]
+    for each in (marker, marker[:-1] + ("0" if marker[-1] != "0" else "1"), "null"):
+        assert kept.ask("DELETE", f"/lab/d/?versionId={each}", who=EVE).status == 403, each
+    assert kept.ask("DELETE", "/lab/d/?versionId=null").status == 204
+
+
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_stranger_learns_no_etag_by_a_bulk_deletion(door: Door, *, versioned: bool) -> None:
     """A bucket that keeps versions told him whether he had guessed it, and so the bytes."""
