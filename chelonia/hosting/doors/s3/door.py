@@ -16,7 +16,7 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import Exchange
 from chelonia.hosting.doors.s3 import acls, buckets, cors, forms, listing, multipart, narrowed, object_parts, objects
-from chelonia.hosting.doors.s3.parts import Ask, S3Parts, in_own_name
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts, in_own_name, lost
 from chelonia.hosting.doors.s3.parts import check_bucket as bucket_of
 from chelonia.hosting.doors.s3.signing import signable_of, unsigned, verified
 from chelonia.hosting.metrics import Metrics
@@ -141,10 +141,12 @@ class S3Door:
 
 
 async def _answered(parts: S3Parts, handler: Handler, ask: Ask) -> HttpResponse:
-    """Answer a request. Raises: NoSuchBucket where that has gone meanwhile."""
+    """Answer a request. Raises: NoSuchBucket where that has gone meanwhile; ServiceUnavailable as `lost`."""
     try:
         return await handler(parts, ask)
     except CheloniaError as error:
         if error.kind is Kind.NO_PARENT and ask.operation != "CreateBucket":
             await bucket_of(parts, in_own_name(parts, ask))
-        raise
+        fields = ask.exchange.request.headers
+        error = lost(error, conditional=any(name.lower() in errors.CONDITIONS for name in fields))
+        raise error

@@ -30,6 +30,7 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     check_bucket,
     is_kept,
+    lost,
     no_bucket,
     number_of,
     read_xml,
@@ -357,7 +358,7 @@ async def _one_deleted(parts: S3Parts, ask: Ask, state: str, deletion: requests.
         done = await removed(parts, about, state, deletion.version, when)
         return replace(done, version=done.version or deletion.version)
     except CheloniaError as error:
-        return KeyRemoved(deletion.key, deletion.version, error)
+        return KeyRemoved(deletion.key, deletion.version, lost(error, conditional=deletion.etag != ""))
 
 
 async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, CheloniaError | None]:

@@ -455,6 +455,13 @@ async def check_writable(parts: S3Parts, ask: Ask, place: LogicalName) -> None:
         raise free.error(ask.operation)
 
 
+def lost(error: CheloniaError, *, conditional: bool) -> CheloniaError:
+    """Return the error of a change: one without a condition of its client's has lost to others at each of its tries."""
+    if error.kind is not Kind.PRECONDITION or conditional:
+        return error
+    return S3Error("ServiceUnavailable", "others change the same all the time: send it again")
+
+
 def no_key(key: str, marker: str = "") -> S3Error:
     """Return the error for a missing object; `marker`: the delete marker that has the key, "": none."""
     fields = (("x-amz-delete-marker", "true"), ("x-amz-version-id", marker)) if marker else ()

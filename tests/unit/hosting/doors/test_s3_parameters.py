@@ -14,7 +14,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Move, Over, Set, Setting
+from chelonia.core.ports.files import Change, Done, Failure, Move, Over, Set, Setting
 from chelonia.hosting.doors.s3 import multipart
 from tests.unit.hosting.doors.test_s3_bad_input import told
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
@@ -179,6 +179,30 @@ def test_what_replaces_the_null_version_meanwhile_does_not_go_on_the_condition_o
     assert told(door.ask("DELETE", "/lab/k?versionId=null", If_Match=etag)) == (412, "PreconditionFailed")
     assert [each.status for each in crossed] == [200]
     assert door.ask("GET", "/lab/k").body == b"newer"
+
+
+def test_who_set_no_condition_and_always_loses_may_send_again(filled: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He was told that a condition does not hold: no client tries again then."""
+    tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"
+    etag, doomed = filled.ask("GET", "/lab/k").headers["ETag"], "<Object><Key>k</Key>{}</Object>"
+
+    async def lost(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        refused = any(isinstance(change, Set | Move) for change in changes)
+        return (Failure(Kind.PRECONDITION, cause="its version is 7"),) if refused else await apply(call, changes)
+
+    apply = filled.files.apply
+    monkeypatch.setattr(filled.files, "apply", lost)
+    for target, body in (("/lab/k?tagging", tags), ("/lab?tagging", tags), ("/lab?versioning", ON)):
+        assert told(filled.ask("PUT", target, body)) == (503, "ServiceUnavailable"), target
+    monkeypatch.setattr(filled.files, "apply", apply)
+    assert filled.ask("PUT", "/lab?versioning", ON).status == 200
+    monkeypatch.setattr(filled.files, "apply", lost)
+    for method, body in (("PUT", b"new"), ("DELETE", b"")):
+        assert told(filled.ask(method, "/lab/k", body)) == (503, "ServiceUnavailable"), method
+        assert told(filled.ask(method, "/lab/k", body, If_Match=etag))[0] in (409, 412), method
+    for condition, code in (("", "ServiceUnavailable"), (f"<ETag>{etag}</ETag>", "PreconditionFailed")):
+        listed = f"<Delete>{doomed.format(condition)}</Delete>"
+        assert filled.ask("POST", "/lab?delete", listed).texts("Code") == [code]
 
 
 @pytest.mark.parametrize("value", ["", ","])
