@@ -358,7 +358,9 @@ async def _one_deleted(parts: S3Parts, ask: Ask, state: str, deletion: requests.
         done = await removed(parts, about, state, deletion.version, when)
         return replace(done, version=done.version or deletion.version)
     except CheloniaError as error:
-        return KeyRemoved(deletion.key, deletion.version, lost(error, conditional=deletion.etag != ""))
+        gone = error.kind is Kind.NO_PARENT  # the bucket, since its state was read
+        error = no_bucket(ask) if gone else lost(error, conditional=deletion.etag != "")
+        return KeyRemoved(deletion.key, deletion.version, error)
 
 
 async def _deleted(parts: S3Parts, ask: Ask, names: list[str]) -> dict[str, CheloniaError | None]:

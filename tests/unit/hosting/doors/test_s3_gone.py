@@ -41,6 +41,16 @@ def test_neither_a_directory_nor_a_marker_is_made_in_a_bucket_that_is_removed(ke
         assert kept.ask("PUT", "/lab?versioning", ON).status == 200
 
 
+def test_each_key_of_a_bulk_deletion_is_told_of_a_bucket_that_is_removed(kept: Door, meanwhile: Meanwhile) -> None:
+    """Of the first one the answer was that there is no such key."""
+    meanwhile(Make, ("DELETE", "/lab"))
+    answer = kept.ask(
+        "POST", "/lab?delete", "<Delete><Object><Key>k</Key></Object><Object><Key>l</Key></Object></Delete>"
+    )
+    assert (answer.status, answer.texts("Code")) == (200, ["NoSuchBucket"] * 2)
+    assert kept.files.names() == []
+
+
 @pytest.mark.parametrize("change", [Open, Seal])
 def test_no_upload_is_opened_or_completed_in_a_bucket_that_is_removed(
     door: Door, meanwhile: Meanwhile, change: type[Change]
