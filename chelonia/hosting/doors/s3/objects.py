@@ -230,7 +230,7 @@ async def _implied(parts: S3Parts, ask: Ask, when: When) -> When:
     """Return the condition on a collection that is there; that it is only a part of keys, where there may be no object.
     Raises: PreconditionFailed, NOT_FOUND."""
     if not when.absent:
-        return ANY
+        return when
     call = own_call(parts.plain, ask.exchange.call)
     there = (await look(parts.plain, call, ask.place)).attributes
     if not there.implied:

@@ -181,6 +181,15 @@ def test_what_replaces_the_null_version_meanwhile_does_not_go_on_the_condition_o
     assert door.ask("GET", "/lab/k").body == b"newer"
 
 
+def test_a_directory_that_another_has_changed_meanwhile_is_not_marked_anew(door: Door, meanwhile: Meanwhile) -> None:
+    """If-Match counted for a look at it, and for its making, but not where it was there."""
+    assert door.ask("PUT", "/lab/d/").status == 200
+    etag = door.ask("HEAD", "/lab/d/").headers["ETag"]
+    meanwhile(Set, ("PUT", "/lab/d/"), x_amz_meta_by="another")
+    assert door.ask("PUT", "/lab/d/", If_Match=etag, x_amz_meta_by="me").status == 412
+    assert door.ask("HEAD", "/lab/d/").headers["x-amz-meta-by"] == "another"
+
+
 def test_who_set_no_condition_and_always_loses_may_send_again(filled: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """He was told that a condition does not hold: no client tries again then."""
     tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>"
