@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 
 from chelonia.bartender.bulk import ElementCall, Outcomes, led
 from chelonia.bartender.client_metadata import (
@@ -112,7 +113,7 @@ async def move(ports: Ports, turn: ElementCall, change: Move) -> Done:
     if change.keep and change.over is Over.EXCHANGE:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(target), cause="an exchange keeps no name")
     if change.parents:
-        await walk(ports, turn, target, parents=True)
+        await walk(ports, turn, target, parents=True, within=_above_both(source, target))
     names = (source, source.parent, target, target.parent)
     walks = await ports.librarian.traverse(turn.service, names, DESCRIBED)
     found, source_parent = existing(source, walks[0]), parent_of(source, walks[0], walks[1])
@@ -360,6 +361,13 @@ def _changes(change: Set) -> tuple[tuple[Triple, ...], tuple[tuple[str, str], ..
         cause = f"at most {bounds.USER_METADATA_MAX} properties in one change"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(change.place), cause=cause)
     return tuple(put), tuple(drop)
+
+
+def _above_both(source: LogicalName, target: LogicalName) -> LogicalName | None:
+    """Return the collection above both names, which is there if the source is; None: they begin at different ones."""
+    pairs = zip(source.parent.parts, target.parent.parts, strict=False)
+    shared = tuple([one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+    return LogicalName(target.start, shared) if source.start == target.start else None
 
 
 def _target(change: Move, walked: Traversal, parent: Traversal) -> tuple[FoundEntry | None, FoundEntry]:

@@ -560,7 +560,8 @@ class Over(enum.Enum):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A new name for an entry; `keep`: a further one (a hard link). `when`: on the source. `parents`: of the target."""
+    """A new name for an entry; `keep`: a further one (a hard link). `when`: on the source. `parents`: of the target,
+    below the collection that is above both names."""
 
     source: LogicalName
     target: LogicalName

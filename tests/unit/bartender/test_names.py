@@ -10,7 +10,7 @@ from chelonia.core.ids import Guid
 from chelonia.core.metadata import StoredObject, Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.bartender import MoveRequest, NameRequest
-from chelonia.core.ports.files import TOP, Done, Inline, Remove, Removing, Write
+from chelonia.core.ports.files import TOP, Done, Inline, Move, Remove, Removing, Write
 from chelonia.core.ports.librarian import ModifyEntry
 from tests.support.failing import fails, failure_kind
 from tests.support.files_worlds import at
@@ -450,3 +450,11 @@ async def test_what_has_no_name_has_none_to_be_removed(stage: Stage, what: Remov
     for place in (LogicalName(await stage.guid("/f"), ()), TOP):
         (answer,) = await stage.bartender.files.apply(JOE, (Remove(place, what),))
         assert failure_kind(answer) is Kind.NOTHING_TO_UNLINK
+
+
+@pytest.mark.parametrize("source", ["/a/none", "/a/b/none"])
+@scene
+async def test_a_move_makes_nothing_above_what_its_names_share(stage: Stage, source: str) -> None:
+    """It made them, found no source and removed them again: in between, what S3 calls a bucket was back."""
+    (failed,) = await stage.bartender.files.apply(JOE, (Move(at(source), at("/a/b/c/f"), parents=True),))
+    assert (failure_kind(failed), stage.between.named("make_entry")) == (Kind.NOT_FOUND, [])
