@@ -149,11 +149,10 @@ def _check_overwrite(exchange: Exchange, target: LogicalName, existing: Looked |
 
 
 async def _check_unlocked(parts: DoorParts, exchange: Exchange, place: LogicalName, there: Attributes) -> None:
-    """Refuse to move or replace a tree in which others hold locks. Raises: LOCKED, and as listing the tree fails."""
+    """Refuse to move or replace a tree in which others hold locks. Raises: as `locks.check_below`."""
     if there.type == TYPE_COLLECTION:
         check = partial(check_held, tokens=exchange.tokens, dn=exchange.call.dn)
-        async for _ in locks.below(parts, exchange.call, place, check):
-            pass
+        await locks.check_below(parts, exchange, place, check)
 
 
 def _beside(target: LogicalName) -> LogicalName:

@@ -7,7 +7,7 @@ forbid. Locks are kept with their entries: every Bartender sees them, and they o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 from urllib.parse import unquote
@@ -36,9 +36,12 @@ from chelonia.hosting.doors.plain.parts import (
     seen,
     split_url,
 )
+from chelonia.hosting.doors.reading import while_connected
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Whole, read_whole, text_answer
 from chelonia.wire.web import dav, locks
 
+Check = Callable[[tuple[Lock, ...]], None]
+"""Refuses what the locks of an entry forbid. Raises: LOCKED."""
 _XML: Final = ("Content-Type", dav.MULTISTATUS)
 
 
@@ -171,31 +174,27 @@ async def _made(parts: DoorParts, exchange: Exchange) -> bool:
 
 
 async def _keep_alone(parts: DoorParts, exchange: Exchange, taken: Lock) -> None:
-    """Keep the lock of a tree that holds no lock of others, else release it. Raises: as `_check_below`."""
+    """Keep the lock of a tree that holds no lock of others, else release it. Raises: as `check_below`."""
     # After it was taken: whoever locks something below from now on meets it.
     try:
-        await _check_below(parts, exchange.call, exchange.place, taken)
+        await check_below(parts, exchange, exchange.place, partial(check_beside, taken), most=bounds.LOCKED_BELOW_MAX)
     except CheloniaError:
         with contextlib.suppress(CheloniaError):
             await apply(parts, exchange.call, Set(exchange.place, locks=(Lock(taken.token),)))
         raise
 
 
-async def _check_below(parts: DoorParts, call: Call, place: LogicalName, wanted: Lock) -> None:
-    """Refuse to lock a tree in which others hold locks. Raises: LOCKED, TOO_LARGE."""
-    left = bounds.LOCKED_BELOW_MAX
-    async for inside in below(parts, call, place, partial(check_beside, wanted)):
-        left -= inside
-        if left < 0:
-            cause = f"more than {bounds.LOCKED_BELOW_MAX} entries are below it; lock what you change, with Depth: 0"
-            raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)
+async def check_below(parts: DoorParts, exchange: Exchange, place: LogicalName, check: Check, *, most: int = 0) -> None:
+    """Check the locks of each entry below a collection, also of those that the caller may not read, until its client
+    goes. `most`: entries; 0: any number.
+
+    Raises: as `check`, without a word of whose and where to a caller who may not read the entry; TOO_LARGE, CANCELLED.
+    """
+    await while_connected(_check_below(parts, exchange.call, place, check, most), exchange.request.when_closed)
 
 
-async def below(
-    parts: DoorParts, call: Call, place: LogicalName, check: Callable[[tuple[Lock, ...]], None]
-) -> AsyncIterator[int]:
-    """Check the locks of each entry below a collection, also of those that the caller may not read; yield the numbers
-    of entries checked. Raises: as `check`, without a word of whose and where to a caller who may not read the entry."""
+async def _check_below(parts: DoorParts, call: Call, place: LogicalName, check: Check, most: int) -> None:
+    checked = 0
     with gone_since():
         async for page in list_pages(parts, own_call(parts, call), Listing(place, want=Want.LOCKS, below=True)):
             for entry in page.entries:
@@ -208,4 +207,7 @@ async def below(
                         raise
                     cause = "somebody has locked an entry in it; wait, or ask its owner"
                     raise CheloniaError(Kind.LOCKED, subject=str(place), cause=cause) from None
-            yield len(page.entries)
+            checked += len(page.entries)
+            if 0 < most < checked:
+                cause = f"more than {most} entries are below it; lock what you change, with Depth: 0"
+                raise CheloniaError(Kind.TOO_LARGE, "LOCK", str(place), cause)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, Ms
 from chelonia.core.ports.files import Listed, Listing, Look, Placing, Set
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import ADDING, READING, Scope
+from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import content, locks
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place_of
 from chelonia.wire.shares import ShareToken, issue
@@ -187,6 +189,35 @@ def test_a_lock_of_a_tree_looks_at_so_many_entries(bench: Bench, monkeypatch: py
     bench.ask("MKCOL", "/d/a/b/c")
     assert bench.ask("LOCK", "/d", INFO % b"exclusive").status == 413
     lock(bench, "/d", Depth="0")
+
+
+@pytest.mark.parametrize("method", ["LOCK", "MOVE", "COPY"])
+async def test_a_look_for_locks_below_a_tree_ends_with_its_client(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It went on: who had no patience with a large tree, and asked again and again, had as many looks at work."""
+    for path in ("/d", "/s"):
+        await bench.look("MKCOL", path)
+    pages, closing = list[Listing](), dict[Hashable, Callable[[], None]]()
+
+    async def endless(parts: DoorParts, call: Call, ask: Listing) -> AsyncIterator[Listed]:
+        while True:
+            pages.append(ask)
+            yield Listed(())
+            for callback in list(closing.values()) if len(pages) == 3 else ():
+                callback()
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(locks, "list_pages", endless)
+    source, target = ("/s", "/d") if method == "COPY" else ("/d", "/new")
+    body = INFO % b"exclusive" if method == "LOCK" else b""
+    request = bench._request(method, source, body, JOE, {"Destination": target})
+    async with asyncio.timeout(5):
+        answer = await bench.door.serve(replace(request, when_closed=closing.__setitem__))
+    assert (answer.status, len(pages)) == (499, 3)
+    monkeypatch.undo()
+    assert bench.files.names() == ["/d", "/s"]
+    assert (await bench.look("LOCK", "/d", INFO % b"exclusive", Depth="0")).status == 200, "no lock was left"
 
 
 def test_conditions_of_if(bench: Bench) -> None:
