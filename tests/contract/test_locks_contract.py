@@ -14,6 +14,7 @@ from chelonia.core.ports.files import (
     Over,
     Placing,
     Remove,
+    Removing,
     Reserving,
     Set,
     Setting,
@@ -22,7 +23,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.rights.locks import Lock
 from tests.support.failing import failure_kind
-from tests.support.files_worlds import World, applied, at, collection, done, played, there, write
+from tests.support.files_worlds import World, applied, at, collection, done, looked, played, there, write
 from tests.support.stage import EVE, JOE
 
 HELD = When(tokens=("urn:a",))
@@ -57,6 +58,17 @@ async def test_a_lock_keeps_out_who_does_not_show_its_token(world: World) -> Non
     assert await locked(world, "/f") == ["urn:a"]
     await done(world, Set(at("/f"), locks=(lock(lasts_ms=0),)))
     assert isinstance(await write(world, "/f", when=FREE), Done)
+
+
+@played
+async def test_a_lock_keeps_no_collection_that_is_only_part_of_a_name(world: World) -> None:
+    """It stayed for good, an S3 bucket with it, though the lock had ended."""
+    assert isinstance(await write(world, "/a/key", parents=True), Done)
+    for held in (lock(), lock(lasts_ms=0), lock(deep=True)):
+        await done(world, Set(at("/a"), locks=(held,)))
+        assert (await there(world, "/a")).attributes.implied
+    await done(world, Remove(at("/a/key"), Removing.KEY))
+    assert await looked(world, "/a") is Kind.NOT_FOUND
 
 
 @played

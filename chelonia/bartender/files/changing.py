@@ -87,7 +87,8 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
         expect += judge.require(Action.MODIFY_METADATA, found)
     if change.policy:
         expect += judge.require(Action.MODIFY_POLICY, found)
-    if change.setting != LEAVE or change.user or change.policy:
+    lasts = change.setting != LEAVE or bool(change.user or change.policy)  # a lock ends
+    if lasts:
         expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=False)
     if change.locks:
         taken, ended, rests = await locking.changed(ports, turn, change, found, walked)
@@ -97,7 +98,7 @@ async def set_attributes(ports: Ports, turn: ElementCall, change: Set) -> Done:
     check_count({t.section: after[t.section] for t in put if t.property not in found.section(t.section)})
     if not (put or drop):
         return Done()
-    if is_implied(found.object):  # now it exists for its own sake
+    if lasts and is_implied(found.object):  # now it exists for its own sake
         default, gone, rests = await kept(ports, turn, walked)
         put, drop, expect = (*put, *default), (*drop, *gone), (*expect, *rests)
     order = ChangeEntry(found.guid, put, drop, tuple(dict.fromkeys(expect)), described=True)
