@@ -16,7 +16,8 @@ from chelonia.hosting.logging_setup import ACCESS_LOGGER
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
 from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, HttpResponse, text_answer
 
-log = logging.getLogger(ACCESS_LOGGER)
+access_log = logging.getLogger(ACCESS_LOGGER)
+log = logging.getLogger("chelonia.readiness")
 
 ANSWER_S: Final = 0.8
 """Time that parts have to say whether they can serve: whoever asks the node has its answer within a second."""
@@ -57,10 +58,13 @@ class _AskedPart:
             self._said = ""
         except CheloniaError as error:
             self._said = str(error)
+        except Exception as error:  # the others' words and gauges are wanted most just then
+            log.exception("a part cannot say whether it can serve")
+            self._said = str(error) or repr(error)
 
 
 class Readiness:
-    """Whether the node can serve: the checks of all hosted parts. No part that hangs holds up an answer."""
+    """Whether the node can serve: the checks of all hosted parts. No part that hangs or breaks holds up an answer."""
 
     def __init__(self) -> None:
         self._parts: dict[str, _AskedPart] = {}
@@ -136,10 +140,10 @@ def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int]
     def observe(request: HttpRequest, answer: HttpResponse, sent: int, took_ms: int) -> None:
         if sent >= 0:
             metrics.answered(answer.status)
-        if not log.isEnabledFor(logging.INFO):
+        if not access_log.isEnabledFor(logging.INFO):
             return
         note = answer.accessed or AccessNote(request.peer.dn, request.method)
-        log.info(
+        access_log.info(
             "%s %r status=%d body=%d sent=%d ms=%d request=%s who=%r from=%s agent=%r operation=%s%s",
             request.method, request.path, answer.status, request.length, sent, took_ms, request.request_id, note.who,
             request.peer.address, request.headers.get("User-Agent", ""), note.operation,

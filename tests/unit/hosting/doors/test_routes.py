@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -80,6 +81,28 @@ async def test_parts_are_asked_once_for_all_who_ask_at_the_same_time() -> None:
     assert asked == 1
     await ask(routes, "/readyz", ANONYMOUS)
     assert asked == 2
+
+
+@pytest.mark.expect_log("a part cannot say whether it can serve")
+async def test_a_part_that_breaks_is_named_and_takes_no_page_along() -> None:
+    """An A-Hash whose disk is gone cannot say how much is free there: both pages were an internal failure."""
+
+    async def check() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def other() -> None:
+        metrics.gauge("librarian_said", "Of another part.", 7)
+
+    readiness, metrics = ready(), Metrics()
+    readiness.add("ahash", check)
+    readiness.add("librarian", other)
+    metrics.read_with(readiness.gauge(metrics))
+    routes = Routes({}, readiness, metrics)
+    answer = await ask(routes, "/readyz", JANE)
+    assert (answer.status, answer.body) == (503, b"ahash: [Errno 5] Input/output error\n")
+    told = _bytes(await ask(routes, "/metrics", JANE))
+    assert b'chelonia_ready{part="ahash"} 0.0' in told
+    assert b"chelonia_librarian_said 7.0" in told
 
 
 async def test_a_part_that_hangs_holds_up_no_answer_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
