@@ -121,7 +121,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
             if error.kind not in (*_RACES, Kind.NO_PARENT, Kind.NOT_A_COLLECTION) or not left:
                 await _dropped(parts, ask, error)
                 raise
-        entry, is_newest = await _entry_at(parts, ask, final), await _is_first(parts, ask, ask.place)
+        (final, entry), is_newest = await _place_now(parts, ask), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
             ask, waits, is_there = await _locate(parts, ask)
             may_be_gone = when == ANY and not (shared and ask.version)  # it had its key, or one newer took its place
@@ -137,6 +137,13 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
             await _dropped(parts, ask, error)
             raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _place_now(parts: S3Parts, ask: Ask) -> tuple[LogicalName, Looked | None]:
+    """Return the place of the key by now, and its entry there, whoever may see it: another key may have come that is
+    part of this one, or of which this one is."""
+    now, entry = await seen(parts, in_own_name(parts, ask), Want.USER, writes=True)
+    return (now.apart, None) if now.marks else (now.place, entry)  # a version has bytes: it is no collection
 
 
 async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:

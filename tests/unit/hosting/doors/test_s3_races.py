@@ -86,12 +86,12 @@ def parted(door: Door, key: str = "k", data: bytes = b"part") -> tuple[str, str]
     return f"/lab/{key}?uploadId={upload}", door.part(key, upload, data)
 
 
-def write(door: Door, change: type[Change], target: str, whole: str) -> None:
-    """Have the key `k` written by a change of that kind: a copy is of `z`, an upload in parts is completed."""
+def write(door: Door, change: type[Change], target: str, whole: str, key: str = "k") -> None:
+    """Have a key written by a change of that kind: a copy is of `z`, an upload in parts is completed."""
     if change is Write:
-        door.put("k", b"new")
+        door.put(key, b"new")
     elif change is Clone:
-        assert door.ask("PUT", "/lab/k", x_amz_copy_source="lab/z").status == 200
+        assert door.ask("PUT", f"/lab/{key}", x_amz_copy_source="lab/z").status == 200
     else:
         assert door.ask("POST", target, whole).status == 200
 
