@@ -38,6 +38,7 @@ from chelonia.core.rights.policy import Action
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply, apply_all
 from chelonia.hosting.doors.s3.parts import (
+    MOVES_MAX,
     Ask,
     KeptVersion,
     S3Parts,
@@ -164,12 +165,19 @@ async def _locate(parts: S3Parts, ask: Ask) -> tuple[Ask, bool, bool]:
     """Find a version that is not in its place. Returns: the request about it, whether it waits, whether it exists.
 
     A removal of the newest version gives its key to the next; another completion may give it a newer order."""
-    own, tag = in_own_name(parts, ask), ask.place.name[-TAG:]
-    for each in await kept(parts, own) if ask.version else ():
-        if each.version == ask.version:
+    own, tag, before = in_own_name(parts, ask), ask.place.name[-TAG:], None
+    for _ in range(MOVES_MAX if ask.version else 0):
+        older = await kept(parts, own)
+        each = next((each for each in older if each.version == ask.version), None)
+        if each is not None:
             return ask.at(each.place), each.place.name.endswith(tag), True
-    current = (await seen(parts, own, Want.USER))[0].current
-    return ask, False, ask.version != "" and current == ask.version
+        current = (await seen(parts, own, Want.USER))[0].current
+        if current == ask.version:
+            return ask, False, True
+        if before == (current, older):
+            break
+        before = current, older  # it may have had its key only while the others were listed
+    return ask, False, False
 
 
 async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | None) -> None:

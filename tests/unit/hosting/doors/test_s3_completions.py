@@ -6,7 +6,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
-from chelonia.core.ports.files import Change, Done, Failure, Look, Looked, Remove, Seal
+from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Look, Looked, Move, Remove, Seal
 from chelonia.wire.s3 import versions
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, door, kept, meanwhile, parted
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, Door
@@ -68,3 +68,24 @@ def test_who_completes_again_is_told_no_copy_of_it_that_is_erased_meanwhile(
     monkeypatch.setattr(kept.files, "look", crossing)
     again = kept.ask("POST", target, whole)
     assert (again.status, again.version, len(erased)) == (200, version, 1)
+
+
+def test_an_upload_whose_version_moves_while_it_is_looked_for_is_completed(
+    kept: Door, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was a conflict, though the version had had its key and was kept."""
+    version, _, upload = kept.put("k", b"one"), [kept.put("z", data) for data in (b"1", b"2")], kept.opened("k")
+    whole, listing, listed = kept.part("k", upload, b"two"), kept.files.list, list[Listing]()
+    told = meanwhile(Move, ("DELETE", f"/lab/k?versionId={version}"))
+
+    async def late(call: Call, ask: Listing) -> Listed:
+        page = await listing(call, ask)
+        listed.extend([ask] if told else [])
+        if len(listed) == 2:  # between a look at the older versions and one at the key
+            told.append(await kept._ask("PUT", "/lab/k", b"three", JOE, {}))
+        return page
+
+    monkeypatch.setattr(kept.files, "list", late)
+    answer = kept.ask("POST", f"/lab/k?uploadId={upload}", whole)
+    assert ([each.status for each in told], answer.status) == ([204, 200], 200)
+    assert [each for key, each, _ in kept.history() if key == "k"] == [told[1].version, answer.version]
