@@ -111,6 +111,16 @@ class Wire:
         return 0 if self.switch.connected(self.own, peer) else None
 
 
+class AheadClock(SystemClock):
+    """A monotonic clock that a test puts ahead."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def monotonic_ms(self) -> Ms:
+        return Ms(super().monotonic_ms() + self.ahead_ms)
+
+
 @dataclass
 class Group:
     """Replicas of one process by id. Requests go to `services`; `engines` and `masterships` are for tests of the
@@ -131,12 +141,12 @@ class Group:
         members = tuple(Member(n, Dn(f"/CN={n}"), f"h{n}:1", n == 1) for n in range(1, self.count + 1))
         return Membership(1, members, self.count + 1)
 
-    async def open(self, replica: int) -> ReplicatedAHash:
-        """Start one replica on its directory."""
+    async def open(self, replica: int, waited_ms: int = 0) -> ReplicatedAHash:
+        """Start one replica on its directory; it meets the others when `waited_ms` have passed by its clock."""
         identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
         engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
-        executor = ThreadExecutor()
-        mastership = Mastership(replica, engine, executor, SystemClock(), self.pace)
+        executor, own_clock = ThreadExecutor(), AheadClock()
+        mastership = Mastership(replica, engine, executor, own_clock, self.pace)
         parts = ReplicaParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
         try:
@@ -144,6 +154,7 @@ class Group:
         except CheloniaError:  # else its threads and its directory would stay this process's
             await service.close()
             raise
+        own_clock.ahead_ms = waited_ms
         self.services[replica], self.masterships[replica], self.engines[replica] = service, mastership, engine
         self.running[replica] = asyncio.create_task(service.run())
         self.switch.join(replica, mastership)
@@ -185,8 +196,7 @@ class Group:
         return self.master()
 
     def describe(self) -> str:
-        now = SystemClock().monotonic_ms()
-        return "; ".join(f"{n}: {m.replica.status(now)}" for n, m in self.masterships.items())
+        return "; ".join(f"{n}: {m.replica.status(m._clock.monotonic_ms())}" for n, m in self.masterships.items())
 
 
 @asynccontextmanager
@@ -200,7 +210,7 @@ async def group_of(
     group = Group(directory, count, clock or SystemClock(), pace)
     try:
         for replica in range(1, count + 1):
-            await group.open(replica)
+            await group.open(replica, pace.longest_ms)  # no lease was ever granted here
         await group.settled()
         yield group
     finally:
