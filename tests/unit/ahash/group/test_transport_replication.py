@@ -405,7 +405,7 @@ async def test_who_is_taken_out_is_cut_off(net: Net) -> None:
 async def test_a_certificate_that_expires_while_linked_ends_the_link(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "RECHECK_MS", 100)
     await net.start(1)
-    short = net.grid.issue("short", replica_dn(2), lifetime_s=2)
+    short = net.grid.issue("short", replica_dn(2), lifetime_s=1 + round(2 * patience()))  # from the full second before
     await net.start(2, trust=link_trust(short))
     await linked(net)
     await poll_async(lambda: "down 2" in net.nodes[1].heard.events, what="cut off")
