@@ -10,6 +10,8 @@ from chelonia_clients import cli
 
 CONNECTION: Final = ("bartender", "cluster", "as", "proxy", "cert", "key", "ca_dir", "ca_file", "config", "log")
 """Options after `-o` that are options of the command line."""
+MOUNT_FAILED: Final = 32
+"""Exit code of mount(8)."""
 
 
 def words_of(argv: Sequence[str]) -> list[str]:
@@ -41,9 +43,14 @@ def words_of(argv: Sequence[str]) -> list[str]:
 
 
 def main() -> int:
-    """Mount in the background; return once it can be used."""
+    """Mount in the background; return once it can be used. With `-f` of mount(8), a trial, do nothing.
+
+    Returns: an exit code of mount(8), whose values are bits.
+    """
+    if "-f" in sys.argv[1:]:
+        return 0
     sys.argv = ["chelonia", *words_of(sys.argv[1:])]
-    return cli.main()
+    return MOUNT_FAILED if cli.main() else 0
 
 
 if __name__ == "__main__":

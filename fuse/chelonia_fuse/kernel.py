@@ -544,13 +544,19 @@ class SessionWatch:
             self._fd = -1
 
 
-async def serve(binding: Binding, mountpoint: str, options: Options, mounted: Callable[[], None]) -> None:
-    """Mount, answer requests until it is unmounted, and clean up. Raises: OSError, RuntimeError from mounting."""
+async def serve(binding: Binding, place: tuple[str, str], options: Options, mounted: Callable[[], None]) -> None:
+    """Mount, answer requests until it is unmounted, and clean up. `place`: source and directory, as in fstab.
+
+    Raises: OSError, RuntimeError from mounting.
+    """
     pyfuse3.asyncio.enable()
     watch = SessionWatch()
     pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
     pyfuse3.asyncio.Lock = NoLock  # type: ignore[assignment]
-    flags = set(pyfuse3.default_options) | {"fsname=chelonia", "subtype=chelonia"}
+    source, mountpoint = place
+    # As in fstab: by source and directory together `mount -a` sees what is mounted already.
+    name = source.replace("\\", "\\\\").replace(",", "\\,")
+    flags = set(pyfuse3.default_options) | {f"fsname={name}", "subtype=chelonia"}
     wished = {"ro": options.read_only, "allow_other": options.allow_other, "noexec": options.noexec}
     flags |= {name for name, is_wished in wished.items() if is_wished}
     pyfuse3.init(binding, mountpoint, flags)

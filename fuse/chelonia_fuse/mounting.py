@@ -113,7 +113,7 @@ class Mount:
         if report is not None:
             working.append(asyncio.create_task(self._report(report)))
         try:
-            await kernel.serve(self._binding, str(self._mountpoint), self._options, ready)
+            await kernel.serve(self._binding, (str(self._place), str(self._mountpoint)), self._options, ready)
         finally:
             for task in working:
                 task.cancel()

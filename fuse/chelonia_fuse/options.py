@@ -12,7 +12,7 @@ CACHE_BYTES: Final = 1 << 30
 INODES, INODES_MIN = 16_000, 1_000
 """Default and least number of known entries, 1 KiB each: a directory of that many can be read, then looked through."""
 _IGNORED: Final = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "_netdev", "nofail", "dev",
-                             "nodev", "suid", "nosuid", "relatime", "noatime", "async"})  # fmt: skip
+                             "nodev", "suid", "nosuid", "relatime", "noatime", "nodiratime", "async"})  # fmt: skip
 """Options of `mount` and fstab that are for other programs, or hold anyhow."""
 
 

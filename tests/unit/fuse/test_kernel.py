@@ -120,8 +120,12 @@ async def test_the_kernel_is_told_what_a_mount_is_not_to_allow(monkeypatch: pyte
         raise RuntimeError(" ".join(sorted(flags - pyfuse3.default_options)))
 
     monkeypatch.setattr(pyfuse3, "init", told)
-    with pytest.raises(RuntimeError, match=r"^fsname=chelonia noexec ro subtype=chelonia$"):
-        await kernel.serve(None, "/m", parse("ro,noexec"), list)
+    with pytest.raises(RuntimeError, match=r"^fsname=/lab noexec ro subtype=chelonia$"):
+        await kernel.serve(None, ("/lab", "/m"), parse("ro,noexec"), list)
+    with pytest.raises(
+        RuntimeError, match=r"^fsname=/a\\,b\\\\c subtype=chelonia$"
+    ):  # its options are a list with commas
+        await kernel.serve(None, ("/a,b\\c", "/m"), parse(""), list)
 
 
 async def test_who_waits_gives_up_when_the_session_ends(watch: Any, pipe: tuple[int, int]) -> None:
