@@ -293,6 +293,8 @@ def set_gauges(metrics: Metrics, status: AHashStatus) -> None:
     metrics.gauge("ahash_lease_stretch", "How many times as long as usual its leases last.", status.lease_stretch)
     parted = sum(view.role == "parted" for view in status.replicas)
     metrics.gauge("ahash_replicas_parted", "Replicas whose acknowledged changes are not here, nor ours there.", parted)
+    away = sum(view.role == "away" for view in status.replicas)
+    metrics.gauge("ahash_replicas_away", "Replicas of the group without a connection to this one.", away)
     metrics.gauge("ahash_lease_seconds", "What is left of this master's lease.", status.lease_ms / 1000)
     metrics.gauge("ahash_elected_seconds", "When this replica last became master, Unix time.", status.elected_ms / 1000)
     if status.pages is not None:

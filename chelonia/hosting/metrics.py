@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -20,7 +21,9 @@ from prometheus_client.utils import floatToGoString
 
 from chelonia.core.cluster.drills import Drill, DrillStage
 from chelonia.core.cluster.healing import HealStatus
+from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
 from chelonia.core.limits import LimitCounts
+from chelonia.core.ports.librarian import NodeView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -179,6 +182,14 @@ class Metrics:
             ("forecast_seconds", "Until nothing is exposed; -1: not known.", max(status.forecast_ms / 1000, -1)),
         ):
             self.gauge(f"heal_{name}", text, value)
+
+    def shepherds(self, nodes: Iterable[NodeView]) -> None:
+        """Set the gauge of Shepherds by state. A state that none is in shows 0, not its last number."""
+        found = Counter(node.state for node in nodes)
+        states = (NODE_ALIVE, NODE_OFFLINE, NODE_MAINTENANCE, NODE_WAITING)
+        self.gauges(
+            "shepherds", "Shepherds by state, as this Librarian sees them.", "state", {s: found[s] for s in states}
+        )
 
     def drill(self, drill: Drill) -> None:
         """Set the gauges of drills: whether one runs, how many there were, how the last one went."""

@@ -53,6 +53,7 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
     async def check() -> None:
         node.metrics.healing(await librarian.heal_status(call))
         node.metrics.drill((await librarian.drill_status(call)).drill)
+        node.metrics.shepherds(await librarian.nodes(call))
         health = await librarian.health(call)
         node.metrics.gauges("replicas", "Replicas by state, as the namespace has them.", "state", health.replicas)
         for name in ("exposed", "queued", "copying", "erasing", "held_back"):

@@ -191,6 +191,7 @@ async def test_gauges_of_a_master() -> None:
         "chelonia_ahash_lease_seconds 0.371",
         'chelonia_ahash_lag_commits{replica="1"} 3.0',
         'chelonia_ahash_lag_commits{replica="2"} 0.0',
+        "chelonia_ahash_replicas_away 1.0",
     ):
         assert line in told
     assert 'replica="3"' not in told

@@ -30,12 +30,60 @@ tests:
     input_series:
       - {{series: 'chelonia_heal_lost{{instance="lib"}}', values: '0x10 2x20'}}
       - {{series: 'chelonia_heal_leader{{instance="lib"}}', values: '1x30'}}
-      - {{series: 'chelonia_certificate_days_left{{instance="lib", what="host"}}', values: '30x10 13x20'}}
+      - {{series: 'chelonia_certificate_days_left{{instance="lib", what="certificate"}}', values: '30x10 13x20'}}
+      - {{series: 'chelonia_certificate_days_left{{instance="lib", what="crl"}}', values: '9x60 4x30'}}
       - {{series: 'chelonia_ahash_writable{{instance="meta"}}', values: '1x30'}}
+      - {{series: 'chelonia_ahash_master{{instance="meta"}}', values: '1x60'}}
+      - {{series: 'chelonia_ahash_replicas_away{{instance="meta"}}', values: '0x10 1x50'}}
+      - {{series: 'chelonia_ahash_master{{instance="cut off"}}', values: '0x60'}}
+      - {{series: 'chelonia_ahash_replicas_away{{instance="cut off"}}', values: '2x60'}}
+      - {{series: 'chelonia_ahash_free_bytes{{instance="meta"}}', values: '1000000000x30 500000000x60'}}
+      - {{series: 'chelonia_shepherds{{instance="lib", state="offline"}}', values: '0x10 1x80'}}
+      - {{series: 'chelonia_shepherd_free_bytes{{instance="full"}}', values: '0x90'}}
+      - {{series: 'chelonia_shepherd_free_bytes{{instance="half"}}', values: '1000000000x90'}}
     alert_rule_test:
       - {{eval_time: 5m, alertname: CheloniaFilesLost, exp_alerts: []}}
       - {{eval_time: 5m, alertname: CheloniaCertificateEnds, exp_alerts: []}}
       - {{eval_time: 20m, alertname: CheloniaNoMaster, exp_alerts: []}}
+      - {{eval_time: 20m, alertname: CheloniaReplicaAway, exp_alerts: []}}
+      - {{eval_time: 20m, alertname: CheloniaMetadataDiskSoonFull, exp_alerts: []}}
+      - {{eval_time: 35m, alertname: CheloniaShepherdAway, exp_alerts: []}}
+      - {{eval_time: 50m, alertname: CheloniaCrlEnds, exp_alerts: []}}
+      - eval_time: 40m
+        alertname: CheloniaReplicaAway
+        exp_alerts:
+          - exp_labels: {{severity: warning}}
+            exp_annotations:
+              summary: "replicas of the A-Hash away: 1; without a majority of them nothing can be written"
+              runbook: docs/operate/ahash-replicas.md
+      - eval_time: 50m
+        alertname: CheloniaMetadataDiskSoonFull
+        exp_alerts:
+          - exp_labels: {{severity: warning, instance: meta}}
+            exp_annotations:
+              summary: "500MB are left on the A-Hash's disk on meta; below min_free_bytes it refuses changes"
+              runbook: docs/operate/backup-and-restore.md
+      - eval_time: 60m
+        alertname: CheloniaShepherdAway
+        exp_alerts:
+          - exp_labels: {{severity: warning}}
+            exp_annotations:
+              summary: "Shepherds away: 1; their copies are made elsewhere where there is room"
+              runbook: docs/operate/when-a-shepherd-dies.md
+      - eval_time: 70m
+        alertname: CheloniaCrlEnds
+        exp_alerts:
+          - exp_labels: {{severity: warning, instance: lib}}
+            exp_annotations:
+              summary: "a CRL on lib ends in 4 days: then everything of its CA is refused"
+              runbook: docs/operate/certificates.md
+      - eval_time: 75m
+        alertname: CheloniaSpaceSoonFull
+        exp_alerts:
+          - exp_labels: {{severity: warning, instance: full}}
+            exp_annotations:
+              summary: at the pace of the last six hours full is full within a week
+              runbook: docs/operate/when-a-disk-dies.md
       - eval_time: 20m
         alertname: CheloniaFilesLost
         exp_alerts:
