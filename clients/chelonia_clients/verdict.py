@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from chelonia.core.cluster.healing import HealStatus
@@ -20,6 +21,12 @@ from chelonia_clients.output import counted, human_size
 
 DAYS_WARN: Final = 14
 """Days before its end at which a certificate should be renewed."""
+CRL_DAYS_WARN: Final = 5
+"""The same of a CRL: grid CAs sign them for 30 days, and the next one a week before the end."""
+ENDING: Final = {"certificate": "the certificate", "ca": "a CA", "crl": "a CRL"}
+"""Words for what ends, by its name in the metric."""
+CLOCK_S_MAX: Final = 30.0
+"""Difference of clocks at which tickets and proxies begin to fail."""
 FREE_WARN: Final = 0.15
 """Share of free space at which one should act."""
 FREE_BAD: Final = 0.05
@@ -67,7 +74,8 @@ class Seen:
     Args:
         ahashes, silent: the status of each A-Hash, and why the others do not answer, by URL.
         jobs: of the nodes that answer; mute: why the others do not, by URL.
-        days: days until the first certificate of a node ends, by URL of the node, where its metrics say so.
+        days: days until the first certificate, CA and CRL of a node ends, by URL of the node and name of the metric.
+        clocks: how many seconds a node's clock is ahead of this machine's, by URL of the node.
         waiting: services that wait to be approved.
         arrived: for each node with metrics.
     """
@@ -79,15 +87,23 @@ class Seen:
     silent: Mapping[str, CheloniaError] = field(default_factory=dict)
     jobs: Sequence[NodeJobs] = ()
     mute: Mapping[str, CheloniaError] = field(default_factory=dict)
-    days: Mapping[str, float] = field(default_factory=dict)
+    days: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
     waiting: Sequence[str] = ()
     arrived: Sequence[Arrival] = ()
 
 
-def days_left(metrics: str) -> float | None:
-    """Return the days until the first certificate of a node ends, from its metrics; None where they have none."""
-    found = [float(value) for _, value in _DAYS.findall(metrics)]
-    return min(found, default=None)
+def days_left(metrics: str) -> dict[str, float]:
+    """Return the days until the first certificate, CA and CRL of a node ends, as its metrics name them."""
+    return {what: float(value) for what, value in _DAYS.findall(metrics)}
+
+
+def ahead_s(headers: Mapping[str, str], now_ms: int) -> float | None:
+    """Return how many seconds the clock of an answer's sender is ahead, to a second; None where it sends no time."""
+    try:
+        return parsedate_to_datetime(headers["Date"]).timestamp() - now_ms / 1000
+    except (KeyError, ValueError):
+        return None
 
 
 def arrived(metrics: str, now_ms: int) -> Arrival | None:
@@ -109,7 +125,7 @@ def full_in_ms(seen: Seen) -> int:
 
 def judge(seen: Seen) -> list[HealthPoint]:
     """Return all problems, the worst first."""
-    rules = (_files, _metadata, _shepherds, _space, _certificates, _work)
+    rules = (_files, _metadata, _shepherds, _space, _certificates, _clocks, _work)
     return sorted((point for rule in rules for point in rule(seen)), key=lambda point: -point.level)
 
 
@@ -252,11 +268,21 @@ def space(nodes: Sequence[NodeView]) -> tuple[int, int]:
 
 
 def _certificates(seen: Seen) -> Iterator[HealthPoint]:
-    for url, days in seen.days.items():
-        if days < DAYS_WARN:
-            level = Level.BAD if days < 1 else Level.WARN
-            cure = "renew it: docs/operate/certificates.md"
-            yield HealthPoint(level, f"a certificate or CRL of {url} ends in {max(0, int(days))} days", cure)
+    for url, ends in seen.days.items():
+        for what, days in ends.items():
+            if days < (CRL_DAYS_WARN if what == "crl" else DAYS_WARN):
+                level = Level.BAD if days < 1 else Level.WARN
+                cure = "renew it: docs/operate/certificates.md"
+                told = f"{ENDING.get(what, what)} of {url} ends in {max(0, int(days))} days"
+                yield HealthPoint(level, told, cure)
+
+
+def _clocks(seen: Seen) -> Iterator[HealthPoint]:
+    for url, ahead in seen.clocks.items():
+        if abs(ahead) > CLOCK_S_MAX:
+            way = "ahead of" if ahead > 0 else "behind"
+            told = f"the clock of {url} is {abs(ahead):.0f} s {way} this machine's"
+            yield HealthPoint(Level.WARN, told, "run an NTP service on both")
 
 
 def _work(seen: Seen) -> Iterator[HealthPoint]:

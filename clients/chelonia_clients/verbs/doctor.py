@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -27,14 +26,13 @@ from chelonia_clients.client import Client
 from chelonia_clients.connect import ask_password, find, open_http, surroundings
 from chelonia_clients.session import Session
 from chelonia_clients.settings import Settings
+from chelonia_clients.verdict import CLOCK_S_MAX, ahead_s
 
 DAYS_LEFT_MIN: Final = 7.0
 PROXY_HOURS_LEFT_MIN: Final = 1.0
 SLOW_MS: Final = 2_000.0
 """Time of a `stat` of one name above which a note is given."""
 REVOKED: Final = "a new certificate, with a new key: yours from your CA; where it is that host's, its keeper's to bring"
-SKEW_S_MAX: Final = 30.0
-"""Difference of clocks at which tickets and proxies begin to fail."""
 
 
 @dataclass(slots=True)
@@ -240,12 +238,11 @@ def cure_of(error: CheloniaError) -> str:
 
 
 def _look_at_clock(report: DoctorReport, topic: str, headers: Mapping[str, str]) -> None:
-    try:
-        skew_s = parsedate_to_datetime(headers["Date"]).timestamp() - _now() / 1000
-    except (KeyError, ValueError):
+    skew_s = ahead_s(headers, _now())
+    if skew_s is None:
         report.note(topic, "sends no time, so the clocks were not compared")
         return
-    if abs(skew_s) > SKEW_S_MAX:
+    if abs(skew_s) > CLOCK_S_MAX:
         way = "behind" if skew_s > 0 else "ahead of"
         report.bad("clock", f"this machine is {abs(skew_s):.0f} s {way} {topic}", "run an NTP service on both")
     else:

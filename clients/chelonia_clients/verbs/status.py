@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.cluster.healing_words import forecast
@@ -21,7 +22,17 @@ from chelonia_clients.output import human_size, record_facts
 from chelonia_clients.session import Session
 from chelonia_clients.verbs.ahash import ask_all, parted
 from chelonia_clients.verbs.heal import dangers
-from chelonia_clients.verdict import Level, Seen, arrived, days_left, full_in_ms, judge, master_elsewhere, space
+from chelonia_clients.verdict import (
+    Level,
+    Seen,
+    ahead_s,
+    arrived,
+    days_left,
+    full_in_ms,
+    judge,
+    master_elsewhere,
+    space,
+)
 
 EVERY_MS: Final = 2_000
 """Interval of `admin top`."""
@@ -68,10 +79,11 @@ async def look(administrator: Administrator) -> Seen:
     urls = administrator.node_urls([record for record in records if record.service_id not in away])
     now = administrator.clock.now_ms()
     answers = await asyncio.gather(*(_node(administrator, url) for url in urls))
+    told = dict(zip(urls, answers, strict=True))
     waiting = [each.service_id for each in records if not (each.approved or each.forgotten or each.withdrawn)]
-    job_lists = ((url, found) for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, NodeJobs))
+    job_lists = ((url, each.jobs) for url, each in told.items() if isinstance(each.jobs, NodeJobs))
     jobs = {found.process: replace(found, node=url) for url, found in job_lists}  # nodes of an `init` are called alike
-    facts = {url: (days_left(metrics), arrived(metrics, now)) for url, (_, metrics) in zip(urls, answers, strict=True)}
+    facts = {url: (days_left(each.metrics), arrived(each.metrics, now)) for url, each in told.items()}
     return Seen(
         health,
         healing,
@@ -79,24 +91,39 @@ async def look(administrator: Administrator) -> Seen:
         statuses,
         silent,
         tuple(jobs.values()),
-        {url: found for url, (found, _) in zip(urls, answers, strict=True) if isinstance(found, CheloniaError)},
-        {url: days for url, (days, _) in facts.items() if days is not None},
+        {url: each.jobs for url, each in told.items() if isinstance(each.jobs, CheloniaError)},
+        {url: days for url, (days, _) in facts.items() if days},
+        {url: each.ahead_s for url, each in told.items() if each.ahead_s is not None},
         waiting,
         [taken for _, taken in facts.values() if taken is not None],
     )
 
 
-async def _node(administrator: Administrator, url: str) -> tuple[NodeJobs | CheloniaError, str]:
-    """The jobs of a node, or why it does not answer; and its metrics, "" where it serves none."""
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The answers of a node.
+
+    - `jobs`, or why it does not answer
+    - `metrics`: "" where it serves none
+    - `ahead_s`: how many seconds its clock is ahead; None: not known
+    """
+
+    jobs: NodeJobs | CheloniaError
+    metrics: str = ""
+    ahead_s: float | None = None
+
+
+async def _node(administrator: Administrator, url: str) -> _Told:
     try:
         jobs = await administrator.jobs(url)
     except CheloniaError as error:
-        return error, ""
+        return _Told(error)
     try:
         answer = await administrator.http.request(Sending("GET", f"{url}/metrics", read_idle_ms=JOBS_MS))
     except CheloniaError:
-        return jobs, ""
-    return jobs, answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
+        return _Told(jobs)
+    metrics = answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
+    return _Told(jobs, metrics, ahead_s(answer.headers, administrator.clock.now_ms()))
 
 
 # --- output ---
@@ -148,7 +175,7 @@ def _result(session: Session, seen: Seen, states: Mapping[str, int], drill: str)
         free_bytes=free,
         total_bytes=total,
         full_in_ms=full_in_ms(seen),
-        certificate_days=dict(seen.days),
+        certificate_days=_first_ends(seen),
         versions={node.node: node.version for node in seen.jobs},
         nodes=dict(states),
         lost=healing.lost,
@@ -199,10 +226,15 @@ def _long(ms: float) -> str:
     return f"{days:.0f} days" if days >= 2 else f"{hours:.0f} hours" if hours >= 2 else f"{ms / 60_000:.0f} minutes"
 
 
+def _first_ends(seen: Seen) -> dict[str, float]:
+    """The days until the first certificate, CA or CRL of each node ends."""
+    return {url: min(ends.values()) for url, ends in seen.days.items()}
+
+
 def _certificates(seen: Seen) -> str:
     if not seen.days:
         return "not known: no node that serves metrics was reached"
-    url, days = min(seen.days.items(), key=lambda item: item[1])
+    url, days = min(_first_ends(seen).items(), key=lambda item: item[1])
     return f"the first of them, or of their CRLs, ends in {int(days)} days ({url})"
 
 

@@ -13,7 +13,7 @@ from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.metrics import Metrics
 from chelonia_clients.verbs.status import verdict_lines
-from chelonia_clients.verdict import Arrival, Seen, arrived, days_left, full_in_ms, judge
+from chelonia_clients.verdict import Arrival, Seen, ahead_s, arrived, days_left, full_in_ms, judge
 from tests.unit.clients.test_heal import HURT, PAUSED, WHOLE
 
 HEALTH = HealthSummary("https://l/Librarian", True, Position("c", 1, 2), 0, 0, 0, 0)
@@ -37,6 +37,8 @@ def test_nothing_to_say_is_ok() -> None:
     assert judge(replace(WELL, nodes=(NODE, OTHER, replace(FULL, total_bytes=0)))) == [], "not heard yet"
     group = replace(WELL, ahashes={"https://a/AHash": ahash("master", "follower", "follower")})
     assert judge(group) == []
+    usual = replace(WELL, days={"u": {"certificate": 14.1, "ca": 900.0, "crl": 7.0}}, clocks={"u": -1.9})
+    assert judge(usual) == [], "a grid CA's CRL has 30 days, and is signed anew a week before the end"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +90,16 @@ def test_nothing_to_say_is_ok() -> None:
         (replace(WELL, mute={"https://s1": CheloniaError(Kind.TIMEOUT, cause="it did not answer in time")}), "WARN",
          "did not answer in time", "a firewall is in between; else start it"),
         (replace(WELL, mute={"https://s1": EXPIRED}), "WARN", "does not answer: the CRL", "certificates.md"),
-        (replace(WELL, days={"https://s1": 3.5}), "WARN", "ends in 3 days", "certificates.md"),
-        (replace(WELL, days={"https://s1": 0.2}), "BAD", "ends in 0 days", "certificates.md"),
+        (replace(WELL, days={"https://s1": {"certificate": 13.5}}), "WARN", "the certificate of https://s1 ends in 13",
+         "certificates.md"),
+        (replace(WELL, days={"https://s1": {"ca": 0.2}}), "BAD", "a CA of https://s1 ends in 0 days",
+         "certificates.md"),
+        (replace(WELL, days={"https://s1": {"crl": 4.5}}), "WARN", "a CRL of https://s1 ends in 4 days",
+         "certificates.md"),
+        (replace(WELL, clocks={"https://s1": 3600.4}), "WARN",
+         "the clock of https://s1 is 3600 s ahead of this machine's", "NTP"),
+        (replace(WELL, clocks={"https://s1": -31.0}), "WARN", "the clock of https://s1 is 31 s behind this machine's",
+         "NTP"),
         (replace(WELL, waiting=("https://s9/Shepherd",)), "WARN", "1 service to be approved", "service list"),
         (replace(WELL, mute={"https://s1": AWAY}), "WARN", "https://s1 does not answer", "start it"),
         (replace(WELL, jobs=(NodeJobs("n1", "p", (FAILS,)),)), "WARN", "sweep on n1", "admin jobs"),
@@ -118,7 +128,7 @@ def test_a_host_that_does_not_answer_is_named_once() -> None:
 
 
 def test_the_worst_stands_first() -> None:
-    seen = replace(WELL, healing=replace(WHOLE, lost=1), waiting=("a",), days={"u": 2.0})
+    seen = replace(WELL, healing=replace(WHOLE, lost=1), waiting=("a",), days={"u": {"ca": 2.0}})
     assert verdict_lines(seen)[0] == "BAD: no good copy of 1 file, and 2 more"
 
 
@@ -142,5 +152,11 @@ def test_days_are_read_from_metrics() -> None:
     text = (
         '# HELP x\nchelonia_certificate_days_left{what="host"} 364.0\nchelonia_certificate_days_left{what="ca"} 3.5\n'
     )
-    assert days_left(text) == 3.5
-    assert days_left("") is None
+    assert days_left(text) == {"host": 364.0, "ca": 3.5}
+    assert days_left("") == {}
+
+
+def test_a_clock_is_read_from_the_time_of_an_answer() -> None:
+    assert ahead_s({"Date": "Thu, 01 Jan 1970 01:00:00 GMT"}, 10_000) == 3590.0
+    assert ahead_s({}, 10_000) is None
+    assert ahead_s({"Date": "today"}, 10_000) is None
