@@ -90,9 +90,9 @@ class Issued:
         """The leaf's subject in slash form (a proxy's own subject, with its extra CN)."""
         return subject_dn(self.chain[0])
 
-    def write(self, cert_file: Path, key_file: Path) -> None:
-        """Write the chain (mode 0444) and the key (0400, PKCS #8)."""
-        write_file(key_file, key_pem(self.key), 0o400)
+    def write(self, cert_file: Path, key_file: Path, owner: tuple[int, int] | None = None) -> None:
+        """Write the chain (mode 0444) and the key (0400, PKCS #8), which `owner` may read (as of `write_file`)."""
+        write_file(key_file, key_pem(self.key), 0o400, owner)
         write_file(cert_file, chain_pem(self.chain), 0o444)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -184,7 +185,7 @@ def _write(ca: CertificateAuthority, issued: Any, options: argparse.Namespace, c
     ):
         raise CheloniaError(Kind.BAD_REQUEST, "certify", issued.dn, f"nobody would accept it: {reason}")
     _check_renewal(issued.dn, cert, key)
-    issued.write(cert, key)
+    issued.write(cert, key, _owner(key))
     print(f"{issued.dn}: {cert} {key}")
 
 
@@ -202,6 +203,14 @@ def _check_renewal(subject: Dn, cert: Path, key: Path) -> None:
     if key.is_file() and not (cert.is_file() and _fit(cert, key)):
         cause = f"there is a key already that is not this certificate's: {elsewhere}"
         raise CheloniaError(Kind.EXISTS, "certify", str(key), cause)
+
+
+def _owner(key: Path) -> tuple[int, int] | None:
+    """Return the owner that a renewed key keeps: the account of the daemons, who read it. None: there is no choice."""
+    if os.geteuid() or not key.exists():
+        return None
+    kept = key.stat()
+    return kept.st_uid, kept.st_gid
 
 
 def _fit(cert: Path, key: Path) -> bool:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -657,3 +658,19 @@ def test_a_node_that_runs_carries_nothing_of_what_sets_hosts_up() -> None:
     told = f"{run}; print(*(name for name in sys.modules if name.startswith('chelonia.hosting.setup')))"
     ended = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert (ended.stdout, "/none" in ended.stderr) == ("\n", True)
+
+
+@pytest.mark.capability("root")
+def test_a_renewed_key_is_still_that_of_the_account_that_reads_it(tmp_path: Path) -> None:
+    """The first host renews its certificate in place, and its daemons are not root."""
+    grid = str(tmp_path / "grid")
+    assert main(["ca", "init", "--dir", grid, "--key", "p-256"]) == 0
+    renew = ["ca", "host", "--dir", grid, "one.example.org"]
+    assert main(renew) == 0
+    cert, key = tmp_path / "grid" / "hostcert.pem", tmp_path / "grid" / "hostkey.pem"
+    os.chown(key, 12345, 12346)
+    before = key.read_bytes()
+    assert main(renew) == 0
+    assert key.read_bytes() != before
+    assert (key.stat().st_uid, key.stat().st_gid, stat.S_IMODE(key.stat().st_mode)) == (12345, 12346, 0o400)
+    assert cert.stat().st_uid == 0
