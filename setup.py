@@ -7,6 +7,7 @@ Lower bounds name the oldest release the code is written for; `constraints.txt` 
 """
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ HERE = Path(__file__).resolve().parent
 
 # The one place that states the version; code asks importlib.metadata.version("chelonia").
 VERSION = "0.1.0"
+# A package of one commit is newer than that of an earlier one: `scripts/build-deb` gives its time and id.
+BUILD = os.environ.get("CHELONIA_BUILD", "")
 
 # Folders which hold a top-level package of ours without being one (no __init__.py there: a top-level package called
 # `fuse` would shadow the FUSE bindings).
@@ -115,7 +118,7 @@ def read_long_description() -> str:
 
 setup(
     name="chelonia",
-    version=VERSION,
+    version=f"{VERSION}+{BUILD}" if BUILD else VERSION,
     description="Replicated storage for groups that span several sites, which notices loss and repairs itself",
     long_description=read_long_description(),
     long_description_content_type="text/markdown",

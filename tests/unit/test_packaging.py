@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -112,6 +113,10 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
     [package] = (ROOT / "build").glob("chelonia_*.deb")
     root = tmp_path / "root"
     subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
+    told = subprocess.run(["dpkg-deb", "--field", str(package), "Version"], capture_output=True, text=True, check=True)
+    asked = ["git", "log", "-1", "--date=format-local:%Y%m%d%H%M%S", "--format=git%cd.g%h"]
+    commit = subprocess.run(asked, cwd=ROOT, env=os.environ | {"TZ": "UTC"}, capture_output=True, text=True, check=True)
+    assert told.stdout.strip().endswith(f"+{commit.stdout.strip()}"), "apt installs that of a later commit over it"
     makes = subprocess.run(["dpkg-deb", "--info", str(package), "postinst"], capture_output=True, text=True, check=True)
     assert "systemd-sysusers chelonia.conf" in makes.stdout, "the account of the nodes"
     for name, does in (("prerm", "systemctl stop 'chelonia@*.service'"), ("postrm", "stays; remove it if")):
@@ -119,7 +124,9 @@ def test_the_debian_package_installs_and_its_commands_run(tmp_path: Path) -> Non
         assert does in subprocess.run(shown, capture_output=True, text=True, check=True).stdout
     for command in ("chelonia", "cheloniad"):
         script = [sys.executable, "-I", str(root / "usr" / "bin" / command), "--version"]
-        assert subprocess.run(script, capture_output=True, text=True, check=True).stdout.startswith(command)
+        named = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+        assert named.startswith(command)
+        assert told.stdout.strip() in named, "nodes report it in `admin status`"
     if Path(shebang(root / "usr/bin/chelonia")).exists():
         serves_and_mounts(root / "usr/bin", tmp_path)
     mounts = [sys.executable, "-I", str(root / "usr/bin/chelonia"), "mount", "--status", "--json"]
