@@ -32,7 +32,7 @@ def save_record_key(path: str, key: str) -> None:
     """Write the key unless the file exists. Raises: BAD_CONFIG when it cannot be written."""
     if not path or Path(path).exists():
         return
-    partial = Path(f"{path}.new")
+    partial = Path(f"{path}.{os.getpid()}.new")  # the Librarians of `cheloniad dev` share one file
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
             file.write(key + "\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,21 @@ def test_it_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     save_record_key(str(path), "00" * 32)
     assert load_record_key(str(path)) == KEY
     assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["record.key"]
+
+
+def test_two_librarians_at_one_file_both_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sync, pids = tmp_path / "record.key", os.fsync, itertools.count(1)
+
+    def other_first(descriptor: int) -> None:
+        monkeypatch.setattr("os.fsync", sync)
+        save_record_key(str(path), KEY)  # another process at the same moment, as in `cheloniad dev`
+        sync(descriptor)
+
+    monkeypatch.setattr("os.getpid", lambda: next(pids))
+    monkeypatch.setattr("os.fsync", other_first)
+    save_record_key(str(path), KEY)
+    assert load_record_key(str(path)) == KEY
     assert [each.name for each in tmp_path.iterdir()] == ["record.key"]
 
 
