@@ -120,8 +120,11 @@ async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:
     except CheloniaError as error:
         if error.kind in (Kind.NOT_FOUND, Kind.NOT_A_COLLECTION):
             raise no_bucket(ask) from error
-        if error.kind is not Kind.NOT_EMPTY or not await _swept(parts, ask):
+        if error.kind is not Kind.NOT_EMPTY:
             raise
+        if not await _swept(parts, ask):
+            cause = "The bucket you tried to delete is not empty: older versions and delete markers count as well"
+            raise S3Error("BucketNotEmpty", cause, ask.target.bucket) from error
         await apply(parts.plain, ask.exchange.call, removal)
     return HttpResponse(204)
 

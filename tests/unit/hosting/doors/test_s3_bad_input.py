@@ -326,7 +326,11 @@ def test_a_bucket_goes_though_writes_that_were_refused_have_left_collections_for
         asyncio.run(door.files.apply(call, (Make(place, TYPE_COLLECTION, parents=True), Remove(place, Removing.NAME))))
     assert door.ask("GET", "/lab").texts("Key") == []
     door.put("other", b"")
-    assert told(door.ask("DELETE", "/lab")) == (409, "BucketNotEmpty")
+    full = door.ask("DELETE", "/lab")
+    assert told(full) == (409, "BucketNotEmpty")
+    assert "older versions and delete markers" in full.texts("Message")[0], (
+        "no list of objects shows what is in the way"
+    )
     assert door.ask("DELETE", "/lab/other").status == 204
     asyncio.run(door.files.apply(call, (Make(lab.child("own"), TYPE_COLLECTION),)))
     assert told(door.ask("DELETE", "/lab")) == (409, "BucketNotEmpty")
