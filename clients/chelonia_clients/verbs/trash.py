@@ -37,13 +37,18 @@ async def _bring_back(session: Session, text: str, target: str = "") -> None:
     except CheloniaError as error:
         above = session.ln(text).rstrip("/").rpartition("/")[0] if error.kind is Kind.NOT_FOUND else ""
         if above and not await session.client().exists(above):
-            cause = f"there is no {above}; if it was deleted, `undelete -r {above}` restores it and its entries"
-            error = CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
+            error = _gone(error, above)
         session.out.failure(error, head + original_status("undelete", error), **facts)
         return
     session.out.write(head + word)
     session.out.result(**facts, status=word)
     await _hint_entries(session, target or text)
+
+
+def _gone(error: CheloniaError, above: str) -> CheloniaError:
+    """Return the error with the command for a collection that is missing, for it may have been deleted too."""
+    cause = f"there is no {above}; if it was deleted, `undelete -r {above}` restores it and its entries"
+    return CheloniaError(Kind.NOT_FOUND, error.op, error.subject, cause)
 
 
 async def _hint_entries(session: Session, text: str) -> None:
@@ -71,7 +76,12 @@ async def _bring_tree_back(session: Session, text: str) -> None:
 
 async def _list(session: Session, text: str) -> None:
     rows = [("DELETED", "KEPT UNTIL", "SIZE", "GUID", "NAME")]
-    entries = [entry async for entry in session.client().list_deleted(session.ln(text) if text else "")]
+    try:
+        entries = [entry async for entry in session.client().list_deleted(session.ln(text) if text else "")]
+    except CheloniaError as error:
+        if error.kind is not Kind.NOT_FOUND or not text:
+            raise
+        raise _gone(error, session.ln(text)) from error  # by S3 a collection goes with its last object
     names = [entry.name for entry in entries] if text else await former_names(session.client(), entries)
     for name, entry in zip(names, entries, strict=True):
         size = human_size(entry.size) if entry.size >= 0 else "-"

@@ -28,7 +28,8 @@ def test_what_was_deleted_is_listed_and_comes_back(chelonia: Command, fake: Fake
     assert (taken.code, taken.lines) == (5, ["Restoring '/z': LN exists"])
     assert fake.names() == ["/a", "/a/old", "/a/x", "/z"]
     assert chelonia("undelete", "--list", "/a").lines[0].startswith("nothing that was deleted from /a is kept; ")
-    assert chelonia("undelete", "--list", "/none").code == 3
+    missing = chelonia("undelete", "--list", "/none")
+    assert (missing.code, "if it was deleted, `undelete -r /none` restores" in missing.err) == (3, True)
     assert chelonia("undelete").code == 2
     document = json.loads(chelonia("--json", "undelete", "--list").out)
     assert [result["name"] for result in document["results"]] == ["/z"]
