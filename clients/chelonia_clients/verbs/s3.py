@@ -140,8 +140,9 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
     if unknown:
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
     environ, files = session.environ, session.settings().files
-    made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name("ca.pem")
     url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
+    # Each cluster's file has a name of its own: that of another cluster, in use by other programs, stays.
+    made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name(f"ca-{urlsplit(url).hostname}.pem")
     values = {
         "url": url,
         "host": urlsplit(url).netloc,
