@@ -145,8 +145,12 @@ class FileCommitter:
         if copy is None or inode.gone or not (copy.changed or copy.queued):
             return
         async with copy.lock:
-            queued = copy.queued
-            await self._commit(inode, copy)
+            queued, kept = copy.queued, copy.kept
+            try:
+                await self._commit(inode, copy)
+            except BaseException:
+                copy.kept &= kept  # a `close` that was not answered yet tries again
+                raise
             self.let_go(inode)
         if queued:
             await self._journal.settled()
@@ -194,15 +198,25 @@ class FileCommitter:
         copy = inode.copy
         assert copy is not None, "what is kept was changed here"
         async with copy.lock:
-            if inode.gone:
-                return  # it was removed while this waited
-            self._cache.with_room(copy.file)
-            record = self._record(inode, copy)  # without bytes that come meanwhile
-            await copy.sync()
-            self._cache.with_room(lambda: self._journal.write(record))
-            copy.queued = copy.kept = True
-            self.waiting[inode.guid] = inode
-            self._packed.done(inode.guid)
+            if not inode.gone:  # else it was removed while this waited
+                await self._write_record(inode, copy)
+
+    async def _write_record(self, inode: Inode, copy: CachedCopy) -> None:
+        self._cache.with_room(copy.file)
+        record = self._record(inode, copy)  # without bytes that come meanwhile
+        await copy.sync()
+        self._cache.with_room(lambda: self._journal.write(record))
+        copy.queued = copy.kept = True
+        self.waiting[inode.guid] = inode
+        self._packed.done(inode.guid)
+
+    async def _renew_record(self, inode: Inode, copy: CachedCopy) -> None:
+        """Before a commit, replace a record of an earlier state: by that one, the next mount would not know it."""
+        if copy.queued and not copy.kept:
+            try:
+                await self._write_record(inode, copy)
+            except OSError as error:
+                _LOG.info("the cache directory: %s: %s is committed without a record", error, inode.guid)
 
     def _record(self, inode: Inode, copy: CachedCopy) -> JournalRecord:
         """The record of a change, by which the next mount recognises a commit."""
@@ -364,6 +378,7 @@ class FileCommitter:
                 try:
                     for start, end in plan.ranges:  # not under `_saving`, which reading waits for
                         await self._reader.ensure(inode, start, end)
+                    await self._renew_record(inode, copy)
                     with _saving(copy):
                         saving, copy.sent = self._saving(inode, copy, plan, etag, by_guid=by_guid), True
                         self._done(inode, copy, plan, await self._cluster.save(saving, tried))

@@ -1,0 +1,104 @@
+"""Mounts that die in the middle of a commit: what was closed is there once, and as it was written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chelonia.core.caller import Call
+from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ports.files import Change, Setting
+from chelonia_fuse import committing
+from tests.support.cluster import MemoryCluster
+from tests.unit.fuse.mounts import Trial, mounted, names
+
+APPEND = os.O_RDWR | os.O_APPEND
+LARGE = bytes(range(256)) * 4096
+
+
+@contextmanager
+def dying(memory: MemoryCluster, directory: Path, *, applied: bool, at: int = 1) -> Iterator[Path]:
+    """The mount dies at its `at`th commit, before it has applied or before its answer. Yields the directory that has
+    what was on its disk then."""
+    apply, left, count = memory.apply, directory.with_name(f"{directory.name}-left"), 0
+
+    async def last(call: Call, changes: tuple[Change, ...]) -> Any:
+        nonlocal count
+        count += not any(change.when.present and change.when.absent for change in changes)  # else a question
+        if count == at and not left.exists():
+            if applied:
+                await apply(call, changes)
+            shutil.copytree(directory, left)
+        if left.exists():
+            raise CheloniaError(Kind.NETWORK, "apply", cause="this mount is dead")
+        return await apply(call, changes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "apply", last)
+        patch.setattr(committing, "GIVE_UP_S", -1.0)
+        yield left
+        assert left.exists()
+
+
+async def kept(trial: Trial, name: str, data: bytes) -> None:
+    """Append while the cluster is away."""
+    handle = await trial.open(name, APPEND)
+    trial.system._cluster.away_until_s = time.monotonic() + 60
+    await trial.system.write(handle, 0, data)
+    await trial.close(handle)
+    trial.system._cluster.away_until_s = 0.0
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+@pytest.mark.parametrize("old", [b"old ", LARGE])
+async def test_what_is_appended_to_what_waits_is_there_once_though_the_mount_dies_before_the_answer(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, old: bytes
+) -> None:
+    await mount.write("f", old)
+    await kept(mount, "f", b"1")
+    with dying(memory, tmp_path / "one", applied=True) as left:
+        await mount.write("f", b"2", flags=APPEND)
+    again = await mounted(memory, left)
+    await again.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], old + b"12")
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_waits_is_there_once_though_its_mode_was_set_and_the_mount_dies_before_the_answer(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"1")
+    await mount.system.set(await mount.find("f"), Setting(mode=0o600))
+    with dying(memory, tmp_path / "one", applied=True) as left:
+        await mount.committer.work_off()
+    again = await mounted(memory, left)
+    await again.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], b"old 1")
+
+
+@pytest.mark.expect_log("is committed now")
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("others", [b"2", b"2" * 300])
+async def test_what_was_moved_behind_others_bytes_is_whole_and_there_once_though_the_mount_dies_in_its_commit(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, applied: bool, others: bytes
+) -> None:
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"123456")
+    await other.write("f", others, flags=APPEND)
+    with dying(memory, tmp_path / "one", applied=applied, at=2) as left:
+        await mount.committer.work_off()
+    again = await mounted(memory, left)
+    handle = await again.open("f", APPEND)
+    await again.committer.work_off()
+    assert await again.system.read(handle, 0, 1000) == await other.read("f") == b"old " + others + b"123456"
+    await again.system.write(handle, 0, b"7")
+    await again.close(handle)
+    assert (await names(other), await other.read("f")) == (["f"], b"old " + others + b"1234567")
