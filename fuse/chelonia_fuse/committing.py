@@ -450,11 +450,11 @@ class FileCommitter:
         return False
 
     async def _applied(self, inode: Inode, copy: CachedCopy, found: set[str]) -> SentState | None:
-        """The earlier state that has applied: there is one at most, as each was conditional on the same version."""
-        for each in copy.earlier:
+        """The last earlier state that has applied: by a mount that died it may be one on top of another."""
+        for each in reversed(copy.earlier):
             if each.commit in found:
                 return each
-        for each in copy.earlier:
+        for each in reversed(copy.earlier):
             if await self._cluster.has_applied(inode.guid, each.commit):
                 return each
         return None

@@ -102,3 +102,23 @@ async def test_what_was_moved_behind_others_bytes_is_whole_and_there_once_though
     await again.system.write(handle, 0, b"7")
     await again.close(handle)
     assert (await names(other), await other.read("f")) == (["f"], b"old " + others + b"1234567")
+
+
+async def test_of_two_commits_whose_answers_two_mounts_never_heard_the_later_one_counts(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """Each mount that died had left a record on the first version, and the second commit was on the first one."""
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"1")
+    directory = tmp_path / "one"
+    with dying(memory, directory, applied=True) as left:
+        await mount.committer.work_off()
+    second = await mounted(memory, left)
+    await kept(second, "f", b"2")
+    with dying(memory, left, applied=True, at=2) as last:
+        await second.committer.work_off()
+    await other.write("f", b"3", flags=APPEND)
+    third = await mounted(memory, last)
+    await third.write("f", b"4", flags=APPEND)
+    await third.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], b"old 1234")
