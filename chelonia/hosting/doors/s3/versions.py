@@ -15,7 +15,7 @@ from msgspec import structs
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT
-from chelonia.core.metadata import TYPE_SYMLINK
+from chelonia.core.metadata import TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
@@ -186,8 +186,23 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | N
         await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(entry.attributes)))
         return
     await apply(parts.plain, _makers(ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
+    if await _is_elsewhere(parts, ask, final):
+        back = Move(final, ask.place, parents=True, when=When(guid=ask.guid))
+        await apply_all(parts.plain, _makers(ask), (back,))  # a failure: it has moved on, and is looked for
+        await _remove_implied(parts, ask, final.parent)
+        raise _busy(ask)
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
         await _remove_implied(parts, ask, ask.place.parent)
+
+
+async def _is_elsewhere(parts: S3Parts, ask: Ask, final: LogicalName) -> bool:
+    """Return whether the key has a file in its other place, too: of two requests one found its name taken by a longer
+    key, and the other found it free again. One of the files would hide the other."""
+    home = keys.home_of(ask.bucket, ask.target.key)
+    if home is None or ask.target.key.endswith("/"):
+        return False
+    other = await _entry_at(parts, ask, home if final == ask.apart else ask.apart)
+    return other is not None and other.attributes.type == TYPE_FILE
 
 
 def _makers(ask: Ask) -> Call:

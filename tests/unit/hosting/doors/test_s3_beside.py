@@ -3,11 +3,14 @@ keeps versions."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from chelonia.core.ports.files import Change, Clone, Move, Seal, Write
+from chelonia.core.caller import Call
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Move, Seal, Write
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, write
-from tests.unit.hosting.doors.test_s3_versions import Door, door, kept
+from tests.unit.hosting.doors.test_s3_versions import JOE, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -28,3 +31,36 @@ def test_a_version_takes_no_other_keys_place_away(
     assert kept.ask("GET", f"/lab/{key}").body == b"new"
     assert kept.ask("GET", f"/lab/{other}").body == b"other"
     assert [(name, mark) for name, _, mark in kept.history()] == [("k", "*"), ("k/below", "*"), ("z", "*")]
+
+
+@pytest.mark.parametrize("apart_first", [False, True])
+def test_of_two_that_find_a_name_taken_and_free_again_neither_hides_the_other(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, *, apart_first: bool
+) -> None:
+    """One version could not be read by its id, and had the key once that was removed."""
+    kept.put("k/below", b"x")
+    apply, told, stage = kept.files.apply, list[Heard](), ["one"]
+    named = list[tuple[Done | Failure, ...]]()
+
+    async def cross(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if not isinstance(changes[0], Move) or not stage:
+            return await apply(call, changes)
+        if stage == ["two"]:  # the second version is about to get the key, in the place of its name
+            stage.clear()
+            named.extend([await apply(*first)] if apart_first else [])
+            return await apply(call, changes)
+        stage.clear()  # the first one is, apart
+        first[:] = [call, changes]
+        told.append(await kept._ask("DELETE", "/lab/k/below", b"", JOE, {}))
+        stage.append("two")
+        told.append(await kept._ask("PUT", "/lab/k", b"two", JOE, {}))
+        return named[0] if named else await apply(call, changes)
+
+    first: list[Any] = []
+    monkeypatch.setattr(kept.files, "apply", cross)
+    one = kept.put("k", b"one")
+    assert [each.status for each in told] == [204, 200]
+    for version, data in (one, b"one"), (told[1].version, b"two"):
+        assert kept.ask("GET", f"/lab/k?versionId={version}").body == data
+    assert kept.ask("DELETE", "/lab/k").status == 204
+    assert kept.ask("GET", "/lab/k").status == 404
