@@ -207,6 +207,7 @@ class FileCommitter:
         await copy.sync()
         self._cache.with_room(lambda: self._journal.write(record))
         copy.queued = copy.kept = True
+        copy.renewed()
         self.waiting[inode.guid] = inode
         self._packed.done(inode.guid)
 
@@ -237,7 +238,10 @@ class FileCommitter:
             return
         path = self._inodes.place(inode)
         _LOG.warning(
-            "close %s: %s: it is kept in %s and will be committed later", path, error, self._cache.path(inode.guid)
+            "close %s: %s: it is kept in %s and will be committed later",
+            path,
+            error,
+            inode.copy.path if inode.copy is not None else "",
         )
 
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
@@ -303,7 +307,7 @@ class FileCommitter:
                 self._journal.write(record)
                 records[record.guid] = record
         self._packed.clear()
-        self._cache.clear(set(records), self._journal.unreadable)
+        self._cache.clear({record.data for record in records.values()}, self._journal.unreadable)
         for record in records.values():
             guid = Guid(record.guid)
             try:
@@ -314,7 +318,7 @@ class FileCommitter:
                 attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(attributes)
             staged = record.staged()
-            inode.copy = CachedCopy(self._cache.path(guid), staged, queued=True)
+            inode.copy = CachedCopy(self._cache.path(record.data), staged, queued=True)
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)
             inode.copy.kept, inode.copy.sent = True, bool(record.commit)

@@ -7,7 +7,6 @@ and have nothing uncommitted are dropped, the longest unused first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import tempfile
@@ -37,6 +36,8 @@ BEHIND_BYTES: Final = 1024 * 1024
 """Bytes kept behind a reader when room is needed: the kernel's own reads ahead overtake one another."""
 EARLIER_MAX: Final = 16
 """Earlier states kept besides the first: of the tries of an outage its first and last ones may have applied."""
+MOVED: Final = ".moved"
+"""Suffix of every other file of a copy whose bytes are moved while a record promises them."""
 SHED_PARTS: Final = 4
 """Dropping bytes pays if they are at least a quarter of those that stay, which are written anew."""
 
@@ -91,6 +92,7 @@ class CachedCopy:
         saving: done once it is known whether a commit under way has applied; None: there is none.
         read_at: offset of the last read.
         pinned: all bytes must stay here: its last name is about to go, or has gone.
+        left: the file that had the bytes before, which a record may still promise; None: there is none.
     """
 
     path: Path
@@ -115,6 +117,7 @@ class CachedCopy:
     held: bytearray | None = None
     read_at: int = 0
     pinned: bool = False
+    left: Path | None = None
 
     @property
     def changed(self) -> bool:
@@ -246,12 +249,36 @@ class CachedCopy:
         """Move appended bytes behind another version, which another writer has committed. Raises: OSError, and
         then nothing has moved."""
         moved, at, end = self.staged.moved_on(etag, size), self.staged.base, self.staged.size
-        if moved.size > HELD_BYTES_MAX and moved.size > end:  # else a full disk would leave bytes half moved
-            os.posix_fallocate(self.file(), end, moved.size - end)
-        self._shift(at, end, moved.size - end)
-        if moved.size < end:
-            self._cut(moved.size)
+        if self.queued and self.held is None and self.left is None:
+            self._leave(at, end, moved.size - end)
+        else:
+            if moved.size > HELD_BYTES_MAX and moved.size > end:  # else a full disk would leave bytes half moved
+                os.posix_fallocate(self.file(), end, moved.size - end)
+            self._shift(at, end, moved.size - end)
+            if moved.size < end:
+                self._cut(moved.size)
         self.staged, self.source, self.earlier, self.kept = moved, None, [], False
+
+    def _leave(self, start: int, end: int, by: int) -> None:
+        """Move bytes into another file: the record promises them in this one, where they are."""
+        path = self.path.with_suffix("" if self.path.suffix else MOVED)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            for at in range(start, end, bounds.CHUNK_BYTES):
+                size = min(bounds.CHUNK_BYTES, end - at)
+                _put_all(fd, self._bytes(at, size).ljust(size, b"\0"), at + by)
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise
+        self._close()
+        self.fd, self.path, self.left = fd, path, self.path
+
+    def renewed(self) -> None:
+        """Note that the record is of this state: the file that had the bytes before can go."""
+        if self.left is not None:
+            self.left.unlink(missing_ok=True)
+            self.left = None
 
     def _shift(self, at: int, end: int, by: int) -> None:
         starts = range(at, end, bounds.CHUNK_BYTES)
@@ -285,8 +312,8 @@ class CachedCopy:
         made = self.held is None or self.fd >= 0
         self._close()
         if made:
-            with contextlib.suppress(FileNotFoundError):
-                self.path.unlink()
+            self.path.unlink(missing_ok=True)
+        self.renewed()
 
 
 class Cache:
@@ -304,13 +331,15 @@ class Cache:
         """Make the directory, and remove files of an earlier mount other than `keep`; those in `aside` become .bad."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._directory.iterdir():
-            if path.name in aside:
-                path.replace(path.with_suffix(".bad"))
-            elif path.name not in keep and path.suffix != ".bad":
+            if path.suffix == ".bad":
+                continue
+            if path.stem in aside:
+                path.replace(path.with_name(f"{path.name}.bad"))
+            elif path.name not in keep:
                 path.unlink()
 
-    def path(self, guid: Guid) -> Path:
-        return self._directory / guid
+    def path(self, name: str) -> Path:
+        return self._directory / name
 
     def scratch(self) -> int:
         """Return the descriptor of an empty file, which goes when it is closed. Raises: OSError."""
@@ -321,7 +350,7 @@ class Cache:
     def keep(self, guid: str, data: bytes) -> None:
         """Write bytes from the journal durably to the file of a copy."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self.path(Guid(guid)).open("wb") as file:
+        with self.path(guid).open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -403,7 +432,7 @@ def _is_idle(inode: Inode) -> bool:
     return inode.opens == 0 and inode.copy is not None and not inode.copy.busy
 
 
-def _put_all(fd: int, data: bytearray) -> None:
+def _put_all(fd: int, data: bytes | bytearray, offset: int = 0) -> None:
     at = 0
     while at < len(data):
-        at += os.pwrite(fd, memoryview(data)[at:], at)
+        at += os.pwrite(fd, memoryview(data)[at:], offset + at)

@@ -45,8 +45,8 @@ class SentRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change. `path`: the file's place then. `commit`: the etag chosen for its bytes, "" for none yet. The rest is
-    as in `Staged` and `CachedCopy`."""
+    """One change. `path`: the file's place then. `commit`: the etag chosen for its bytes, "" for none yet. `file`: the
+    name of the file with its bytes, "" for its GUID. The rest is as in `Staged` and `CachedCopy`."""
 
     guid: str
     path: str
@@ -60,6 +60,12 @@ class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     attributes: dict[str, int]
     commit: str = ""
     earlier: tuple[SentRecord, ...] = ()
+    file: str = ""
+
+    @property
+    def data(self) -> str:
+        """The name of the file with its bytes."""
+        return self.file or self.guid
 
     def staged(self) -> Staged:
         valid, dirty = Ranges(self.valid), Ranges(self.dirty)
@@ -91,6 +97,7 @@ def record_of(guid: Guid, path: str, copy: CachedCopy) -> JournalRecord:
         tuple(staged.valid), tuple(staged.dirty), {name: value for name, value in values.items() if value is not None},
         copy.commit,
         tuple(SentRecord(commit, s.base, s.kept, s.appended, tuple(s.dirty), bare) for commit, s, bare in sent),
+        copy.path.name if copy.path.name != guid else "",
     )  # fmt: skip
 
 
@@ -151,7 +158,7 @@ class StagingJournal:
         for path in sorted(self._directory.glob("*.json")):
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=JournalRecord)
-                self._directory.with_name("data").joinpath(record.guid).stat()  # else zeros would be committed
+                self._directory.with_name("data").joinpath(record.data).stat()  # else zeros would be committed
                 out.append(record)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 _LOG.error("journal %s: it cannot be read (%s); it stays there as .bad with its bytes", path, error)

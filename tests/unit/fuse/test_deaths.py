@@ -17,6 +17,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.files import Change, Setting
 from chelonia_fuse import committing
 from tests.support.cluster import MemoryCluster
+from tests.support.failing import fails
 from tests.unit.fuse.mounts import Trial, mounted, names
 
 APPEND = os.O_RDWR | os.O_APPEND
@@ -122,3 +123,28 @@ async def test_of_two_commits_whose_answers_two_mounts_never_heard_the_later_one
     await third.write("f", b"4", flags=APPEND)
     await third.committer.work_off()
     assert (await names(other), await other.read("f")) == (["f"], b"old 1234")
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_is_being_moved_behind_others_bytes_is_whole_though_the_mount_dies_before_its_record_is_written(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"123456")
+    await other.write("f", b"2", flags=APPEND)
+
+    def dies(record: object) -> None:
+        shutil.copytree(tmp_path / "one", tmp_path / "left", dirs_exist_ok=True)
+        raise CheloniaError(Kind.NETWORK, cause="this mount is dead")
+
+    with monkeypatch.context() as patch, fails(Kind.NETWORK):
+        patch.setattr(mount.committer._journal, "write", dies)
+        await mount.committer.work_off()
+    await other.write("f", b"3", flags=APPEND)
+    again = await mounted(memory, tmp_path / "left")
+    with dying(memory, tmp_path / "left", applied=False, at=2) as last:
+        await again.committer.work_off()
+    third = await mounted(memory, last)
+    await third.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], b"old 23123456")
+    assert not list((last / "data").iterdir())
