@@ -430,8 +430,8 @@ class FileCommitter:
         GUID."""
         current = await self._look(inode, copy, plan)
         if current is None:
-            if not (inode.gone or await self._cluster.has_applied(inode.guid, copy.commit)):
-                await self._beside(inode, copy, None)  # else it was removed since
+            if not inode.gone and await self._is_new(inode, copy):
+                await self._beside(inode, copy, None)  # else it was removed here, or since
             inode.gone = True
         elif current.attributes.etag in names:
             self._done(inode, copy, plan, current.attributes)  # an earlier try has applied
@@ -453,6 +453,13 @@ class FileCommitter:
             await self._rebase(inode, copy, current)
         return False
 
+    async def _is_new(self, inode: Inode, copy: CachedCopy) -> bool:
+        """Whether bytes are here that the cluster never had."""
+        if not copy.staged.changed or await self._cluster.has_applied(inode.guid, copy.commit):
+            return False
+        sent = await self._applied(inode, copy, set())
+        return sent is None or sent.staged.changed
+
     async def _applied(self, inode: Inode, copy: CachedCopy, found: set[str]) -> SentState | None:
         """The last earlier state that has applied: by a mount that died it may be one on top of another."""
         for each in reversed(copy.earlier):
@@ -467,7 +474,10 @@ class FileCommitter:
         """Put the changes on another version: another writer's, or an earlier state of the same bytes."""
         etag, size, found = current.attributes.etag, current.attributes.size, _names(current)
         sent = await self._applied(inode, copy, found)
-        if sent is not None and not sent.staged.changed:  # attributes alone were set since
+        if sent is None and not copy.staged.changed and copy.setting == LEAVE:  # it is as it was
+            self._follow(inode, copy, current.attributes)
+            return
+        if not (copy.staged if sent is None else sent.staged).changed:  # attributes alone were set since
             await self._follow_with_attributes(inode, copy)
             return
         if sent is not None:

@@ -408,3 +408,35 @@ async def test_a_commit_out_of_the_journal_is_known_to_the_next_mount(
     await again.committer.work_off()
     assert (await names(other), again.committer.conflicts) == (["f"], 0)
     assert await other.read("f") == b"new"
+
+
+@pytest.mark.expect_log("will be committed later")
+@pytest.mark.parametrize("by", ["write", "remove"])
+async def test_what_is_as_it_was_before_a_commit_that_never_arrived_is_no_conflict_with_others(
+    mount: Trial, other: Trial, memory: MemoryCluster, by: str
+) -> None:
+    await mount.write("f", b"old")
+    handle = await mount.open("f", APPEND)
+    with unheard(memory, applied=False):
+        await appended(mount, handle, b"1")
+    await mount.system.resize(handle.inode, 3, by_name=False)
+    if by == "write":
+        await other.write("f", b"theirs")
+    else:
+        await other.system.remove(other.root, "f", directory=False)
+    await mount.close(handle)
+    assert (await names(other), mount.committer.conflicts) == (["f"] if by == "write" else [], 0)
+
+
+@pytest.mark.expect_log("will be committed later")
+async def test_a_file_whose_mode_was_set_after_an_unheard_commit_does_not_come_back_when_others_remove_it(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    await mount.write("f", b"old")
+    handle = await mount.open("f", APPEND)
+    with unheard(memory):
+        await appended(mount, handle, b"1")
+    await mount.system.set(handle.inode, Setting(mode=0o600))
+    await other.system.remove(other.root, "f", directory=False)
+    await mount.close(handle)
+    assert (await names(other), mount.committer.conflicts) == ([], 0)
