@@ -526,7 +526,8 @@ class FileCommitter:
             return None
 
     async def _beside(self, inode: Inode, copy: CachedCopy, current: Looked | None) -> None:
-        """Keep the local version under another name beside the file, or at the top of the mount if no name is known.
+        """Keep the local version under another name beside the file. Without a known name, or a collection that is
+        there, it goes to the top of the mount.
 
         Old bytes that are not here are read from the present version, as far as it reaches; the rest is zeros."""
         staged, place = copy.staged, self._place(inode, copy)
@@ -534,13 +535,21 @@ class FileCommitter:
             if current is not None:
                 await self._fill(inode, copy, start, min(end, current.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
-        within = place.parent if place.parts else self._inodes.place(self._inodes.root)
-        target = within.child(conflict_name(place.name or inode.guid, socket.gethostname(), time.time()))
+        top = self._inodes.place(self._inodes.root)
+        name = conflict_name(place.name or inode.guid, socket.gethostname(), time.time())
+        target = (place.parent if place.parts else top).child(name)
         body = partial(copy.chunks, whole.ranges)
         setting = copy.settled()
         if setting.mode is None and inode.attributes.mode >= 0:
             setting = replace(setting, mode=inode.attributes.mode)
-        await self._cluster.save(Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True)), [])
+        saving = Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True))
+        try:
+            await self._cluster.save(saving, [])
+        except CheloniaError as error:
+            if error.kind not in (Kind.NO_PARENT, Kind.NOT_A_COLLECTION):
+                raise
+            target = top.child(name)  # its collection is gone, too
+            await self._cluster.save(replace(saving, place=target), [])
         self.conflicts += 1
         reason = "was changed by somebody else" if current else "was removed by somebody else"
         _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, target)

@@ -305,3 +305,19 @@ async def test_a_mode_that_was_set_on_a_file_that_others_have_emptied_too_is_kep
     await mount.close(handle)
     assert (await other.find("f")).attributes.mode == 0o600
     assert (await names(other), await other.read("f")) == (["f"], b"")
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_what_was_written_in_a_directory_that_others_removed_is_kept_where_the_mount_begins(
+    mount: Trial, other: Trial
+) -> None:
+    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
+    await mount.system.write(handle, 0, b"1")
+    there = await other.find("d")
+    await other.system.lookups.lookup(there, "f")
+    await other.system.remove(there, "f", directory=False)
+    await other.system.remove(other.root, "d", directory=True)
+    await mount.close(handle)
+    (kept,) = await names(other)
+    assert (kept.startswith("f.conflict-"), await other.read(kept)) == (True, b"1")
