@@ -266,7 +266,9 @@ class FileCommitter:
         return True
 
     def _forget(self, inode: Inode) -> None:
-        """Drop a committed file that neither the kernel nor a program needs."""
+        """Drop a committed file that neither the kernel nor a program needs, and the bytes of one that is no more."""
+        if inode.gone and not inode.opens:
+            self._cache.drop(inode)
         if (dropped := self._inodes.drop(inode)) is not None:
             self._cache.drop(dropped)
 

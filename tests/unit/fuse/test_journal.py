@@ -544,3 +544,17 @@ async def test_what_the_user_may_not_see_any_more_keeps_nothing_else_from_being_
     again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert await other.read("taken") == b"bytes"
+
+
+@pytest.mark.expect_log("is committed now|was removed by somebody else")
+async def test_of_what_waited_and_others_removed_nothing_stays_once_it_is_kept_beside(
+    mount: Trial, other: Trial
+) -> None:
+    await kept(mount, "f")
+    await other.system.remove(other.root, "f", directory=False)
+    mount.system._cluster.away_until_s = 0.0
+    known = mount.system.inodes.named(mount.root.number, "f")
+    assert known is not None
+    mount.system.forget(known.number, known.lookups)
+    await mount.committer.work_off()
+    assert known not in mount.cache.inodes()
