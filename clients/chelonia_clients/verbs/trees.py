@@ -20,7 +20,7 @@ EVERY_MS: Final = 2_000
 """Interval of `watch`."""
 TYPES: Final = VALUES["--type"]
 SHORT_TYPES: Final = {"d": "collection", "l": "symlink"}
-"""What find(1) calls them, where that is no beginning of our words."""
+"""Names of find(1) that are no beginnings of ours."""
 Fits = Callable[[DirectoryEntry], bool]
 Entries = AsyncGenerator[DirectoryEntry, None]
 

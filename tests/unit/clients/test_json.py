@@ -186,10 +186,10 @@ def test_admin_status_tells_which_node_runs_which_version(
         async def services(self, _: Call) -> tuple[ServiceRecord, ...]:
             return tuple(ServiceRecord(Role.LIBRARIAN, Dn("/CN=x"), ServiceId(each), True) for each in hosts)
 
-    async def asked(_: Administrator, url: str) -> tuple[NodeJobs, str]:
+    async def asked(_: Administrator, url: str) -> status._Told:
         # Software that reports no version sends no such field.
         text = msgspec.json.encode(runs[url]).replace(b',"version":""', b"")
-        return msgspec.json.decode(text, type=NodeJobs), ""
+        return status._Told(msgspec.json.decode(text, type=NodeJobs))
 
     monkeypatch.setattr(status, "_node", asked)
     monkeypatch.setattr(connect, "open_administrator", lambda *_: administrator_on(fake, Upgraded()))

@@ -141,7 +141,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
 
 
 async def _place_now(parts: S3Parts, ask: Ask) -> tuple[LogicalName, Looked | None]:
-    """Return the place of the key by now, and its entry there, whoever may see it: another key may have come that is
+    """Return the place of the key by now, and its entry there, whoever may see it. Another key may have come that is
     part of this one, or of which this one is."""
     now, entry = await seen(parts, in_own_name(parts, ask), Want.USER, writes=True)
     return (now.apart, None) if now.marks else (now.place, entry)  # a version has bytes: it is no collection
@@ -196,7 +196,7 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | N
 
 
 async def _is_elsewhere(parts: S3Parts, ask: Ask, final: LogicalName) -> bool:
-    """Return whether the key has a file in its other place, too: of two requests one found its name taken by a longer
+    """Return whether the key has a file in its other place, too. Of two requests one found its name taken by a longer
     key, and the other found it free again. One of the files would hide the other."""
     home = keys.home_of(ask.bucket, ask.target.key)
     if home is None or ask.target.key.endswith("/"):

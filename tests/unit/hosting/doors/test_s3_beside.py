@@ -1,5 +1,4 @@
-"""The S3 door on a cluster in memory: keys of which one is part of the other, written at the same time to a bucket that
-keeps versions."""
+"""Keys of which one is part of the other, written to the S3 door at the same time, in a bucket that keeps versions."""
 
 from __future__ import annotations
 
