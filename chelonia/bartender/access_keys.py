@@ -7,13 +7,9 @@ gives a door the secret with which a request must be signed.
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct, structs
 from msgspec.json import encode as encoded
 
@@ -38,12 +34,12 @@ from chelonia.core.ports.access_keys import (
 )
 from chelonia.core.rights.access import guarded
 from chelonia.core.rights.scopes import NARROWED, Scopes
+from chelonia.wire.secret_box import NONCE_BYTES, SecretBox
 from chelonia.wire.shares import mark_of
 
 T = TypeVar("T")
 
 _CONTEXT: Final = b"chelonia access key 1"
-_NONCE_BYTES: Final = 12
 _SECRET_BYTES: Final = 25
 """40 characters of base32, as in Amazon's secrets. None begins with `-`: programs would take it for an option."""
 
@@ -64,7 +60,7 @@ class AccessKeysService:
         self._ports = ports
         self.revoked: Callable[[str], bool] = lambda credential: False
         """Whether a certificate (`Call.credential`) is revoked by now, and so the keys made with it."""
-        self._sealing = AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
+        self._box = SecretBox(ports.settings.token_key, _CONTEXT)
         self._cache: dict[str, _CachedKey] = {}
 
     async def create(self, call: Call, new: NewKey) -> IssuedKey:
@@ -84,7 +80,7 @@ class AccessKeysService:
         credential = call.credential if dn == call.dn else ""
         key = AccessKey(key_id, dn, Ms(now), new.expires_ms, new.note, credential, new.scopes)
         issued = IssuedKey(key, base64.b32encode(ids.token(_SECRET_BYTES)).decode())
-        sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(_NONCE_BYTES)))
+        sealed = SealedKey(key, self._sealed(key, issued.secret, ids.token(NONCE_BYTES)))
         await _asked(call, self._ports.librarian.keep_access_key(self._ports.own(call), sealed))
         audit.record(call, "createKey", dn, action="createKey", decision="allowed", rule=f"key {key_id}")
         return issued
@@ -132,16 +128,16 @@ class AccessKeysService:
         return is_other or self._is_revoked(sealed.key)
 
     def _sealed(self, key: AccessKey, secret: str, nonce: bytes) -> str:
-        return base64.b64encode(nonce + self._sealing.encrypt(nonce, secret.encode(), _bound(key))).decode()
+        return base64.b64encode(self._box.encrypt(secret, nonce, _bound(key))).decode()
 
     def _opened(self, sealed: SealedKey) -> IssuedKey | None:
         """Return the key, or None when another secret sealed it, or what the seal binds has changed."""
         try:
             raw = base64.b64decode(sealed.secret, validate=True)
-            plain = self._sealing.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _bound(sealed.key))
-        except (ValueError, InvalidTag):
+        except ValueError:
             return None
-        return IssuedKey(sealed.key, plain.decode())
+        secret = self._box.decrypt(raw, _bound(sealed.key))
+        return None if secret is None else IssuedKey(sealed.key, secret)
 
 
 async def _asked(user: Call, request: Awaitable[T]) -> T:

@@ -7,12 +7,7 @@ the mark of the next one is sealed.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Final
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from chelonia.bartender import audit
 from chelonia.bartender.bulk import ElementCall
@@ -28,9 +23,9 @@ from chelonia.core.ports.bartender import DeletedEntry, ListDeletedOutcome, List
 from chelonia.core.ports.librarian import Trashed, Undelete
 from chelonia.core.rights.policy import Action
 from chelonia.wire import armour
+from chelonia.wire.secret_box import NONCE_BYTES, SecretBox
 
 _CONTEXT: Final = b"chelonia deleted entries 1"
-_NONCE_BYTES: Final = 12
 
 
 async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:
@@ -48,21 +43,17 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
 
 def _mark(ports: Ports, after: str) -> str:
     """Return the mark from which a listing continues: behind an entry that may be another's. "": at its end."""
-    nonce = ports.ids.token(_NONCE_BYTES)
-    return armour.to_text(nonce + _sealing(ports).encrypt(nonce, after.encode(), None)) if after else ""
+    return armour.to_text(_box(ports).encrypt(after, ports.ids.token(NONCE_BYTES))) if after else ""
 
 
 def _after(ports: Ports, mark: str) -> str:
     """Return what a mark stands for: itself, where no Bartender of this version made it."""
-    sealed = armour.from_text(mark) or b""
-    try:
-        return _sealing(ports).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None).decode()
-    except (ValueError, InvalidTag):
-        return mark
+    after = _box(ports).decrypt(armour.from_text(mark) or b"")
+    return mark if after is None else after
 
 
-def _sealing(ports: Ports) -> AESGCM:
-    return AESGCM(hmac.digest(ports.settings.token_key, _CONTEXT, hashlib.sha256))
+def _box(ports: Ports) -> SecretBox:
+    return SecretBox(ports.settings.token_key, _CONTEXT)
 
 
 async def _collection(ports: Ports, turn: ElementCall, ln: LogicalName) -> Guid:
