@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Location, ReplicaFacts
-from chelonia.core.contents.attributes import is_implied
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Guid, ObjectId, blob_object
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, Needed, StoredObject
@@ -122,12 +121,10 @@ class Naming:
         """The default policy that counts in a collection: that of the nearest which exists for its own sake, there or
         above."""
         [walk] = await self._names.traverse(self._on.call, (place,), RULED)
-        above = await self._names.get(self._on.call, [step.guid for step in reversed(walk.steps[:-1])], RULED)
-        there = [each for each in (walk.last, *above) if type_of(each) == TYPE_COLLECTION]
-        own = next((each for each in there if not is_implied(each)), None)
-        if own is None and there:  # the name begins with the GUID of a collection, as a mount's does
-            own = await self._names.giver(self._on.call, there[-1])
-        return own.sections.get("defaultPolicy", {}) if own is not None else {}
+        found = walk.last
+        if type_of(found) != TYPE_COLLECTION and len(walk.steps) > 1:  # a file has the name of the key's collection
+            [found] = await self._names.get(self._on.call, [walk.steps[-2].guid], RULED)
+        return (await self._names.giver(self._on.call, found)).sections.get("defaultPolicy", {})
 
     async def _collection(self, parent: Guid, name: str, ln: LogicalName) -> Guid:
         owner = self._on.settings.root_owner

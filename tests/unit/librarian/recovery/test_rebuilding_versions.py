@@ -11,7 +11,7 @@ from chelonia.core.ids import ROOT, Guid
 from chelonia.core.metadata import Triple
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.librarian import ChangeEntry, MakeEntry, ModifyEntry, MoveEntry
-from chelonia.wire.s3 import apart, versions
+from chelonia.wire.s3 import apart, keys, versions
 from chelonia.wire.s3 import facts as s3
 from tests.sim.virtual_loop import virtual
 from tests.support.librarian import BARTENDER, EVE, JOE
@@ -188,7 +188,9 @@ async def test_an_object_has_the_default_policy_of_the_collection_that_its_key_i
     async with k.running(BEFORE):
         bucket, service = await made(k), k.bench.service
         implied = {"node": {"implied": "yes"}, **past}
-        for place, name, sections in [("b", "d", now), ("b", "p", implied), ("b/p", "q", implied)]:
+        *rooms, name_apart = keys.apart_of(LogicalName(ROOT, ("b",)), "d/f/k").parts
+        below = [("/".join(rooms[:n]), room, implied) for n, room in enumerate(rooms) if n]
+        for place, name, sections in [("b", "d", now), ("b", "p", implied), ("b/p", "q", implied), *below]:
             above = await bucket.guid(*place.split("/")[1:])
             await service.make_entry(BARTENDER, MakeEntry(above, name, "collection", JOE, sections))
         room = await bucket.guid(versions.COLLECTION)
@@ -203,6 +205,9 @@ async def test_an_object_has_the_default_policy_of_the_collection_that_its_key_i
         await k.upload(f"{within}/by guid")  # as a mount names it
         for key in ("d/k", "p/q/k"):
             await bucket.put(key, tuple(key.split("/")))
+        await bucket.put("d/f", ("d", "f"))
+        await bucket.put("d/f/k", (*rooms[1:], name_apart))  # a file has the name of its collection
+        expected["/".join(("", *rooms, name_apart))] = {EVE: "+read"}
     async with rebuilt(k) as (k, _):
         paths = await k.paths()
         for path, rules in expected.items():
