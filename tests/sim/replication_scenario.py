@@ -16,8 +16,9 @@ from tests.sim.replication import Broken, Node, Process, Trap, World
 
 STORM_US = 5_000_000
 """How long everything breaks."""
-CALM_US = 6_000_000
-"""Time after the last fault within which all must be well; 20 ms more for each ms of distance."""
+CALM_US = 10_000_000
+"""Time after the last fault within which all must be well; 20 ms more for each ms of distance. A term that
+cannot open, for a frame that was lost, ends after 3 s, or 6 s after a failed term (`Strain.stuck_ms`)."""
 LOOK_US = 700_000
 """How often that is checked."""
 STALE_US = 1_300_000

@@ -54,6 +54,9 @@ async def slow_copy(seed: int, slowness: int = 1) -> Taken:
     await _upload(world, rng.randbytes(SIZE))
     await _rate(world, max(AT_FIRST_BYTES_PER_S // slowness, 1))
     await world.clock.sleep(5_000 * slowness)
+    await _until(
+        world, lambda: set(_copies(watch).values()) == {ReplicaState.ALIVE}
+    )  # else one is dropped as unfinished
     before = set(_copies(watch))
     await world.crash(world.find(rng.choice(sorted(before)).shepherd))
     began = world.clock.monotonic_ms()
