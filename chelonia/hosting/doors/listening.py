@@ -42,6 +42,12 @@ GONE_PROBES: Final = 3
 """Questions without an answer after which the connection ends: a minute after the client's machine or network went.
 Its upload is then free for a new try. A client that only pauses is not cut: its kernel answers."""
 
+_HTTPS_ONLY: Final = b"This port speaks HTTPS: begin its address with https://\n"
+PLAIN_HTTP_REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n" + (
+    b"Content-Length: %d\r\n\r\n%s" % (len(_HTTPS_ONLY), _HTTPS_ONLY)
+)
+"""Answer to a request without TLS."""
+
 
 class ListeningSockets:
     """A listener's sockets. `protocol` makes a new connection's protocol, after the handshake if `tls` is given."""
@@ -164,15 +170,26 @@ class ListeningSockets:
                     silent[task] = True
                     await _readable(connection)
                     silent[task] = False
+                    if connection.recv(1, socket.MSG_PEEK).isalpha():  # TLS begins with 22
+                        _refuse_plain_http(connection)
+                        return
                     await self._turnstile.through(owner)
             await loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
-        except (OSError, TimeoutError):  # the handshake failed; `AlertingObject` has logged why
+        except (OSError, TimeoutError):  # the handshake failed, and its reason is logged; or the client has gone
             connection.close()
         except asyncio.CancelledError:
             connection.close()
             raise
+
+
+def _refuse_plain_http(connection: socket.socket) -> None:
+    """Answer a request that came without TLS; OpenSSL would keep silent until the client gives up. Raises: OSError."""
+    log.info('event=handshake-refused reason="plain HTTP"')
+    connection.recv(bounds.HTTP_HEADER_BYTES_MAX)  # closing with bytes unread would take the answer away
+    connection.send(PLAIN_HTTP_REFUSED)
+    connection.close()
 
 
 async def _readable(connection: socket.socket) -> None:

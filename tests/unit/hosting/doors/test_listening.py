@@ -131,6 +131,17 @@ async def test_an_address_that_has_too_many_beginning_loses_its_longest_silent(
     listener.stop()
 
 
+async def test_a_client_that_speaks_plain_http_is_sent_to_https(tmp_path: Path) -> None:
+    async with secure(echo, Grid(tmp_path).server(), ClientCertificate.OPTIONAL) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PUT /lab/x HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\nbytes")
+        async with asyncio.timeout(9):  # a failed handshake ends after 10 s
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"\r\n\r\nThis port speaks HTTPS" in answer
+        writer.close()
+
+
 async def test_an_address_that_is_taken_is_named() -> None:
     first, second = (ListeningSockets(asyncio.Protocol, None, 1000) for _ in range(2))
     await first.start("127.0.0.1", 0)
