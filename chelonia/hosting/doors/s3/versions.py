@@ -61,6 +61,8 @@ from chelonia.wire.s3.versions import ENABLED, NULL, SUSPENDED
 TRIES: Final = 24
 """Further tries of a change while others change the same key."""
 _RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NOT_FOUND, Kind.PRECONDITION)
+_CROSSED: Final = (*_RACES, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
+"""Errors after which the key's place, too, may be another."""
 _REFUSED: Final = (Kind.DENIED, Kind.LOCKED)
 """Errors after which nothing has moved, and nothing will."""
 MS_NS: Final = 1_000_000
@@ -119,7 +121,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
             await _named(parts, ask, final, entry)
             return ask
         except CheloniaError as error:
-            if error.kind not in (*_RACES, Kind.NO_PARENT, Kind.NOT_A_COLLECTION) or not left:
+            if error.kind not in _CROSSED or not left:
                 await _dropped(parts, ask, error)
                 raise
         (final, entry), is_newest = await _place_now(parts, ask), await _is_first(parts, ask, ask.place)
@@ -265,7 +267,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                 await _promote(parts, here)  # the marker may have been erased by then
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
-            if error.kind not in (*_RACES, *_REFUSED):
+            if error.kind not in (*_CROSSED, *_REFUSED):
                 raise  # the key's version may be behind the marker by now
             await apply_all(parts.plain, _makers(ask), (Remove(mark.place, Removing.KEY),))
             if error.kind in _REFUSED or not left:
@@ -317,7 +319,7 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = A
                 return KeyRemoved(ask.target.key, version)
             return await _remove_kept(parts, here, entry, version, when)
         except CheloniaError as error:
-            if error.kind not in _RACES or not left:
+            if error.kind not in _CROSSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
 

@@ -63,3 +63,14 @@ def test_of_two_that_find_a_name_taken_and_free_again_neither_hides_the_other(
         assert kept.ask("GET", f"/lab/k?versionId={version}").body == data
     assert kept.ask("DELETE", "/lab/k").status == 204
     assert kept.ask("GET", "/lab/k").status == 404
+
+
+def test_a_version_comes_back_though_its_name_is_taken_meanwhile(kept: Door, meanwhile: Meanwhile) -> None:
+    """The removal of its marker was refused with 400."""
+    kept.put("k/below", b"one")
+    marker = kept.ask("DELETE", "/lab/k/below").version
+    told = meanwhile(Move, ("PUT", "/lab/k", "other"))
+    assert kept.ask("DELETE", f"/lab/k/below?versionId={marker}").status == 204
+    assert [each.status for each in told] == [200]
+    assert kept.ask("GET", "/lab/k/below").body == b"one"
+    assert kept.ask("GET", "/lab/k").body == b"other"
