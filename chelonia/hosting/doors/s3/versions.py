@@ -382,7 +382,8 @@ async def _promote(parts: S3Parts, ask: Ask) -> str:
 
 async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
     """Give a version its key again; `marker`: the one about to go. Raises: CONFLICT, when the key was removed anew
-    meanwhile. Then the version stays or, after a removal without `_touch_newest`, goes back, overwritten or not."""
+    meanwhile, or has a version in its other place. Then the version stays or, also after a removal without
+    `_touch_newest`, goes back, overwritten or not."""
     ask = ask.at(ask.apart) if ask.marks else ask  # a version has bytes: it is no collection
     own, call = in_own_name(parts, ask), ask.exchange.call
 
@@ -395,12 +396,13 @@ async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVers
     await apply(parts.plain, call, Move(each.place, ask.place, parents=True, when=_pinned(entry.attributes)))
     for _ in range(TRIES):
         found = await newer()
-        if not any(now.removed for now in found):
+        if not (any(now.removed for now in found) or await _is_elsewhere(parts, ask, ask.place)):
             return
         place = next((now.place for now in found if now.guid == each.guid), ask.place)
         (back,) = await apply_all(parts.plain, call, (Move(place, each.place, when=When(guid=each.guid)),))
         if not (isinstance(back, Failure) and back.kind in _RACES):
             break
+    await _remove_implied(parts, ask, ask.place.parent)
     raise _busy(ask)
 
 

@@ -65,6 +65,19 @@ def test_of_two_that_find_a_name_taken_and_free_again_neither_hides_the_other(
     assert kept.ask("GET", "/lab/k").status == 404
 
 
+def test_a_version_that_comes_back_hides_none_in_the_other_place_of_its_key(kept: Door, meanwhile: Meanwhile) -> None:
+    """A newer one, which was acknowledged, could be read neither by its key nor by its id."""
+    kept.put("d/k", b"one")
+    marker = kept.ask("DELETE", "/lab/d/k").version
+    told = meanwhile(Move, ("PUT", "/lab/d/k/below", "x"), ("PUT", "/lab/d/k", "two"), ("DELETE", "/lab/d/k/below"))
+    assert kept.ask("DELETE", f"/lab/d/k?versionId={marker}").status == 204
+    assert [each.status for each in told] == [200, 200, 204]
+    assert kept.ask("GET", "/lab/d/k").body == b"two"
+    assert kept.ask("GET", f"/lab/d/k?versionId={told[1].version}").body == b"two"
+    assert [mark for key, _, mark in kept.history() if key == "d/k"] == ["*", ""]
+    assert "/lab/d" not in kept.files.names(), "nothing in it any more"
+
+
 def test_a_version_comes_back_though_its_name_is_taken_meanwhile(kept: Door, meanwhile: Meanwhile) -> None:
     """The removal of its marker was refused with 400."""
     kept.put("k/below", b"one")
