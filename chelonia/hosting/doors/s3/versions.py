@@ -269,10 +269,23 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
         except CheloniaError as error:
             if error.kind not in (*_CROSSED, *_REFUSED):
                 raise  # the key's version may be behind the marker by now
-            await apply_all(parts.plain, _makers(ask), (Remove(mark.place, Removing.KEY),))
+            await _taken_back(parts, here, mark.place)
             if error.kind in _REFUSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
+    """Remove a marker that has not taken the key. Who removed the key's version meanwhile left the key to the marker:
+    the version before gets it."""
+    await apply_all(parts.plain, _makers(ask), (Remove(marker, Removing.KEY),))
+    for _ in range(TRIES):
+        try:
+            await _promote(parts, ask)
+            return
+        except CheloniaError as error:
+            if error.kind not in _CROSSED:
+                return
 
 
 async def _touch_newest(parts: S3Parts, ask: Ask) -> None:

@@ -212,6 +212,17 @@ def test_a_marker_that_was_taken_back_and_made_anew_keeps_its_id(kept: Door, mea
     assert [version for _, version, _ in kept.history()][:2] == [marker, told[1].version]
 
 
+def test_a_marker_that_is_taken_back_leaves_the_key_to_the_version_before(kept: Door, meanwhile: Meanwhile) -> None:
+    """Who removed the newest version saw the marker, and gave the key to no other: the object was gone for readers."""
+    kept.put("k", b"one")
+    kept.put("k", b"two")
+    newest = kept.ask("HEAD", "/lab/k")
+    told = meanwhile(Move, ("DELETE", f"/lab/k?versionId={newest.version}"))
+    assert kept.ask("DELETE", "/lab/k", If_Match=newest.headers["ETag"]).status == 412
+    assert [each.status for each in told] == [204]
+    assert kept.ask("GET", "/lab/k").body == b"one"
+
+
 def test_a_message_that_is_late_gives_no_other_version_the_key(kept: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its version had swapped places with the key's, which came back instead."""
     kept.put("k", b"one")
