@@ -1,12 +1,13 @@
 """The trash as users see it: their deleted entries, and their restoration.
 
 Only the owner of a deleted entry and administrators may see and restore it, whatever its policy says. The restored name
-needs `addEntry`, as any new name. For everybody else the entry does not exist: a page counts what all have deleted, so
-the mark of the next one is sealed.
+needs `addEntry`, as any new name. For everybody else the entry does not exist: no page counts it. A call reads only so
+many, so the mark of the next page may be another's, and is sealed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from chelonia.bartender import audit
@@ -26,6 +27,8 @@ from chelonia.wire import armour
 from chelonia.wire.secret_box import NONCE_BYTES, SecretBox
 
 _CONTEXT: Final = b"chelonia deleted entries 1"
+_PAGES_READ: Final = 16
+"""Pages of the trash that are read for one of the caller's."""
 
 
 async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) -> ListDeletedOutcome:
@@ -34,11 +37,25 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
     if request.ln:
         ln = parse_ln(request.ln)
         under = f"{await _collection(ports, turn, ln)}/"
-    limit = min(request.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
-    page = await ports.librarian.trash(turn.service, under, _after(ports, request.after), limit)
-    entries = tuple(_deleted_entry(each, bare=bool(under)) for each in page.entries if _may(turn.user, each))
+    limit = request.limit if 0 < request.limit < bounds.PAGE_ENTRIES_MAX else bounds.PAGE_ENTRIES_MAX
+    found, after = await _found(ports, turn, under, _after(ports, request.after), limit)
+    entries = tuple(_deleted_entry(each, bare=bool(under)) for each in found)
     turn.room.take(2 * len(entries), ())
-    return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, _mark(ports, page.after))
+    return ListDeletedOutcome(request.request_id, status.success("listDeleted"), entries, _mark(ports, after))
+
+
+async def _found(ports: Ports, turn: ElementCall, under: str, after: str, limit: int) -> tuple[Sequence[Trashed], str]:
+    """Return the next entries that the caller may restore, and the mark behind which there are more, or may be."""
+    found = list[Trashed]()
+    for _ in range(_PAGES_READ):
+        page = await ports.librarian.trash(turn.service, under, after, bounds.PAGE_ENTRIES_MAX)
+        found += [each for each in page.entries if _may(turn.user, each)]
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].mark
+        after = page.after
+        if not after:
+            break
+    return found, after
 
 
 def _mark(ports: Ports, after: str) -> str:

@@ -217,6 +217,16 @@ class Trashed(msgspec.Struct, frozen=True):
     until_ms: Ms
     type: str = TYPE_FILE
 
+    @property
+    def mark(self) -> str:
+        """The mark from which a page goes on behind it."""
+        return former_key(self.parent, self.name, self.deleted_ms, self.guid)
+
+
+def former_key(parent: str, name: str, deleted: int, guid: str) -> str:
+    """Return the property of the index of former names: ordered by collection, name, time of deletion."""
+    return f"{parent}/{name}/{deleted:013d} {guid}"
+
 
 class TrashPage(msgspec.Struct, frozen=True):
     """A page of the trash, ordered by former parent and name, of one name in the order of deletion. `after` continues

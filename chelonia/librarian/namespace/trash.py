@@ -15,7 +15,7 @@ from typing import Final
 from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_id, content_object
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.ahash import Element
-from chelonia.core.ports.librarian import Trashed
+from chelonia.core.ports.librarian import Trashed, former_key
 from chelonia.librarian.metadata.blobs import blob_of, leave_blob
 from chelonia.librarian.metadata.contents import DISCARDED, LEFT, content_of
 from chelonia.librarian.metadata.elements import check, drop, empty, erase, is_, isnot, put, version
@@ -37,13 +37,8 @@ def parse_due(key: str) -> tuple[Ms, Guid]:
     return Ms(int(until)), Guid(guid)
 
 
-def former_key(parent: str, name: str, deleted: int, guid: str) -> str:
-    """Return the property of the index of former names: ordered by collection, name, time of deletion."""
-    return f"{parent}/{name}/{deleted:013d} {guid}"
-
-
 def parse_former(key: str) -> tuple[Guid, str, Guid]:
-    """Return the parent, name and GUID of a former name. Raises: ValueError when malformed."""
+    """Return the parent, name and GUID of a `former_key`. Raises: ValueError when malformed."""
     parent, name, rest = key.split("/")
     _, _, guid = rest.partition(" ")
     return Guid(parent), name, Guid(guid)

@@ -208,3 +208,14 @@ async def test_a_page_of_deleted_entries_goes_on_without_a_word_of_others(stage:
     assert found == ["/b-hers", "/d-hers"]
     (page,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", "", "0/c", 9),))
     assert [entry.name for entry in page.entries] == ["/d-hers"], "the mark of a Bartender of before"
+
+
+@scene
+async def test_a_page_of_deleted_entries_counts_none_of_others(stage: Stage) -> None:
+    """It was full of them: by marks of his own making somebody found out their names, letter by letter."""
+    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry +removeEntry")
+    await deleted(stage, "/a-secret", "/c-secret")
+    await deleted(stage, "/b-hers", call=EVE)
+    for mark in ("", "0/a-r", "0/a-s", "0/a-t"):
+        (page,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", "", mark, 1),))
+        assert ([entry.name for entry in page.entries], page.after) == (["/b-hers"], ""), mark
