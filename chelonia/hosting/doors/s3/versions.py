@@ -276,8 +276,8 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
 
 
 async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
-    """Remove a marker that has not taken the key. Who removed the key's version meanwhile left the key to the marker:
-    the version before gets it."""
+    """Remove a marker that has not taken the key. Another removal, of the key's version, may have left the key to that
+    marker: the version before gets it."""
     await apply_all(parts.plain, _makers(ask), (Remove(marker, Removing.KEY),))
     for _ in range(TRIES):
         try:

@@ -213,7 +213,7 @@ def test_a_marker_that_was_taken_back_and_made_anew_keeps_its_id(kept: Door, mea
 
 
 def test_a_marker_that_is_taken_back_leaves_the_key_to_the_version_before(kept: Door, meanwhile: Meanwhile) -> None:
-    """Who removed the newest version saw the marker, and gave the key to no other: the object was gone for readers."""
+    """The removal of the newest version saw the marker, and gave the key to none: the object was gone for readers."""
     kept.put("k", b"one")
     kept.put("k", b"two")
     newest = kept.ask("HEAD", "/lab/k")
