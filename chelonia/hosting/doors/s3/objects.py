@@ -217,7 +217,7 @@ async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When)
                 raise
             there = error
         try:
-            return await apply_again(parts, ask, replace(marked, when=await _implied(parts, ask, when)), _crossed)
+            return await apply_again(parts, ask, replace(marked, when=await _there(parts, ask, when)), _crossed)
         except CheloniaError as gone:
             if isinstance(gone, S3Error) or gone.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION):
                 raise
@@ -226,13 +226,14 @@ async def _marked(parts: S3Parts, ask: Ask, user: Mapping[str, str], when: When)
     raise AssertionError("the last try returns or raises")
 
 
-async def _implied(parts: S3Parts, ask: Ask, when: When) -> When:
-    """Return the condition on a collection that is there; that it is only a part of keys, where there may be no object.
-    Raises: PreconditionFailed, NOT_FOUND."""
+async def _there(parts: S3Parts, ask: Ask, when: When) -> When:
+    """Return the condition on the collection that is there; that it is only a part of keys, where there may be no
+    object. Raises: PreconditionFailed, NOT_FOUND; ServiceUnavailable of another key's file."""
+    there = (await look(parts.plain, own_call(parts.plain, ask.exchange.call), ask.place)).attributes
+    if there.type != TYPE_COLLECTION:
+        raise _in_the_way()
     if not when.absent:
-        return when
-    call = own_call(parts.plain, ask.exchange.call)
-    there = (await look(parts.plain, call, ask.place)).attributes
+        return replace(when, guid=there.guid)
     if not there.implied:
         raise S3Error("PreconditionFailed", "there is an object of this key")
     return When(version=there.version, guid=there.guid)
@@ -296,10 +297,12 @@ async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaErro
     if error.kind not in _BLOCKED or ask.final:
         return error
     now, _ = await seen(parts, in_own_name(parts, ask), writes=True)  # a caller who may write may not always look
-    if now.place != ask.place:
-        cause = "another request has just made an object whose name is in the way of this one: send it again"
-        return S3Error("ServiceUnavailable", cause)
-    return error
+    return _in_the_way() if now.place != ask.place else error
+
+
+def _in_the_way() -> S3Error:
+    cause = "another request has just made an object whose name is in the way of this one: send it again"
+    return S3Error("ServiceUnavailable", cause)
 
 
 async def delete(parts: S3Parts, ask: Ask) -> HttpResponse:

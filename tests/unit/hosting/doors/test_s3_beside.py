@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Move, Seal, Write
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Make, Move, Seal, Write
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, write
 from tests.unit.hosting.doors.test_s3_versions import JOE, Door, Heard, door, kept
 
@@ -87,3 +87,18 @@ def test_a_version_comes_back_though_its_name_is_taken_meanwhile(kept: Door, mea
     assert [each.status for each in told] == [200]
     assert kept.ask("GET", "/lab/k/below").body == b"one"
     assert kept.ask("GET", "/lab/k").body == b"other"
+
+
+@pytest.mark.parametrize("fields", [{}, {"If_None_Match": "*"}])
+def test_a_directory_that_meets_a_file_of_its_name_leaves_that_as_it_is(
+    kept: Door, meanwhile: Meanwhile, fields: dict[str, str]
+) -> None:
+    """The file got the metadata of the directory in place of its own, among them its version. The answer was 200, and
+    on the condition that there is an object of that key."""
+    told = meanwhile(Make, ("PUT", "/lab/k", "file"))
+    refused = kept.ask("PUT", "/lab/k/", x_amz_meta_by="me", **fields)
+    assert (refused.status, refused.texts("Code")) == (503, ["ServiceUnavailable"])
+    found = kept.ask("GET", f"/lab/k?versionId={told[0].version}")
+    assert (found.body, found.headers.get("x-amz-meta-by")) == (b"file", None)
+    assert kept.ask("PUT", "/lab/k/", x_amz_meta_by="me", **fields).status == 200
+    assert [key for key, _, _ in kept.history()] == ["k", "k/"]
