@@ -40,7 +40,16 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.plain.parts import apply
 from chelonia.hosting.doors.plain.sending import sent
 from chelonia.hosting.doors.s3 import acls, narrowed, versions
-from chelonia.hosting.doors.s3.objects import RACES, SOURCE_OWNER, carried, check_source, conditions, ready, source_of
+from chelonia.hosting.doors.s3.objects import (
+    RACES,
+    SOURCE_OWNER,
+    carried,
+    check_source,
+    conditions,
+    raced,
+    ready,
+    source_of,
+)
 from chelonia.hosting.doors.s3.parts import (
     MOVES_MAX,
     Ask,
@@ -164,7 +173,7 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
         lost = error.kind is Kind.NOT_FOUND and when == ANY
         again = await _sealed(parts, now, etag, _tag(ask)) if lost else None
         if again is None:
-            error = _refusal(error, order)
+            error = _refusal(await raced(parts, final, error), order)
             raise error
         kept, version = facts.facts_of(again[1]), await versions.settled(parts, again[0], shared=True)
     checksum = kept.checksum if kept.etag == etag else ("", "")
@@ -378,13 +387,13 @@ async def _is_open(parts: S3Parts, ask: Ask) -> bool:
 async def _applied(parts: S3Parts, ask: Ask, change: Part | Seal | Drop) -> Done:
     """Apply a change of an upload; try again while others change the name. Raises: NoSuchUpload, and as it fails."""
 
-    async def raced(error: CheloniaError) -> bool:
+    async def again(error: CheloniaError) -> bool:
         # NOT_FOUND may be of the file to be replaced, removed meanwhile.
         gone = isinstance(change, Seal) and error.kind is Kind.NOT_FOUND
         return error.kind in RACES or (gone and await _is_open(parts, ask))
 
     try:
-        return await apply_again(parts, ask, change, raced)
+        return await apply_again(parts, ask, change, again)
     except CheloniaError as error:
         error = error if isinstance(change, Seal) else _refusal(error, ())
         raise error

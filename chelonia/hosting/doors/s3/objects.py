@@ -79,7 +79,7 @@ SOURCE_OWNER: Final = "x-amz-source-expected-bucket-owner"
 COPIED_BYTES_MAX: Final = 5 * 1024**3
 """S3's largest object of one copy: as much is read for a requested checksum."""
 RACES: Final = (Kind.CONFLICT, Kind.EXISTS, Kind.NO_PARENT, Kind.NOT_A_COLLECTION)
-_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS)
+_BLOCKED: Final = (Kind.NO_PARENT, Kind.NOT_A_COLLECTION, Kind.NOT_A_FILE, Kind.EXISTS, Kind.PRECONDITION)
 GONE: Final = (Kind.NOT_FOUND, Kind.NOT_A_FILE, Kind.NOT_A_COLLECTION)
 """Errors of a removal where there is nothing to remove."""
 
@@ -179,7 +179,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     try:
         arrived, inline = await for_write(parts.plain, ask.exchange, placing)
     except CheloniaError as error:
-        error = await _raced(parts, ask, error)
+        error = await raced(parts, ask, error)
         raise error
     measured = ask.measured
     kept = structs.replace(kept, version=ask.version)
@@ -282,17 +282,17 @@ async def applied(parts: S3Parts, ask: Ask, change: Write | Clone) -> Done:
     # NOT_FOUND may be of the file to be overwritten, removed meanwhile; of a copy it may be of the source.
     races = (*RACES, Kind.NOT_FOUND) if isinstance(change, Write) and not change.when.etags else RACES
 
-    async def raced(error: CheloniaError) -> bool:
+    async def again(error: CheloniaError) -> bool:
         return error.kind in races
 
     try:
-        return await apply_again(parts, ask, change, raced)
+        return await apply_again(parts, ask, change, again)
     except CheloniaError as error:
-        error = await _raced(parts, ask, error)
+        error = await raced(parts, ask, error)
         raise error
 
 
-async def _raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
+async def raced(parts: S3Parts, ask: Ask, error: CheloniaError) -> CheloniaError:
     """Return the error of a failed write: ServiceUnavailable when another request took its place meanwhile."""
     if error.kind not in _BLOCKED or ask.final:
         return error

@@ -102,3 +102,26 @@ def test_a_directory_that_meets_a_file_of_its_name_leaves_that_as_it_is(
     assert (found.body, found.headers.get("x-amz-meta-by")) == (b"file", None)
     assert kept.ask("PUT", "/lab/k/", x_amz_meta_by="me", **fields).status == 200
     assert [key for key, _, _ in kept.history()] == ["k", "k/"]
+
+
+@pytest.mark.parametrize(("key", "other"), [("k", "k/below"), ("k/below", "k")])
+@pytest.mark.parametrize("change", [Write, Clone, Seal])
+@pytest.mark.parametrize("fields", [{}, {"If_None_Match": "*"}])
+def test_who_meets_another_key_in_the_way_may_send_again(
+    door: Door, meanwhile: Meanwhile, change: type[Change], key: str, other: str, fields: dict[str, str]
+) -> None:
+    """A completion was refused with 400, so that its client gave the parts up. On the condition the answer was 412,
+    though there was no such object."""
+    door.put("z", b"new")
+    upload, target = door.opened(key), f"/lab/{key}"
+    whole = door.part(key, upload, b"new")
+    asked: tuple[str, str, str] = ("PUT", target, "new" if change is Write else "")
+    asked = ("POST", f"{target}?uploadId={upload}", whole) if change is Seal else asked
+    fields = {**fields, "x_amz_copy_source": "lab/z"} if change is Clone else fields
+    told = meanwhile(change, ("PUT", f"/lab/{other}", "other"))
+    refused = door.ask(*asked, **fields)
+    assert [each.status for each in told] == [200]
+    assert (refused.status, refused.texts("Code")) == (503, ["ServiceUnavailable"])
+    assert door.ask(*asked, **fields).status == 200
+    assert door.ask("GET", target).body == b"new"
+    assert door.ask("GET", f"/lab/{other}").body == b"other"
