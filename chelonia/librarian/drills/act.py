@@ -108,7 +108,8 @@ class LibrarianDrills:
             return self.own_status()
 
     def _current(self) -> Drill:
-        return self._drill or drills.stored_drill(self._leading.record)
+        stored = drills.stored_drill(self._leading.record)  # newer where a beginning failed, but was stored
+        return stored if self._drill is None or stored.number > self._drill.number else self._drill
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
@@ -215,9 +216,11 @@ class LibrarianDrills:
             raise CheloniaError(Kind.CONFLICT, "drill", cause="another drill has just begun, or another leads repair")
         self._drill = drill
 
-    async def _store(self, drill: Drill) -> None:
-        self._drill = drill
-        await self._leading.apply(drills.storing(drill))
+    async def _store(self, drill: Drill) -> bool:
+        """Store the drill, and go by it once it is stored. Return whether it is: else another leads repair."""
+        stored = await self._leading.apply(drills.storing(drill))
+        self._drill = drill if stored else self._drill
+        return stored
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -250,9 +253,8 @@ class LibrarianDrills:
 
     async def _changed(self, before: Drill, after: Drill) -> None:
         """Store the changed drill; a silent Shepherd that it newly recalls gets the order to answer again."""
-        if after == before:
+        if after == before or not await self._store(after):
             return
-        await self._store(after)
         if not before.recalled_ms:
             try:
                 await self._recall(after)

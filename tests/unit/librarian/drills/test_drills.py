@@ -1,19 +1,22 @@
 """Drills: when one may begin, its targets, its course and end, and its record."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from chelonia.core import bounds
+from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillOrder, DrillStage, DrillStatus, looked, looks_at
 from chelonia.core.cluster.healing import HealAction, HealControl, HealOrder
 from chelonia.core.cluster.replicas import ReplicaState
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
+from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
+from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
 from chelonia.librarian.drills import decide as drills
@@ -527,3 +530,74 @@ async def test_a_new_leader_goes_on_watching_a_drill() -> None:
         assert (ended.stage, ended.files) == (DrillStage.HEALED, 1)
         await other.stop()
         await asyncio.gather(running, return_exceptions=True)
+
+
+class Cut:
+    """An A-Hash in front of another: the next change to a `stage` of a drill fails, carried out or not."""
+
+    def __init__(self, inner: AHash) -> None:
+        self._inner = inner
+        self.stage = ""
+        self.carried_out = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(
+        self, call: Call, key: RequestKey, elements: tuple[Element, ...], memo: str = ""
+    ) -> TransactOutcome:
+        if not self.stage or ("stage", self.stage) not in [(each.property, each.value) for each in elements]:
+            return await self._inner.transact(call, key, elements, memo)
+        self.stage = ""
+        if self.carried_out:
+            await self._inner.transact(call, key, elements, memo)
+        raise CheloniaError(Kind.OUTCOME_UNKNOWN, "transact")
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_drill_whose_end_could_not_be_stored_at_once_ends_all_the_same(carried_out: bool) -> None:
+    """It had ended for the leader alone, who refused all others: by the record another one was running."""
+    cut = list[Cut]()
+
+    def front(ahash: AHash) -> AHash:
+        cut.append(Cut(ahash))
+        return cut[0]  # type: ignore[return-value]
+
+    async with paper(5, replace(DEV, repair_delay_ms=600_000), wrap=front) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        order = replace(SILENCE, shepherd=p.b.shepherds[0], duration_ms=3 * DEV.lease_ms)
+        for number in (1, 2):
+            begun = (await p.b.service.drill(ADMIN, order)).drill
+            assert (begun.number, begun.running) == (number, True)
+            cut[0].stage, cut[0].carried_out = DrillStage.HEALED.value, carried_out
+            await p.until(lambda: over(p))
+            assert (await status(p)).drill.stage is DrillStage.HEALED
+            await asyncio.sleep(DEV.tick_ms / 1000 * 2)
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_drill_that_was_stored_although_its_beginning_failed_is_watched() -> None:
+    """The leader knew only the one before, and refused all others: another one was running."""
+    cut = list[Cut]()
+
+    def front(ahash: AHash) -> AHash:
+        cut.append(Cut(ahash))
+        return cut[0]  # type: ignore[return-value]
+
+    async with paper(5, replace(DEV, repair_delay_ms=600_000), wrap=front) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        order = replace(SILENCE, shepherd=p.b.shepherds[0], duration_ms=3 * DEV.lease_ms)
+        await p.b.service.drill(ADMIN, order)
+        await p.until(lambda: over(p))
+        cut[0].stage, cut[0].carried_out = DrillStage.RUNNING.value, True
+        with fails(Kind.OUTCOME_UNKNOWN):
+            await p.b.service.drill(ADMIN, order)
+        await asyncio.sleep(DEV.tick_ms / 1000 * 2)
+        assert ((await status(p)).drill.number, (await status(p)).drill.running) == (2, True)
+        await p.until(lambda: over(p))
+        assert (await p.b.service.drill(ADMIN, order)).drill.number == 3
