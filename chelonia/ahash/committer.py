@@ -32,7 +32,9 @@ SWEEP_MIN = 64
 """Expired request keys that a batch removes at least, and most keys in one record of the expiry index. A large batch
 removes twice as many as it has jobs."""
 READ_TOGETHER_MAX = 128
-"""Records that a batch reads at once before it begins: they may be large, so more would take much memory."""
+"""Records that a batch reads before it begins: they may be large, so more would take much memory."""
+READ_AT_ONCE = 32
+"""Of these, those that one call of the store reads: 128 of 110 KB take 14 ms of CPU."""
 
 
 class TransactJob(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ Outcome = TransactOutcome | tuple[ChangeOutcome, ...] | CheloniaError | None
 
 
 class NotBriefError(Exception):
-    """There is more to read than the event loop may. Nothing has changed."""
+    """There is more to do than the event loop may. Nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,15 @@ class Committer:
 
         Args: `now_ms`: a steady time that continues from `began_ms`; setting the clock must not expire a key.
         `bytes_max`: bytes of records that the jobs may read, and write anew; 0: any number.
-        Raises: NotBriefError when they are more.
+        Raises: NotBriefError when they are more, or when each job has to run alone.
         """
         try:
             return self._commit(jobs, now_ms, bytes_max)
         except CheloniaError as error:
             if error.kind is not Kind.INTERNAL:
                 return [error.with_traceback(None)] * len(jobs)
+            if bytes_max:
+                raise NotBriefError from error
         return [self._commit_alone(job, now_ms) for job in jobs]
 
     def _commit_alone(self, job: Job, now_ms: Ms) -> Outcome:
@@ -128,7 +132,8 @@ class Committer:
 
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms, bytes_max: int = 0) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
-        overlay = _BatchOverlay(_Read(self._store, jobs), bytes_max)
+        most = bytes_max or sys.maxsize
+        overlay = _BatchOverlay(_Read(self._store, jobs, most), most)
         batch = _Batch(overlay, self.position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
@@ -174,14 +179,24 @@ class Committer:
 
 
 class _Read:
-    """The store as a batch reads it: the first records that its jobs name together, the others one by one."""
+    """The store as a batch reads it: the first records that its jobs name together, the others one by one.
+
+    Raises: NotBriefError when the first ones have more than `bytes_max` bytes.
+    """
 
     __slots__ = ("_found", "_store")
 
-    def __init__(self, store: Store, jobs: tuple[Job, ...]) -> None:
+    def __init__(self, store: Store, jobs: tuple[Job, ...], bytes_max: int) -> None:
         self._store = store
+        self._found: dict[bytes, bytes | None] = {}
         keys = tuple(dict.fromkeys(islice(chain.from_iterable(map(_named, jobs)), READ_TOGETHER_MAX)))
-        self._found = dict(zip(keys, store.get_many(keys), strict=True)) if keys else {}
+        for start in range(0, len(keys), READ_AT_ONCE):
+            some = keys[start : start + READ_AT_ONCE]
+            found = store.get_many(some)
+            self._found.update(zip(some, found, strict=True))
+            bytes_max -= sum([len(data) for data in found if data])
+            if bytes_max < 0:
+                raise NotBriefError
 
     def get(self, key: bytes) -> bytes | None:
         found = self._found
@@ -192,13 +207,13 @@ class _Read:
 
 
 class _BatchOverlay(Overlay):
-    """The overlay of a batch, from which its transacts may read `bytes_max` bytes, each time counted; 0: any number."""
+    """The overlay of a batch, from which its transacts may read `bytes_max` bytes, each time counted."""
 
     __slots__ = ("_left",)
 
     def __init__(self, below: Reader, bytes_max: int) -> None:
         super().__init__(below)
-        self._left = bytes_max or sys.maxsize
+        self._left = bytes_max
 
     def get(self, key: bytes) -> bytes | None:
         data = super().get(key)

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from chelonia.ahash.committer import READ_TOGETHER_MAX, SWEEP_MIN, ChangeJob, CommitLimits, Committer, Job, TransactJob
+from chelonia.ahash.committer import (
+    READ_TOGETHER_MAX,
+    SWEEP_MIN,
+    ChangeJob,
+    CommitLimits,
+    Committer,
+    Job,
+    NotBriefError,
+    TransactJob,
+)
 from chelonia.ahash.store import layout, meta
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, ObjectId, RequestKey
@@ -114,6 +123,7 @@ class ReadingStore(CountingStore):
         super().__init__()
         self.singly: list[bytes] = []
         self.damaged = b""
+        self.bytes_read = 0
 
     def get(self, key: bytes) -> bytes | None:
         self.singly.append(key)
@@ -122,7 +132,9 @@ class ReadingStore(CountingStore):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if self.damaged in keys:
             raise CheloniaError(Kind.INTERNAL, "ahash", "store", "a page is damaged")
-        return super().get_many(keys)
+        found = super().get_many(keys)
+        self.bytes_read += sum(len(each or b"") for each in found)
+        return found
 
 
 def test_what_the_jobs_of_a_batch_name_is_read_at_once_up_to_a_bound() -> None:
@@ -134,6 +146,31 @@ def test_what_the_jobs_of_a_batch_name_is_read_at_once_up_to_a_bound() -> None:
     assert store.singly == []
     committer.commit(tuple(job(put(name, "s", "p", "w"), key=name) for name in names), NOW)
     assert len(store.singly) == 2, "the outcome and the object of the last one, when it is its turn"
+
+
+def test_a_batch_that_is_to_be_brief_reads_no_more_before_it_says_that_it_is_not() -> None:
+    """It read all that its jobs name first: 128 entries of 110 KB took 14 ms of CPU in the event loop."""
+    store, size, some = ReadingStore(), 60_000, 8
+    committer = made(store)
+    jobs = tuple(job(add(f"o{n}", "s", "n", 1), key=str(n)) for n in range(READ_TOGETHER_MAX // 2))
+    committer.commit(tuple(job(put(f"o{n}", "s", "p", "x" * size)) for n in range(len(jobs))), NOW)
+    store.bytes_read = 0
+    with pytest.raises(NotBriefError):
+        committer.commit(jobs, NOW, some * size)
+    assert store.bytes_read < 3 * some * size
+    assert committer.position.sequence == 1
+    assert all(isinstance(each, TransactOutcome) and each.applied for each in committer.commit(jobs, NOW))
+
+
+def test_a_brief_batch_with_a_request_that_fails_is_left_to_the_writer() -> None:
+    """Its requests run one by one then, each a commit of its own: up to 200 of them in the event loop."""
+    store = CountingStore()
+    committer = made(store)
+    store.poison, before = b"bad", store.commits
+    jobs = (job(add("o", "s", "n", 1)), job(put("bad", "s", "p", "v")), job(add("o", "s", "n", 1)))
+    with pytest.raises(NotBriefError):
+        committer.commit(jobs, NOW, 1000)
+    assert (store.commits, committer.position.sequence) == (before, 0)
 
 
 def test_a_record_that_cannot_be_read_fails_only_the_request_that_names_it() -> None:
