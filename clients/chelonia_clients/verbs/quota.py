@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, UNCHANGED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, Dn, Guid
+from chelonia.core.ids import ANONYMOUS, Dn
+from chelonia.core.names import parse_ln
 from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_size
 from chelonia_clients.output import counted, human_size, table
@@ -83,7 +84,8 @@ async def _named(session: Session, name: str) -> Quota:
         return Quota(user=Dn(name))
     if "=" in name.partition("/")[0]:
         raise UsageError(f"a DN begins with /, as in /DC=org/O=X/CN=Jane Doe, not {name!r}")
-    return Quota(tree=Guid(await guid_of(session, name, "quota")))
+    ln = parse_ln(session.ln(name))  # a bare GUID may be of a collection that is gone
+    return Quota(tree=await guid_of(session, name, "quota") if ln.parts else ln.start)
 
 
 def _bounded(quota: Quota, arguments: Arguments) -> Quota:

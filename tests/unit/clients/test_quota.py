@@ -7,8 +7,9 @@ import pytest
 
 from chelonia.core.cluster.quotas import Quota
 from chelonia.core.ids import Dn, Guid
+from chelonia.core.ports.librarian import Unmake
 from tests.support.admin_cli import run_admin
-from tests.support.librarian import ADMIN, bench
+from tests.support.librarian import ADMIN, BARTENDER, bench
 
 JANE = "/DC=org/CN=Jane Doe"
 
@@ -47,6 +48,18 @@ async def test_a_quota_whose_last_bound_is_taken_away_is_told_by_its_name(monkey
         assert said.stdout == "/atlas: no quota\n"
         said = await run_admin(b, monkeypatch, "quota", "remove", "/atlas")
         assert "quota '/atlas': it has no quota" in said.stderr
+
+
+async def test_the_quota_of_a_collection_that_is_gone_can_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was listed for ever: its collection had no name any more, and quotas were removed by name alone."""
+    async with bench() as b:
+        tree = await b.collection("atlas")
+        await run_admin(b, monkeypatch, "quota", "set", "/atlas", bytes="2T")
+        await b.service.unmake(BARTENDER, Unmake(tree))
+        assert tree in (await run_admin(b, monkeypatch, "quota", "list")).stdout
+        assert (await run_admin(b, monkeypatch, "quota", "set", tree, bytes="1T")).code == 3
+        assert (await run_admin(b, monkeypatch, "quota", "remove", tree)).stdout == f"{tree} has no quota any more\n"
+        assert await b.service.quotas(ADMIN, Dn(""), Guid("")) == ()
 
 
 async def test_a_default_quota_is_set_told_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
