@@ -56,14 +56,7 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
     shepherd.jobs.add(blobs.job())
     node.farewells.append(shepherd.leave)
 
-    async def close() -> None:
-        try:
-            await shepherd.stop()
-        finally:  # else the next start takes this end for a crash, and reads all that is in segments
-            await asyncio.to_thread(blobs.close)
-            worker.close()
-
-    node.closers.append(close)
+    node.closers.append(lambda: _close(shepherd, blobs, worker))
     node.keep("shepherd", shepherd.run())
     node.all_jobs.append(("shepherd", lambda: shepherd.jobs))
     node.directory.host(own_id, shepherd)
@@ -95,3 +88,15 @@ async def host(node: HostingNode, section: ShepherdSection) -> None:
     node.offered |= offer(SHEPHERD.table, shepherd)
     node.doors["shepherd"] = SoapDoor(SHEPHERD, shepherd, section.id, node.soap, capacity).serve
     node.doors["turl"] = DataDoor(shepherd, node.registry, node.metrics).serve
+
+
+async def _close(shepherd: ShepherdService, blobs: LocalBlobs, worker: ThreadWorker) -> None:
+    failure: Exception | None = None
+    try:
+        await shepherd.stop()  # cancelled where the disk hangs: then closing the store would wait for it, too
+    except Exception as error:  # else the next start takes this end for a crash, and reads all that is in segments
+        failure = error
+    await asyncio.to_thread(blobs.close)
+    worker.close()
+    if failure is not None:
+        raise failure

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,10 +26,12 @@ from chelonia.hosting.node import Node
 from chelonia.hosting.services import shepherd
 from chelonia.hosting.services.hosting_node import HostingNode
 from chelonia.shepherd.service import ShepherdService
+from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import locked
 from chelonia.wire import compact
 from tests.support.cluster import MemoryCluster
 from tests.support.failing import fails
+from tests.support.polling import poll_async
 from tests.unit.hosting.grid import JANE, Grid
 from tests.unit.hosting.listening import client_of
 
@@ -71,28 +74,65 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
         await node._node.link.client.close()
 
 
-async def test_a_shepherd_that_cannot_note_all_at_its_end_gives_its_store_back_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next start took that end for a crash, and read all that is in segments."""
+@contextlib.asynccontextmanager
+async def a_shepherd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """A Shepherd on `tmp_path / "store"` whose work has ended; yields what closes it."""
     grid, root = Grid(tmp_path / "grid"), tmp_path / "store"
     tls = TlsSection(str(grid.host_files[0]), str(grid.host_files[1]), str(grid.trust_dir))
     librarians = ("https://localhost:9/Librarian",)
     section = ShepherdSection("https://localhost:1/Shepherd", "https://localhost:2", str(root), librarians)
     node = HostingNode(NodeConfig(NodeSection("n"), (), tls, shepherd=section))
-
-    async def fail(_: ShepherdService) -> None:
-        raise CheloniaError(Kind.UNAVAILABLE, "settle")
-
     monkeypatch.setattr(HostingNode, "guard", lambda *_: None)
-    monkeypatch.setattr(ShepherdService, "stop", fail)
     await shepherd.host(node, section)
     (close,) = node.closers
     for task in node.tasks:
         task.cancel()
     await asyncio.wait(node.tasks)
-    with fails(Kind.UNAVAILABLE):
-        await close()
-    with locked(root):
-        pass
+    yield close
     await node.client.close()
+
+
+async def test_a_shepherd_that_cannot_note_all_at_its_end_gives_its_store_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start took that end for a crash, and read all that is in segments."""
+
+    async def fail(_: ShepherdService) -> None:
+        raise CheloniaError(Kind.UNAVAILABLE, "settle")
+
+    monkeypatch.setattr(ShepherdService, "stop", fail)
+    async with a_shepherd(tmp_path, monkeypatch) as close:
+        with fails(Kind.UNAVAILABLE):
+            await close()
+        with locked(tmp_path / "store"):
+            pass
+
+
+async def test_a_shepherd_whose_disk_hangs_at_its_end_keeps_no_other_service_from_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its store was closed after the time for that, and waited for the disk: the A-Hash of its node stayed open."""
+    answers, close_store = threading.Event(), LocalBlobs.close
+
+    async def hang(_: ShepherdService) -> None:
+        await asyncio.Event().wait()
+
+    def wait_and_close(blobs: LocalBlobs) -> None:
+        answers.wait()
+        close_store(blobs)
+
+    monkeypatch.setattr(ShepherdService, "stop", hang)
+    monkeypatch.setattr(LocalBlobs, "close", wait_and_close)
+    async with a_shepherd(tmp_path, monkeypatch) as close:
+
+        async def in_time() -> None:
+            async with asyncio.timeout(0.01):
+                await close()
+
+        closing = asyncio.create_task(in_time())
+        try:
+            await poll_async(closing.done, what="the end of its time")
+        finally:
+            answers.set()
+        with pytest.raises(TimeoutError):
+            await closing
