@@ -197,7 +197,7 @@ class Node:
             try:
                 async with asyncio.timeout(STORES_CLOSE_MS / 1000):
                     await close()
-            except (CheloniaError, TimeoutError) as error:
+            except Exception as error:
                 self._node.failure = self._node.failure or f"closing failed: {error!r}"
         await self._node.client.close()
         log.info("stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
@@ -136,3 +137,20 @@ async def test_a_shepherd_whose_disk_hangs_at_its_end_keeps_no_other_service_fro
             answers.set()
         with pytest.raises(TimeoutError):
             await closing
+
+
+async def test_a_service_that_fails_to_close_keeps_no_other_from_closing(tmp_path: Path) -> None:
+    """A disk raises the system's own errors: the A-Hash beside such a Shepherd stayed open."""
+    grid, closed = Grid(tmp_path), list[str]()
+    node = Node(NodeConfig(NodeSection("n"), (), TlsSection(*map(str, (*grid.host_files, grid.trust_dir)))))
+
+    async def close() -> None:
+        closed.append("ahash")
+
+    async def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    node._node.closers += [close, fail]
+    await node._shut_down()
+    assert closed == ["ahash"]
+    assert "Input/output error" in node._node.failure
