@@ -463,11 +463,11 @@ class FileCommitter:
         return sent is None or sent.staged.changed
 
     async def _applied(self, inode: Inode, copy: CachedCopy, found: set[str]) -> SentState | None:
-        """The last earlier state that has applied: by a mount that died it may be one on top of another."""
-        for each in reversed(copy.earlier):
+        """The earlier state that has applied: there is one at most, as each was conditional on the same version."""
+        for each in copy.earlier:
             if each.commit in found:
                 return each
-        for each in reversed(copy.earlier):
+        for each in copy.earlier:
             if await self._cluster.has_applied(inode.guid, each.commit):
                 return each
         return None
@@ -485,7 +485,7 @@ class FileCommitter:
         if sent is not None:
             is_last = sent.commit in found or (sent.bare and size == sent.staged.base)
             is_same = is_last and is_spliced(etag, copy.staged.etag)
-            copy.staged, copy.source, copy.earlier = sent.staged, None, []
+            copy.staged, copy.source, copy.earlier, copy.kept = sent.staged, None, [], False
             copy.staged.etag = etag if is_same else sent.commit
         staged = copy.staged
         if etag == staged.etag:

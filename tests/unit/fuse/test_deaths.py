@@ -48,11 +48,11 @@ def dying(memory: MemoryCluster, directory: Path, *, applied: bool, at: int = 1)
         assert left.exists()
 
 
-async def kept(trial: Trial, name: str, data: bytes) -> None:
-    """Append while the cluster is away."""
-    handle = await trial.open(name, APPEND)
+async def kept(trial: Trial, name: str, data: bytes, at: int = 0, flags: int = APPEND) -> None:
+    """Write, by default append, while the cluster is away."""
+    handle = await trial.open(name, flags)
     trial.system._cluster.away_until_s = time.monotonic() + 60
-    await trial.system.write(handle, 0, data)
+    await trial.system.write(handle, at, data)
     await trial.close(handle)
     trial.system._cluster.away_until_s = 0.0
 
@@ -105,24 +105,38 @@ async def test_what_was_moved_behind_others_bytes_is_whole_and_there_once_though
     assert (await names(other), await other.read("f")) == (["f"], b"old " + others + b"1234567")
 
 
+async def died_twice(mount: Trial, memory: MemoryCluster, directory: Path, *changes: tuple[bytes, int, int]) -> Trial:
+    """Each mount that died had left a record, and the second commit was on the first one. Returns: the third mount."""
+    trial = mount
+    for commit, (data, at, flags) in enumerate(changes, 1):
+        await kept(trial, "f", data, at, flags)
+        with dying(memory, directory, applied=True, at=commit) as left:
+            await trial.committer.work_off()
+        trial, directory = await mounted(memory, left), left
+    return trial
+
+
+@pytest.mark.parametrize(("old", "others"), [(b"old ", None), (LARGE, None), (LARGE, 1)])
 async def test_of_two_commits_whose_answers_two_mounts_never_heard_the_later_one_counts(
-    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, old: bytes, others: int | None
 ) -> None:
-    """Each mount that died had left a record on the first version, and the second commit was on the first one."""
-    await mount.write("f", b"old ")
-    await kept(mount, "f", b"1")
-    directory = tmp_path / "one"
-    with dying(memory, directory, applied=True) as left:
-        await mount.committer.work_off()
-    second = await mounted(memory, left)
-    await kept(second, "f", b"2")
-    with dying(memory, left, applied=True, at=2) as last:
-        await second.committer.work_off()
-    await other.write("f", b"3", flags=APPEND)
-    third = await mounted(memory, last)
+    """Others append, or write over the bytes by which the second commit can be recognised."""
+    await mount.write("f", old)
+    third = await died_twice(mount, memory, tmp_path / "one", (b"1", 0, APPEND), (b"2", 0, APPEND))
+    await other.write("f", b"3", len(old) + (others or 0), os.O_RDWR if others else APPEND)
     await third.write("f", b"4", flags=APPEND)
     await third.committer.work_off()
-    assert (await names(other), await other.read("f")) == (["f"], b"old 1234")
+    assert (await names(other), await other.read("f")) == (["f"], old + (b"134" if others else b"1234"))
+
+
+async def test_what_is_written_after_two_commits_whose_answers_two_mounts_never_heard_is_no_conflict(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    await mount.write("f", LARGE)
+    third = await died_twice(mount, memory, tmp_path / "one", (b"1", 0, os.O_RDWR), (b"2", 1, os.O_RDWR))
+    await third.write("f", b"3", 2, os.O_RDWR)
+    await third.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], b"123" + LARGE[3:])
 
 
 @pytest.mark.expect_log("is committed now")
