@@ -422,6 +422,10 @@ class FileCommitter:
         )
 
     def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
+        if copy.place is not None and not copy.pinned:  # of an earlier mount: what was not closed may be in its file
+            copy.place = None
+            self._follow(inode, copy, attributes)
+            return
         copy.staged.committed(plan, attributes.etag)
         copy.settle()
         inode.learn(attributes)

@@ -162,3 +162,23 @@ async def test_what_is_being_moved_behind_others_bytes_is_whole_though_the_mount
     await third.committer.work_off()
     assert (await names(other), await other.read("f")) == (["f"], b"old 23123456")
     assert not list((last / "data").iterdir())
+
+
+@pytest.mark.expect_log("is committed now")
+@pytest.mark.parametrize("applied", [False, True])
+async def test_what_was_not_closed_when_the_mount_died_is_not_read_once_what_was_closed_is_committed(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, applied: bool
+) -> None:
+    """It is in the file of what was closed, but in no record. Other mounts would never see it."""
+    await mount.write("f", LARGE)
+    await mount.read("f")
+    await kept(mount, "f", b"closed", 50, os.O_RDWR)
+    with dying(memory, tmp_path / "one", applied=applied) as left:
+        await mount.committer.work_off()
+    there = left / "data" / (await mount.find("f")).guid
+    there.write_bytes(b"not closed" + there.read_bytes()[10:])
+    again = await mounted(memory, left)
+    handle = await again.open("f")
+    assert await again.system.read(handle, 0, 10) == b"not closed"
+    await again.committer.work_off()
+    assert await again.system.read(handle, 0, 1 << 20) == await other.read("f") == LARGE[:50] + b"closed" + LARGE[56:]
