@@ -179,9 +179,9 @@ class FileCommitter:
         """Return once removals from the journal are durable."""
         await self._journal.settled()
 
-    async def settle(self, inode: Inode) -> None:
-        """Commit now a closed file that waits for its commit behind `close`."""
-        if inode.copy is not None and inode.copy.queued and inode.guid not in self.waiting:
+    async def settle(self, inode: Inode, *, waits: bool = False) -> None:
+        """Commit now a closed file that waits for its commit behind `close`; with `waits` one in the journal, too."""
+        if inode.copy is not None and inode.copy.queued and (waits or inode.guid not in self.waiting):
             await self.commit(inode)
 
     def let_go(self, inode: Inode) -> None:

@@ -16,8 +16,10 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from msgspec import structs
 
+from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import Change, Over, Splice, Write
 from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_fuse import committing, journal
@@ -558,3 +560,26 @@ async def test_of_what_waited_and_others_removed_nothing_stays_once_it_is_kept_b
     mount.system.forget(known.number, known.lookups)
     await mount.committer.work_off()
     assert known not in mount.cache.inodes()
+
+
+async def test_what_waits_takes_the_place_of_another_file_only_once_it_is_committed(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So programs replace a file by a new one. Others found it empty, and for good where this machine died."""
+    await mount.write("f", b"old")
+    await kept(mount, "new")
+    apply = memory.apply
+
+    async def refused(call: Call, changes: tuple[Change, ...]) -> Any:
+        if isinstance(changes[0], Write | Splice):
+            raise CheloniaError(Kind.QUOTA, cause="it is over their quota")
+        return await apply(call, changes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "apply", refused)
+        with fails(Kind.QUOTA):
+            await mount.system.rename((mount.root, "new"), (mount.root, "f"), Over.REPLACE)
+        assert await other.read("f") == b"old"
+        await mount.system.rename((mount.root, "new"), (mount.root, "newer"), Over.REPLACE)
+    await mount.system.rename((mount.root, "newer"), (mount.root, "f"), Over.REPLACE)
+    assert (await other.read("f"), mount.committer.waiting) == (b"bytes", {})
