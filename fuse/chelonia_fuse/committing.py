@@ -536,14 +536,15 @@ class FileCommitter:
         there, it goes to the top of the mount.
 
         Old bytes that are not here are read from the present version, as far as it reaches; the rest is zeros."""
-        staged, place = copy.staged, self._place(inode, copy)
+        staged, place, beside = copy.staged, self._place(inode, copy), self._inodes.entry(inode)
         for start, end in staged.missing(0, staged.size):
             if current is not None:
                 await self._fill(inode, copy, start, min(end, current.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
         top = self._inodes.place(self._inodes.root)
         name = conflict_name(place.name or inode.guid, socket.gethostname(), time.time())
-        target = (place.parent if place.parts else top).child(name)
+        shown = (place.parent if place.parts else top).child(name)
+        target = beside.parent.child(name) if beside.parts else shown  # by its path others may have another collection
         body = partial(copy.chunks, whole.ranges)
         setting = copy.settled()
         if setting.mode is None and inode.attributes.mode >= 0:
@@ -554,11 +555,11 @@ class FileCommitter:
         except CheloniaError as error:
             if error.kind not in (Kind.NO_PARENT, Kind.NOT_A_COLLECTION):
                 raise
-            target = top.child(name)  # its collection is gone, too
-            await self._cluster.save(replace(saving, place=target), [])
+            shown = top.child(name)  # its collection is gone, too
+            await self._cluster.save(replace(saving, place=shown), [])
         self.conflicts += 1
         reason = "was changed by somebody else" if current else "was removed by somebody else"
-        _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, target)
+        _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, shown)
 
     async def _fill(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         if start >= end:

@@ -321,3 +321,22 @@ async def test_what_was_written_in_a_directory_that_others_removed_is_kept_where
     await mount.close(handle)
     (kept,) = await names(other)
     assert (kept.startswith("f.conflict-"), await other.read(kept)) == (True, b"1")
+
+
+@pytest.mark.expect_log("is kept as /d/f.conflict-")
+async def test_what_was_written_is_kept_beside_its_file_though_its_directorys_name_is_anothers(
+    mount: Trial, other: Trial
+) -> None:
+    """It went into the other directory, which others may read."""
+    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
+    await mount.system.write(handle, 0, b"1")
+    there = await other.find("d")
+    theirs = await other.system.open(await other.system.lookups.lookup(there, "f"), os.O_RDWR)
+    await other.system.write(theirs, 0, b"22")
+    await other.close(theirs)
+    await other.system.rename((other.root, "d"), (other.root, "moved"), Over.REFUSE)
+    new = await other.system.make_directory(other.root, "d", 0o755, OWNER)
+    await mount.close(handle)
+    found = await names(other, directory=there)
+    assert (found[0], found[1].startswith("f.conflict-"), await names(other, directory=new)) == ("f", True, [])
