@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -46,57 +46,22 @@ def span_source(path: Path, start: int, size: int) -> Source:
 def _reading(path: Path, start: int, size: int, most: int) -> Source:
     """A source of bytes from `start` on: `size` are expected, at most `most` are read."""
 
+    def opened() -> BinaryIO:
+        file = path.open("rb", buffering=0)
+        file.seek(start)
+        return file
+
     async def chunks() -> AsyncIterator[bytes]:
-        opening = asyncio.ensure_future(asyncio.to_thread(_opened_at, path, start))
-        try:
-            opened = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
-            raise
-        with opened as file:
-            came = 0
-
-            def ahead_of(left: int) -> asyncio.Future[bytes]:
-                return asyncio.ensure_future(asyncio.to_thread(file.read, min(left, bounds.CHUNK_BYTES)))
-
-            ahead = ahead_of(most)
-            try:
-                while chunk := await asyncio.shield(ahead):
-                    came += len(chunk)
-                    ahead = ahead_of(most - came)
-                    yield chunk
-                if came < size:
-                    cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
-                    raise OSError(errno.EIO, cause, str(path))
-            finally:
-                await _read_out(ahead)
+        came = 0
+        async with aclosing(_read_apart(opened, most, is_ahead=True)) as pieces:
+            async for chunk in pieces:
+                came += len(chunk)
+                yield chunk
+        if came < size:
+            cause = f"it ended after {came} of {size} bytes: cut off meanwhile? Upload it again, or from stdin"
+            raise OSError(errno.EIO, cause, str(path))
 
     return Source(chunks, size)
-
-
-def _opened_at(path: Path, start: int) -> BinaryIO:
-    file = path.open("rb", buffering=0)
-    file.seek(start)
-    return file
-
-
-def _close_unwanted(opening: asyncio.Future[BinaryIO]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
-
-
-async def _read_out(ahead: asyncio.Future[bytes]) -> None:
-    """Wait for a thread that still reads, as it needs the file open, however often the caller is cancelled."""
-    cancelled: asyncio.CancelledError | None = None
-    while not ahead.done():
-        try:
-            await asyncio.wait((ahead,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not ahead.cancelled():
-        ahead.exception()  # retrieved, so that asyncio does not log it
-    if cancelled is not None:
-        raise cancelled
 
 
 def expected_size(path: Path) -> int:
@@ -119,25 +84,36 @@ def stream_of(open_: Callable[[], BinaryIO]) -> Stream:
 
     Nothing is read ahead, and an abandoned read is not waited for: its writer may never write.
     """
+    return partial(_read_apart, open_, sys.maxsize, is_ahead=False)
 
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
-        threading.Thread(target=_read_wanted, args=(open_, wanted, loop), name="pipe", daemon=True).start()
-        try:
-            while True:
-                future: asyncio.Future[bytes] = loop.create_future()
-                wanted.put(future)
-                if not (chunk := await future):
-                    break
-                yield chunk
-        finally:
-            wanted.put(None)
 
-    return chunks
+async def _read_apart(open_: Callable[[], BinaryIO], most: int, *, is_ahead: bool) -> AsyncGenerator[bytes, None]:
+    """Yield at most `most` bytes of a file, which a thread of its own opens, reads and closes."""
+    loop, wanted = asyncio.get_running_loop(), queue.SimpleQueue[asyncio.Future[bytes] | None]()
+    threading.Thread(target=_read_wanted, args=(open_, most, wanted, loop), name="source", daemon=True).start()
+
+    def coming() -> asyncio.Future[bytes]:
+        future: asyncio.Future[bytes] = loop.create_future()
+        wanted.put(future)
+        return future
+
+    following = coming()
+    try:
+        while chunk := await following:
+            if is_ahead:
+                following = coming()
+            yield chunk
+            if not is_ahead:
+                following = coming()
+    finally:
+        wanted.put(None)
+        if not following.cancel() and not following.cancelled():
+            following.exception()  # retrieved, so that asyncio does not log it
 
 
 def _read_wanted(
     open_: Callable[[], BinaryIO],
+    left: int,
     wanted: queue.SimpleQueue[asyncio.Future[bytes] | None],
     loop: asyncio.AbstractEventLoop,
 ) -> None:
@@ -148,7 +124,9 @@ def _read_wanted(
             settle = partial(_settle, future)
             try:
                 file = file or stack.enter_context(open_())
-                settle = partial(settle, _read_some(file))
+                chunk = _read_some(file, min(left, bounds.CHUNK_BYTES))
+                left -= len(chunk)
+                settle = partial(settle, chunk)
             except Exception as error:  # noqa: BLE001 - raised at the consumer of the chunk
                 settle = partial(settle, error)
             with suppress(RuntimeError):  # the loop is closed: there is no consumer any more
@@ -164,10 +142,10 @@ def _settle(future: asyncio.Future[bytes], found: bytes | Exception) -> None:
         future.set_result(found)
 
 
-def _read_some(file: BinaryIO) -> bytes:
-    """Read at most a chunk; b"" only at the end, also of a non-blocking file (as stdin may be)."""
+def _read_some(file: BinaryIO, most: int) -> bytes:
+    """Read at most `most` bytes; b"" only at the end, also of a non-blocking file (as stdin may be)."""
     read: Callable[[int], bytes | None] = file.read  # None: nothing is there now
-    while (chunk := read(bounds.CHUNK_BYTES)) is None:
+    while (chunk := read(most)) is None:
         readable = select.poll()  # select.select refuses numbers from 1024 on
         readable.register(file, select.POLLIN)
         readable.poll()

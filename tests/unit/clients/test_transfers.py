@@ -546,11 +546,11 @@ async def test_a_file_is_closed_when_nobody_reads_it_any_more_however_often_the_
         await asyncio.sleep(0)
         sender.cancel()
     await asyncio.sleep(0)
-    assert not opened[0].closed
-    goes_on.set()
     with pytest.raises(asyncio.CancelledError):
         await sender
-    assert opened[0].closed
+    assert not opened[0].closed
+    goes_on.set()
+    await poll_async(lambda: opened[0].closed, what="it is closed")
 
 
 async def test_a_file_that_is_opened_when_its_sender_has_gone_is_closed(
