@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import CURE, Credential, explain_file, find_cas, find_credential
 from chelonia.hosting.net.http_client import HttpClient, Sending
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_bartender, remote_files
-from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, Trust, load_trust
+from chelonia.hosting.net.tls import DAY_MS, UNLIMITED, TlsSettings, Trust, load_trust
 from chelonia_clients.arguments import Arguments
 from chelonia_clients.client import Client
 from chelonia_clients.connect import ask_password, find, open_http, surroundings
@@ -72,25 +72,27 @@ async def doctor(session: Session, _arguments: Arguments) -> None:
     except CheloniaError as error:
         report.bad("settings", f"{error.subject}: {error.cause}".lstrip(": "), "correct that file or variable")
         return
-    _look_at_settings(report, settings)
-    trust = _look_at_cas(report, settings)
+    urls, found = _look_at_settings(report, settings), _look_at_cas(report, settings)
     credential = _look_at_credential(report, settings)
-    if trust is not None and credential is not None:
-        _look_at_chain(report, credential, trust)
-    await _look_at_bartenders(report, settings)
+    if found is not None:
+        cas, trust = found
+        if credential is not None:
+            _look_at_chain(report, credential, trust)
+        await _look_at_bartenders(report, urls, cas if credential is None else credential.settings(cas))
     session.out.write("All is well." if not report.problems else f"{report.problems} problem(s) found.")
 
 
-def _look_at_settings(report: DoctorReport, settings: Settings) -> None:
+def _look_at_settings(report: DoctorReport, settings: Settings) -> tuple[str, ...]:
     try:
         urls = settings.bartender_urls()
     except CheloniaError as error:
         report.bad("Bartender", error.cause, "chelonia setup NAME --bartender https://host:port/Bartender")
-        return
+        return ()
     report.good("Bartender", f"{' '.join(urls)} (from {settings.origins['bartender']})")
+    return urls
 
 
-def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
+def _look_at_cas(report: DoctorReport, settings: Settings) -> tuple[TlsSettings, Trust] | None:
     try:
         cas = find_cas(settings.files, surroundings(report.session.environ))
         trust = load_trust(cas)
@@ -118,7 +120,7 @@ def _look_at_cas(report: DoctorReport, settings: Settings) -> Trust | None:
             )
     if not crls:
         report.note("CRL", "there is none, so revoked certificates are not noticed; fetch-crl brings them")
-    return trust
+    return cas, trust
 
 
 def _look_at_credential(report: DoctorReport, settings: Settings) -> Credential | None:
@@ -159,16 +161,7 @@ def _look_at_chain(report: DoctorReport, credential: Credential, trust: Trust) -
         report.good("chain", "accepted by these CAs, CRLs and signing policies")
 
 
-async def _look_at_bartenders(report: DoctorReport, settings: Settings) -> None:
-    try:
-        urls = settings.bartender_urls()
-        tls = find(settings, report.session.environ).tls
-    except CheloniaError:
-        try:
-            tls = find_cas(settings.files, surroundings(report.session.environ))
-            urls = settings.bartender_urls()
-        except CheloniaError:
-            return  # reported already
+async def _look_at_bartenders(report: DoctorReport, urls: Sequence[str], tls: TlsSettings) -> None:
     try:
         async with open_http(tls) as http:
             for url in urls:
