@@ -37,20 +37,11 @@ async def policy(session: Session, arguments: Arguments) -> None:
     async for ln in _names(session, text, recursive=arguments.has("--recursive")):
         head = f"Setting action list of '{ln}' for user {identity} to "
         with session.out.trying(f"{head}{actions}: ", "modify", ln=ln, identity=identity):
-            written = await _apply(session, ln, operation, (identity, actions))
+            client = session.client()
+            write = client.change_policy if operation == "change" else client.set_policy  # to clear is to set nothing
+            written = await write(ln, identity, actions)
             session.out.write(f"{head}{written}: set")
             session.out.result(ln=ln, identity=identity, actions=written)
-
-
-async def _apply(session: Session, ln: str, operation: str, rule: tuple[str, str]) -> str:
-    client, (identity, actions) = session.client(), rule
-    match operation:
-        case "set":
-            return await client.set_policy(ln, identity, actions)
-        case "change":
-            return await client.change_policy(ln, identity, actions)
-        case _:
-            return await client.clear_policy(ln, identity)
 
 
 async def _show(session: Session, text: str) -> None:
