@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from chelonia.core.cluster.quotas import EACH_USER, UNBOUNDED, UNCHANGED, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
@@ -89,14 +89,11 @@ async def _named(session: Session, name: str) -> Quota:
 
 
 def _bounded(quota: Quota, arguments: Arguments) -> Quota:
-    quota = replace(quota, bytes=UNCHANGED, files=UNCHANGED)
-    if arguments.has("--bytes"):
-        text = arguments.value("--bytes")
-        quota = replace(quota, bytes=UNBOUNDED if text == "none" else parse_size(text, "--bytes"))
-    if arguments.has("--files"):
-        text = arguments.value("--files")
-        quota = replace(quota, files=UNBOUNDED if text == "none" else parse_count(text, "--files"))
-    return quota
+    def bound(flag: str, parse: Callable[[str, str], int]) -> int:
+        text = arguments.value(flag, "none")
+        return UNCHANGED if not arguments.has(flag) else UNBOUNDED if text == "none" else parse(text, flag)
+
+    return replace(quota, bytes=bound("--bytes", parse_size), files=bound("--files", parse_count))
 
 
 def _format_quota(quota: Quota) -> str:
