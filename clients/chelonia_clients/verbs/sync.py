@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.values import replace
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.local_files import local_path
 from chelonia_clients.mirroring import sync_down, sync_up
 from chelonia_clients.output import human_size
 from chelonia_clients.progress import Bar, counting
-from chelonia_clients.session import Session, choice_of, is_remote, parallel_of, replicas_of
-from chelonia_clients.steps import PARALLEL, TransferResult
+from chelonia_clients.session import Session, choice_of, is_remote
+from chelonia_clients.steps import TransferResult
 from chelonia_clients.transfers import TreeOptions, listed_sizes, local_sizes
+from chelonia_clients.verbs.transfer import tree_options
 
 
 async def sync(session: Session, arguments: Arguments) -> None:
@@ -24,7 +26,6 @@ async def sync(session: Session, arguments: Arguments) -> None:
     if is_remote(source) == is_remote(target):
         both = "both sides are in the cluster, use cp -r" if is_remote(source) else "one side must be in the cluster"
         raise UsageError(f"{both}; names in the cluster are written chelonia:/path")
-    session.limit(arguments)
     up = is_remote(target)
     local, ln = (local_path(source), session.ln(target)) if up else (local_path(target), session.ln(source))
     ln = ln.rstrip("/") or "/"
@@ -34,7 +35,7 @@ async def sync(session: Session, arguments: Arguments) -> None:
         await _check_collection("sync", session, ln)
     client, delete, tally = session.client(), arguments.has("--delete"), _Tally(dry=arguments.has("--dry-run"))
     with Bar(local.name or str(local), beside=None if tally.dry else session.bars) as bar:
-        options = _options(session, arguments, bar)
+        options = replace(tree_options(session, arguments), replace=True, progress=bar.advance)
         sizes = local_sizes(local) if up else listed_sizes(client, ln)
         work = partial(sync_up, client, local, ln) if up else partial(sync_down, client, ln, local)
         async with counting(bar, sizes):
@@ -58,18 +59,6 @@ async def _check_collection(verb: str, session: Session, ln: str) -> None:
     if found != "collection":
         cause = f"it is a {found}, and {verb} is for collections; get downloads a file"
         raise CheloniaError(Kind.NOT_A_COLLECTION, verb, ln, cause)
-
-
-def _options(session: Session, arguments: Arguments, bar: Bar) -> TreeOptions:
-    return TreeOptions(
-        parallel_of(arguments, PARALLEL),
-        replicas_of(session, arguments),
-        True,
-        bar.advance,
-        choice_of(arguments),
-        arguments.has("--checksum"),
-        arguments.has("--dry-run"),
-    )
 
 
 class _Tally:

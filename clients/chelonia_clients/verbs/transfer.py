@@ -343,15 +343,23 @@ def _report(session: Session, done: TransferResult, line: str) -> None:
 
 
 def _wishes(session: Session, arguments: Arguments, replicas: str = "") -> Wishes:
+    return Wishes(arguments.has("--recursive"), tree_options(session, arguments, replicas))
+
+
+def tree_options(session: Session, arguments: Arguments, replicas: str = "") -> TreeOptions:
+    """Return the options of a command that moves files, and apply --limit; `replicas`: the operand.
+
+    Raises: UsageError, BAD_CONFIG.
+    """
     session.limit(arguments)
-    options = TreeOptions(
+    return TreeOptions(
         parallel_of(arguments, PARALLEL),
         replicas_of(session, arguments, replicas),
         arguments.has("--force"),
         choice=choice_of(arguments),
+        checksum=arguments.has("--checksum"),
         dry_run=arguments.has("--dry-run"),
     )
-    return Wishes(arguments.has("--recursive"), options)
 
 
 def _name_of(source: Path) -> str:
