@@ -34,8 +34,10 @@ async def undelete_tree(client: Client, ln: str) -> AsyncGenerator[TransferResul
     for depth in range(1, len(name.parts)):
         above = LogicalName(name.start, name.parts[:depth])
         if not await client.exists(str(above)):
-            yield await _restored(client, await _last(client, above), str(above))
-    gone = await _last_or_none(client, name)
+            if (deleted := await _last(client, above)) is None:
+                raise _nothing(above)
+            yield await _restored(client, deleted, str(above))
+    gone = await _last(client, name)
     if await client.exists(str(name)) != "collection":
         if gone is None:
             raise _nothing(name)
@@ -92,14 +94,7 @@ async def _restored(client: Client, entry: DeletedEntry, target: str) -> Transfe
         return TransferResult(entry.type, entry.guid, target, error=named)
 
 
-async def _last(client: Client, name: LogicalName) -> DeletedEntry:
-    entry = await _last_or_none(client, name)
-    if entry is None:
-        raise _nothing(name)
-    return entry
-
-
-async def _last_or_none(client: Client, name: LogicalName) -> DeletedEntry | None:
+async def _last(client: Client, name: LogicalName) -> DeletedEntry | None:
     found = [e async for e in client.list_deleted(str(name.parent)) if e.name == name.name]
     return max(found, key=lambda entry: entry.deleted_ms, default=None)
 
