@@ -112,12 +112,13 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
     if cas is not None:
         origins["cas"] = cas.origin
     found = cas.files if cas is not None else CredentialFiles()
+    replicas = _first(layers, "replicas", "replicas", origins)
     return Settings(
         bartenders=_first(layers, "bartenders", "bartender", origins),
         librarians=_first(layers, "librarians", "librarian", origins),
         files=CredentialFiles(files.proxy, files.cert, files.key, found.ca_dir, found.ca_file),
         anonymous=anonymous,
-        replicas=_replicas(layers, origins),
+        replicas=parse_replicas(replicas, origins["replicas"]) if replicas else bounds.REPLICAS_DEFAULT,
         origins=origins,
         ahashes=_first(layers, "ahashes", "ahash", origins),
         s3=_first(layers, "s3", "s3", origins),
@@ -143,10 +144,9 @@ def _layers(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Iterat
         yield _client_toml(path, named)
 
 
-def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str]) -> tuple[str, ...]:
+def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str]) -> Any:
     for layer in layers:
-        value: tuple[str, ...] = getattr(layer, name)
-        if value:
+        if value := getattr(layer, name):
             origins[topic] = layer.origin
             return value
     return ()
@@ -159,14 +159,6 @@ def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[Credenti
             # `find_credential` searches the environment's places, and explains which it passes over
             return CredentialFiles() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous
     return CredentialFiles(), False
-
-
-def _replicas(layers: list[_Layer], origins: dict[str, str]) -> int:
-    for layer in layers:
-        if layer.replicas:
-            origins["replicas"] = layer.origin
-            return parse_replicas(layer.replicas, layer.origin)
-    return bounds.REPLICAS_DEFAULT
 
 
 def parse_replicas(text: str, origin: str) -> int:
