@@ -195,32 +195,17 @@ class CertificateAuthority:
             key: the key to certify; a new one if None.
         Raises: BAD_REQUEST if `subject` is no DN or `names` is empty.
         """
-        key = key or make_key(self.kind)
-        return Issued(self.certify_host(subject, names, now_ms, key.public_key(), lifetime_s=lifetime_s), key)
-
-    def certify_host(
-        self,
-        subject: str,
-        names: Sequence[str],
-        now_ms: Ms,
-        public: PublicKey,
-        *,
-        lifetime_s: int = CERTIFICATE_LIFETIME_S,
-    ) -> tuple[x509.Certificate, ...]:
-        """Certify a key whose private half is elsewhere, as `issue_host`; return the chain, leaf first."""
         if not names:
             raise CheloniaError(Kind.BAD_REQUEST, "issue host", subject, "a host certificate names at least one host")
-        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        san = x509.SubjectAlternativeName([_general_name(name) for name in names])
-        return self._certify(subject, now_ms, lifetime_s, public, usage, san)
+        key = key or make_key(self.kind)
+        return Issued(self.certify(subject, names, now_ms, key.public_key(), lifetime_s=lifetime_s), key)
 
     def issue_user(
         self, subject: str, now_ms: Ms, *, lifetime_s: int = CERTIFICATE_LIFETIME_S, key: PrivateKey | None = None
     ) -> Issued:
         """Make a user certificate (client authentication). Arguments and errors as `issue_host`."""
         key = key or make_key(self.kind)
-        usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        return Issued(self._certify(subject, now_ms, lifetime_s, key.public_key(), usage, None), key)
+        return Issued(self.certify(subject, (), now_ms, key.public_key(), lifetime_s=lifetime_s), key)
 
     def revoke(self, cert: x509.Certificate, now_ms: Ms) -> None:
         """Put `cert` on the CRL and publish it; revoking twice keeps the first instant.
@@ -284,21 +269,27 @@ class CertificateAuthority:
         if not all(path.with_suffix(".signing_policy").exists() for path in published):
             publish_policy(self.trust_dir, self.certificate, (_namespace(self.certificate),))
 
-    def _certify(
+    def certify(
         self,
         subject: str,
+        names: Sequence[str],
         now_ms: Ms,
-        lifetime_s: int,
-        key: PublicKey,
-        usage: list[x509.ObjectIdentifier],
-        san: x509.SubjectAlternativeName | None,
+        public: PublicKey,
+        *,
+        lifetime_s: int = CERTIFICATE_LIFETIME_S,
     ) -> tuple[x509.Certificate, ...]:
-        builder = _builder(name_from_dn(subject), self.certificate.subject, key, now_ms, lifetime_s)
+        """Certify a key whose private half may be elsewhere, as `issue_host`, without names as `issue_user`.
+
+        Returns: the chain, leaf first.
+        """
+        builder = _builder(name_from_dn(subject), self.certificate.subject, public, now_ms, lifetime_s)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        builder = builder.add_extension(_key_usage(key), critical=True)
+        builder = builder.add_extension(_key_usage(public), critical=True)
+        usage = [*([ExtendedKeyUsageOID.SERVER_AUTH] if names else []), ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
-        builder = _identifiers(builder, key, self.issued.key)
-        if san is not None:
+        builder = _identifiers(builder, public, self.issued.key)
+        if names:
+            san = x509.SubjectAlternativeName([_general_name(name) for name in names])
             builder = builder.add_extension(san, critical=False)
         cert = builder.sign(self.issued.key, hashes.SHA256())
         above = self.issued.chain if self.certificate.issuer != self.certificate.subject else ()

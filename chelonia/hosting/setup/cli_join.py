@@ -350,7 +350,7 @@ class _Desk:
         await self._approved(expected.dn, admission.fingerprint(csr), origin)
         if self._home.ca is not None and not chain:
             public = csr.public_key()
-            chain = self._home.ca.certify_host(expected.dn, [self._name], now, public)  # type: ignore[arg-type]
+            chain = self._home.ca.certify(expected.dn, [self._name], now, public)  # type: ignore[arg-type]
         return self._offer(expected.dn, chain, await self._member(expected))
 
     def _subject(self) -> Dn:
