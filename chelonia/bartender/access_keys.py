@@ -54,7 +54,7 @@ class _CachedKey(Struct, frozen=True):
 
 @guarded(ACCESS_KEYS)
 class AccessKeysService:
-    """`AccessKeys`, and a `KeyRing` that keeps for a moment the keys that doors have looked up."""
+    """`AccessKeys`; it keeps for a moment the keys that doors have looked up."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports

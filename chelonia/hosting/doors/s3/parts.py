@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -44,6 +44,9 @@ from chelonia.wire.s3.checksums import Measured
 from chelonia.wire.s3.errors import S3Error
 from chelonia.wire.s3.keys import Target
 
+if TYPE_CHECKING:
+    from chelonia.bartender.access_keys import AccessKeysService
+
 T = TypeVar("T")
 
 SCOPES_KNOWN: Final = 4
@@ -60,20 +63,13 @@ REGION = "us-east-1"
 """The region that this door names as its own; clients may sign for any."""
 
 
-class KeyRing(Protocol):
-    """Finds the secrets that requests are signed with."""
-
-    async def find(self, key_id: str) -> IssuedKey | None:
-        """Return a key with its secret, None where there is none in force."""
-
-
 @dataclass(frozen=True, slots=True)
 class S3Parts:
     """The ports, the keys, and the place of buckets: collections right below `root`. `domain`: its subdomains name
     buckets ("": none do)."""
 
     plain: DoorParts
-    keys: KeyRing
+    keys: AccessKeysService
     clock: Clock
     root: LogicalName
     domain: str = ""
