@@ -28,7 +28,6 @@ from chelonia.core.ports.bytes import put_failure
 from chelonia.core.ports.files import Arrived, Placed
 from chelonia.core.values import replace
 from chelonia.hosting.doors.plain import parts as plain_parts
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
 from chelonia.hosting.doors.s3 import multipart, versions
 from chelonia.hosting.doors.s3.door import S3Door
@@ -41,6 +40,7 @@ from chelonia.wire import receipts
 from chelonia.wire.s3.sigv4 import Signable
 from tests.sim.users import User, dn_of
 from tests.sim.world import World
+from tests.support.door_parts import door_parts
 
 TRIES = 5
 DIES = 0.08
@@ -79,7 +79,7 @@ class FrontEnd:
 
         world, user, dn = self._world, self._user, dn_of(self._user.number)
         call = Call(dn=dn, request_id=f"op{op}")
-        plain = DoorParts(FilesFrom(world, user), BytesFrom(world, user, call), dn, 2)
+        plain = door_parts(FilesFrom(world, user), BytesFrom(world, user, call), dn, 2)
         parts = S3Parts(plain, NoKeys(), world.clock, LogicalName(ROOT, ()), states=self._states)
         path, headers = unquote(target.partition("?")[0]), CIMultiDict({"Host": "se:1", **(fields or {})})
         request = HttpRequest(method, path, {}, headers, Peer(dn), chunks(), len(body), f"op{op}", target=target)

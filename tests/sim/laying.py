@@ -14,11 +14,12 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import INLINED, Change, Content, Inline, Move, Over, Splice, Want
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts, look, reader
+from chelonia.hosting.doors.plain.parts import look, reader
 from tests.sim.front_ends import BytesFrom, FilesFrom
 from tests.sim.model import NOTHING, Op
 from tests.sim.users import Contents, User, dn_of
 from tests.sim.world import World
+from tests.support.door_parts import door_parts
 
 SHARE = 0.35
 """The share of users' operations."""
@@ -56,7 +57,7 @@ class Laying:
 
     async def read(self, user: User, place: LogicalName, call: Call) -> bytes:
         """A file of several blobs. Raises: CheloniaError."""
-        parts = DoorParts(FilesFrom(self._world, user), BytesFrom(self._world, user, call), dn_of(user.number), 2)
+        parts = door_parts(FilesFrom(self._world, user), BytesFrom(self._world, user, call), dn_of(user.number), 2)
         there = await look(parts, call, place, Want.SOURCES)
         chunks = reader(parts, call, place).get(there, ByteRange(0, there.attributes.size))
         data = b"".join([chunk async for chunk in chunks])

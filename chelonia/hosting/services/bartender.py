@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from chelonia.bartender.service import BartenderService
 from chelonia.bartender.settings import BartenderSettings
 from chelonia.core import bounds
-from chelonia.core.caller import Call, Role
-from chelonia.core.cluster.drills import Drill
-from chelonia.core.cluster.healing import HealStatus
-from chelonia.core.errors import CheloniaError
+from chelonia.core.caller import Role
 from chelonia.core.ids import ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.operations.access_keys import ACCESS_KEYS
 from chelonia.core.operations.files import FILES
-from chelonia.core.ports.librarian import Librarian, NodeView
-from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.config import BartenderSection, files_url, read_secret
 from chelonia.hosting.doors.compact_server import offer
+from chelonia.hosting.doors.plain.cluster_page import ClusterView
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.plain.third_party import ThirdParty
@@ -32,37 +26,13 @@ from chelonia.hosting.doors.soap_door import SoapDoor
 from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.doors.tokens.issuers import Issuers
 from chelonia.hosting.net.delegations import Delegations
-from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.http_messages import Door
-from chelonia.hosting.net.node_jobs import jobs_of_all, node_urls
 from chelonia.hosting.net.rpc_client import remote_librarian
 from chelonia.hosting.net.strangers import Strangers
 from chelonia.hosting.net.tls import TlsStore
 from chelonia.hosting.services.hosting_node import HostingNode
 from chelonia.hosting.transfer.front import HttpBytes
 from chelonia.wire.operations.bartender import BARTENDER
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """The cluster for its page (`doors.plain.parts.AdminView`), as a Bartender sees it in its own name."""
-
-    librarian: Librarian
-    call: Call
-    http: HttpClient
-
-    async def nodes(self) -> tuple[NodeView, ...]:
-        return await self.librarian.nodes(self.call)
-
-    async def healing(self) -> HealStatus:
-        return await self.librarian.heal_status(self.call)
-
-    async def drill(self) -> Drill:
-        return (await self.librarian.drill_status(self.call)).drill
-
-    async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
-        approved = [each.service_id for each in await self.librarian.services(self.call) if each.approved]
-        return await jobs_of_all(self.http, node_urls(approved))
 
 
 async def host(node: HostingNode, section: BartenderSection) -> None:
@@ -83,7 +53,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     third = ThirdParty(strangers, Delegations(limits=node.metrics.limits))
     plain = DoorParts(
         bartender.files, HttpBytes(node.client, node.clock), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
-        cluster=ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.client),
+        ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.client),
     )  # fmt: skip
     bearers = Bearers(
         node.registry, key, node.clock, settings.share_lifetime_ms_max, revoked,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from chelonia.core.caller import Call, Role
@@ -15,13 +16,14 @@ from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
 from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt, forecast
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.librarian import NodeView
+from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
 from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.net.http_messages import HttpResponse
-from chelonia.hosting.net.node_jobs import by_version
+from chelonia.hosting.net.node_jobs import by_version, jobs_of_all, node_urls
 from chelonia.wire.web import curve
 
 CLUSTER: Final = "cluster"
@@ -39,18 +41,38 @@ caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{m
 POLICY: Final = frame.policy(STYLE)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster for its page, as this node's Bartender sees it in its own name."""
+
+    librarian: Librarian
+    call: Call
+    http: HttpClient
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        return await self.librarian.nodes(self.call)
+
+    async def healing(self) -> HealStatus:
+        return await self.librarian.heal_status(self.call)
+
+    async def drill(self) -> Drill:
+        return (await self.librarian.drill_status(self.call)).drill
+
+    async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
+        approved = [each.service_id for each in await self.librarian.services(self.call) if each.approved]
+        return await jobs_of_all(self.http, node_urls(approved))
+
+
 def may_see(call: Call) -> bool:
     """Return whether a caller may see the page."""
     return call.has(Role.ADMINISTRATOR) and not call.via
 
 
 async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer GET and HEAD of the page. Raises: DENIED, NOT_SUPPORTED; as the Librarian fails."""
+    """Answer GET and HEAD of the page. Raises: DENIED; as the Librarian fails."""
     if not may_see(exchange.call):
         cause = f"{exchange.call.dn} is no administrator by certificate; the page of the cluster is for those"
         raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
-    if parts.cluster is None:
-        raise CheloniaError(Kind.NOT_SUPPORTED, "look", "/?cluster", "this door knows no cluster")
     seen = parts.cluster
     body = page(await seen.nodes(), await seen.healing(), await seen.jobs(), await seen.drill())
     is_still = STILL in exchange.request.query

@@ -37,7 +37,7 @@ async def _post(parts: DoorParts, exchange: Exchange) -> HttpResponse:
         return await trash.bring_back(parts, exchange)
     if kind == trash.FORM and pages.LINK in query:
         return await pages.link(parts, exchange)
-    if kind == delegation.SOAP and delegation.DELEGATION in query and parts.third is not None:
+    if kind == delegation.SOAP and delegation.DELEGATION in query:
         return await delegation.post(parts.third.delegations, exchange)
     if kind == macaroons.REQUEST:
         return await macaroons.post(parts, exchange)

@@ -160,7 +160,7 @@ def _foot(parts: DoorParts, exchange: Exchange) -> str:
     call = exchange.call
     reader = f"shared with you ({call.via})" if call.via else call.dn
     cluster_link = f' \u00b7 <a href="/?{CLUSTER}">the cluster</a>' if may_see(call) else ""
-    trash_link = f' \u00b7 <a href="?{trash.TRASH}">deleted from here</a>' if trash.may_see(parts, call) else ""
+    trash_link = f' \u00b7 <a href="?{trash.TRASH}">deleted from here</a>' if trash.may_see(call) else ""
     footer = f"<footer>{html.escape(reader)}{trash_link}{cluster_link}</footer>"
     if call.scopes and not any(scope.covers(Action.ADD_ENTRY, exchange.place) for scope in call.scopes):
         return f"</main>{footer}"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
-from chelonia.core.cluster.drills import Drill
-from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, RequestKey
 from chelonia.core.names import LogicalName, parse_ln
@@ -36,31 +34,14 @@ from chelonia.core.ports.files import (
     When,
     good,
 )
-from chelonia.core.ports.librarian import NodeView
-from chelonia.core.timing.jobs import NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.net.http_messages import HttpRequest
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.web.conditions import when_of
 
 if TYPE_CHECKING:
+    from chelonia.hosting.doors.plain.cluster_page import ClusterView
     from chelonia.hosting.doors.plain.third_party import ThirdParty
-
-
-class AdminView(Protocol):
-    """The state of the cluster, as this node's Bartender may request it."""
-
-    async def nodes(self) -> tuple[NodeView, ...]:
-        """Return all Shepherds."""
-
-    async def healing(self) -> HealStatus:
-        """Return healing as the leader sees it."""
-
-    async def drill(self) -> Drill:
-        """Return the present or last drill."""
-
-    async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
-        """Return the background work of each node by its URL, or the error of its answer."""
 
 
 @dataclass(slots=True)
@@ -85,10 +66,10 @@ class DoorParts:
     """The ports, and this node's `dn`, to which tickets for bytes that it carries are bound.
 
     - `copies`: of a new file
-    - `bartender`: for deleted entries; None: no trash
-    - `third`: for copies from and to other servers; None: no copies
+    - `bartender`: for deleted entries
+    - `third`: for copies from and to other servers
+    - `cluster`: for the administrators' page
     - `measuring`: held by a request that reads a file for its checksum alone
-    - `cluster`: for the administrators' page; None: no page
     - `room`: for bodies on their way
     """
 
@@ -96,10 +77,10 @@ class DoorParts:
     bytes: Bytes
     dn: Dn
     copies: int
-    bartender: Bartender | None = None
-    third: ThirdParty | None = None
+    bartender: Bartender
+    third: ThirdParty
+    cluster: ClusterView
     measuring: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    cluster: AdminView | None = None
     room: KeptRoom = field(default_factory=KeptRoom)
 
 

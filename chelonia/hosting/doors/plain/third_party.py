@@ -88,7 +88,7 @@ class _Copying:
 async def pull(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Fetch a file from the other server (`Source`)."""
     other = _remote(exchange, "Source")
-    third, place = _third(parts), exchange.place
+    third, place = parts.third, exchange.place
     credential = _credential(third, exchange)
     if isinstance(credential, HttpResponse):
         return credential
@@ -111,7 +111,7 @@ async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies:
     other, moved = copy.other, copy.moved
     fields = {"Want-Digest": "adler32,md5,sha-256", "Accept-Encoding": "identity", "User-Agent": COPIER}
     request = Sending("GET", other.url, {**dict(other.headers), **fields})
-    async with _third(parts).strangers.showing(copy.credential) as strangers, strangers.stream(request) as answer:
+    async with parts.third.strangers.showing(copy.credential) as strangers, strangers.stream(request) as answer:
         await _check(answer, copy, whole=True)
         announced = _announced(answer)
         wants = "RequireChecksumVerification wants one" if other.verified else _doubt(answer)
@@ -130,7 +130,7 @@ async def _fetched(parts: DoorParts, exchange: Exchange, copy: _Copying, copies:
 async def push(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Send a file to the other server (`Destination` on another host)."""
     other = _remote(exchange, "Destination")
-    third, place = _third(parts), exchange.place
+    third, place = parts.third, exchange.place
     credential = _credential(third, exchange)
     if isinstance(credential, HttpResponse):
         return credential
@@ -252,12 +252,6 @@ def _remote(exchange: Exchange, field_name: str) -> Remote:
         cause = "a copy from or to another server is somebody's: show a certificate or a token"
         raise CheloniaError(Kind.DENIED, "COPY", str(exchange.place), cause)
     return third_party.remote(exchange.header(field_name), exchange.request.headers.items())
-
-
-def _third(parts: DoorParts) -> ThirdParty:
-    if parts.third is None:
-        raise CheloniaError(Kind.NOT_SUPPORTED, "COPY", cause="copies from and to other servers are switched off here")
-    return parts.third
 
 
 async def _markers(

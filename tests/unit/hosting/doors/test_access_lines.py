@@ -23,12 +23,12 @@ from chelonia.core.ports.files import Make
 from chelonia.core.values import replace
 from chelonia.hosting.doors.http_server import HttpServer, ListenSettings
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.routes import observer
 from chelonia.hosting.logging_setup import ACCESS_LOGGER, LogSettings, configure
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.http_messages import Door, HttpRequest
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.support.polling import poll_async
 from tests.support.process_state import logging_kept
 from tests.unit.hosting.doors.test_plain_door import EVE, MemoryBytes
@@ -95,7 +95,7 @@ async def test_a_line_says_whom_a_token_speaks_for(lines: Path) -> None:
     async def eve(request: HttpRequest) -> Call:
         return Call(dn=EVE if request.method == "GET" else JOE)
 
-    parts = DoorParts(files, MemoryBytes(files), EVE, 2)
+    parts = door_parts(files, MemoryBytes(files), EVE, 2)
     async with served(PlainDoor(parts, eve, Metrics()).serve) as server:
         for words in (b"MKCOL /lab", b"GET /none"):
             await talk(server, words + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -114,7 +114,7 @@ async def test_a_reader_who_goes_away_has_a_line_too(lines: Path) -> None:
     async def joe(request: HttpRequest) -> Call:
         return Call(dn=JOE)
 
-    async with served(PlainDoor(DoorParts(files, MemoryBytes(files), EVE, 2), joe, Metrics()).serve) as server:
+    async with served(PlainDoor(door_parts(files, MemoryBytes(files), EVE, 2), joe, Metrics()).serve) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PUT /lab/k HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
         await writer.drain()

@@ -53,6 +53,7 @@ from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.support.stage import GIB, KEY
 from tests.support.strength import noted
 
@@ -106,7 +107,7 @@ class Bench:
     def __init__(self, third: ThirdParty | None = None) -> None:
         self.files = MemoryCluster(JOE)
         self.bytes = MemoryBytes(self.files)
-        self.parts = DoorParts(self.files, self.bytes, Dn("/CN=front"), 2, third=third)
+        self.parts = door_parts(self.files, self.bytes, Dn("/CN=front"), 2, third=third)
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()

@@ -19,12 +19,12 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, IssuedKey
 from chelonia.core.ports.files import Make
 from chelonia.hosting.doors.http_server import HttpServer, ListenSettings
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.listening import PLAIN
 
@@ -39,7 +39,7 @@ class OneKey:
 
 
 def door_of(files: MemoryCluster, metrics: Metrics | None = None) -> S3Door:
-    plain = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
+    plain = door_parts(files, MemoryBytes(files), Dn("/CN=front"), 2)
     return S3Door(S3Parts(plain, OneKey(), SystemClock(), LogicalName(ROOT, ())), metrics or Metrics())
 
 

@@ -16,12 +16,12 @@ from chelonia.core.ids import ROOT, Dn
 from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Make
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.doors.test_s3_busy import JOE, SECRET, OneKey
 from tests.unit.hosting.listening import plain
@@ -58,7 +58,7 @@ async def test_a_bucket_may_stand_in_the_host_or_in_the_path(monkeypatch: pytest
             assert done["Location"] == url.partition("?")[0].replace("http:", "https:")
         assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["lab", "other.data"]
 
-    parts = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
+    parts = door_parts(files, MemoryBytes(files), Dn("/CN=front"), 2)
     door = S3Door(S3Parts(parts, OneKey(), SystemClock(), LogicalName(ROOT, ()), DOMAIN), Metrics())
     async with plain(door.serve) as server:
         monkeypatch.setattr(socket, "getaddrinfo", here)

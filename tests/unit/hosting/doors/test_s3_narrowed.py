@@ -22,12 +22,12 @@ from chelonia.core.names import LogicalName
 from chelonia.core.ports.access_keys import AccessKey, IssuedKey
 from chelonia.core.ports.files import Make, Uploads
 from chelonia.core.rights.scopes import ADDING, CHANGING, READING, Scope
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3.door import S3Door
 from chelonia.hosting.doors.s3.parts import S3Parts
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 from tests.unit.hosting.listening import plain
 
@@ -56,7 +56,7 @@ async def clients() -> AsyncIterator[Callable[[str], Any]]:
     files = MemoryCluster(JOE)
     for name in ("lab", "own"):
         await files.apply(Call(dn=JOE), (Make(LogicalName(ROOT, (name,)), TYPE_COLLECTION),))
-    parts = DoorParts(files, MemoryBytes(files), Dn("/CN=front"), 2)
+    parts = door_parts(files, MemoryBytes(files), Dn("/CN=front"), 2)
     door = S3Door(S3Parts(parts, Keys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
     async with plain(door.serve) as server:
         yield lambda key: boto3.client(

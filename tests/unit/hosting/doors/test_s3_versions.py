@@ -33,7 +33,6 @@ from chelonia.core.ports.files import (
     Setting,
 )
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain.parts import DoorParts
 from chelonia.hosting.doors.s3 import door as s3_door
 from chelonia.hosting.doors.s3 import multipart
 from chelonia.hosting.doors.s3.door import S3Door
@@ -44,6 +43,7 @@ from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from chelonia.wire.s3.sigv4 import Signable
 from tests.support.cluster import MemoryCluster
+from tests.support.door_parts import door_parts
 from tests.support.strength import noted
 from tests.unit.hosting.doors.test_plain_door import MemoryBytes
 
@@ -81,7 +81,7 @@ class Door:
 
         monkeypatch.setattr(s3_door, "verified", trusting)
         self.files = MemoryCluster(JOE)
-        self.plain = DoorParts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
+        self.plain = door_parts(self.files, MemoryBytes(self.files), Dn("/CN=front"), 2)
         self.door = S3Door(S3Parts(self.plain, NoKeys(), SystemClock(), LogicalName(ROOT, ())), Metrics())
         assert self.ask("PUT", "/lab").status == 200
 
