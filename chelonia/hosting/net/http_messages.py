@@ -43,6 +43,13 @@ class Peer:
         return f"{self.serial} {self.issuer}" if self.serial else ""
 
 
+async def joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield `first`, then the rest of a body."""
+    yield first
+    async for piece in rest:
+        yield piece
+
+
 async def nothing() -> AsyncIterator[bytes]:
     """Yield nothing: a body without bytes."""
     empty: tuple[bytes, ...] = ()

@@ -10,7 +10,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.ports.files import Listing, Looked, Set, Want
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, list_pages, look
 from chelonia.hosting.doors.plain.preview import type_of
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, joined, read_whole
 from chelonia.wire.web import dav, locks
 
 FINITE: Final = b'<?xml version="1.0"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
@@ -43,14 +43,8 @@ async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
     async for piece in pieces:
         start += piece
         if len(start) >= TOGETHER_BYTES:
-            return HttpResponse(207, _XML, _from(start, pieces))
+            return HttpResponse(207, _XML, joined(start, pieces))
     return HttpResponse(207, _XML, start, len(start))
-
-
-async def _from(start: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield start
-    async for piece in rest:
-        yield piece
 
 
 async def _quotas(

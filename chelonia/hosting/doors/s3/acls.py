@@ -19,10 +19,9 @@ from chelonia.hosting.doors.s3.parts import (
     Ask,
     S3Parts,
     check_bucket,
-    found,
     in_own_name,
+    present,
     read_xml,
-    readable_bucket,
     xml_answer,
 )
 from chelonia.hosting.net.http_messages import HttpResponse
@@ -36,7 +35,7 @@ _OF_THE_DOOR: Final = (apart.COLLECTION, versions.COLLECTION)
 
 async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer GET of the list of a bucket or an object."""
-    entry = await _entry(parts, ask)
+    _, entry = await present(parts, ask, Want.POLICY)
     owner = entry.attributes.owner
     return xml_answer(answers.acl(owner, acls.grants_of(entry.policy, owner)))
 
@@ -102,7 +101,7 @@ async def apply_grants(parts: S3Parts, ask: Ask, grants: tuple[acls.Grant, ...])
     """Change the policy of an object or a bucket to what grants say; try again while others change it.
     Raises: ServiceUnavailable if they do so all the time."""
     for _ in range(AGAIN_MAX + 1):
-        entry = await _entry(parts, ask)
+        _, entry = await present(parts, ask, Want.POLICY)
         there = entry.attributes
         change = acls.policy_of(await _to_persons(parts, ask, grants), there.owner, entry.policy)
         try:
@@ -200,9 +199,3 @@ def _check(ask: Ask, failure: Failure) -> None:
         raise S3Error("AccessDenied", "Access Denied: the list holds for the bucket, not for all collections in it")
     if failure.kind not in (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.CONFLICT):
         raise failure.error(ask.operation)
-
-
-async def _entry(parts: S3Parts, ask: Ask) -> Looked:
-    if ask.target.key:
-        return (await found(parts, ask, Want.POLICY))[1]
-    return await readable_bucket(parts, ask)

@@ -51,12 +51,13 @@ from chelonia.hosting.doors.s3.parts import (
     homes,
     in_own_name,
     no_key,
+    note_facts,
     read_xml,
     seen,
     seen_to_change,
     xml_answer,
 )
-from chelonia.hosting.net.http_messages import HttpResponse, Whole, nothing, read_whole
+from chelonia.hosting.net.http_messages import HttpResponse, Whole, joined, nothing, read_whole
 from chelonia.hosting.transfer.file_reader import FileReader
 from chelonia.wire.s3 import answers, checksums, facts, keys, requests
 from chelonia.wire.s3 import versions as wire_versions
@@ -104,7 +105,9 @@ async def get(parts: S3Parts, ask: Ask) -> HttpResponse:
     try:
         answer = ranged_file(_reader(parts, ask, entry), entry, headers, wanted)
     except CheloniaError as error:
-        error = _unsatisfied(error, attributes.size)
+        if error.kind is Kind.BAD_RANGE:
+            whole = unsatisfied_range(attributes.size)
+            error = S3Error("InvalidRange", f"The requested range is not satisfiable ({whole})")
         raise error
     return replace(answer, body=b"") if is_head else answer
 
@@ -145,12 +148,6 @@ def described(ask: Ask, entry: Looked) -> Headers:
     return (*own, *versions.version_fields(ask, entry), *SANDBOX, *fields.items())
 
 
-def _unsatisfied(error: CheloniaError, size: int) -> CheloniaError:
-    if error.kind is not Kind.BAD_RANGE:
-        return error
-    return S3Error("InvalidRange", f"The requested range is not satisfiable ({unsatisfied_range(size)})")
-
-
 async def put(parts: S3Parts, ask: Ask) -> HttpResponse:
     """Answer PUT of an object, which readers see once enough copies are on stable storage."""
     request = ask.exchange.request
@@ -171,7 +168,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
             await read_whole(request, Whole(1))
             await _mark(parts, ask, kept, when)
             return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
-        request, ask = replace(request, body=_behind(first, request.body)), ask.at(ask.apart)
+        request, ask = replace(request, body=joined(first, request.body)), ask.at(ask.apart)
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = await versions.staged(parts, ask, prepared.entry)
     rules = await acls.rules(parts, ask, prepared.entry, acls.header_grants(ask))
@@ -242,12 +239,6 @@ async def _there(parts: S3Parts, ask: Ask, when: When) -> When:
 async def _crossed(error: CheloniaError) -> bool:
     """Return whether a change failed because others changed the same entries."""
     return error.kind in (Kind.CONFLICT, Kind.NO_PARENT)
-
-
-async def _behind(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,15 +504,5 @@ async def delete_tags(parts: S3Parts, ask: Ask) -> HttpResponse:
 
 
 async def _tagged(parts: S3Parts, ask: Ask, tags: dict[str, str], status: int) -> HttpResponse:
-    for left in range(AGAIN_MAX, -1, -1):
-        now, entry = await found(parts, ask, Want.USER)
-        kept = facts.stored(structs.replace(facts.facts_of(entry.user), tags=tags))
-        attributes = entry.attributes
-        pinned = When(version=attributes.version, guid=attributes.guid)  # the counter of another entry may be the same
-        try:
-            await apply(parts.plain, ask.exchange.call, Set(now.itself(entry), user=kept, when=pinned))
-            return HttpResponse(status, versions.version_fields(now, entry), b"", 0)
-        except CheloniaError as error:
-            if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:
-                raise
-    raise AssertionError("the last try returns or raises")
+    now, entry = await note_facts(parts, ask, tags=tags)
+    return HttpResponse(status, versions.version_fields(now, entry), b"", 0)

@@ -410,18 +410,28 @@ async def readable_bucket(parts: S3Parts, ask: Ask) -> Looked:
     return bucket
 
 
-async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> None:
-    """Change fields of the `Facts` kept beside a bucket; try again while others change it. Raises: as it fails."""
+async def note_facts(parts: S3Parts, ask: Ask, **changed: object) -> tuple[Ask, Looked]:
+    """Change fields of the `Facts` kept beside a bucket or an object; try again while others change it.
+
+    Returns: as `present`, the entry as it was before. Raises: as it fails.
+    """
     for left in range(AGAIN_MAX, -1, -1):
-        entry = await readable_bucket(parts, ask)
+        now, entry = await present(parts, ask, Want.USER)
         user = facts.stored(structs.replace(facts.facts_of(entry.user), **changed))
+        # Also of the GUID: the counter of another entry may be the same.
         when = When(version=entry.attributes.version, guid=entry.attributes.guid)
         try:
-            await apply(parts.plain, ask.exchange.call, Set(ask.bucket, user=user, when=when))
-            return
+            await apply(parts.plain, ask.exchange.call, Set(now.itself(entry), user=user, when=when))
+            return now, entry
         except CheloniaError as error:
             if error.kind not in (Kind.PRECONDITION, Kind.NOT_FOUND) or not left:
                 raise
+    raise AssertionError("the last try returns or raises")
+
+
+async def present(parts: S3Parts, ask: Ask, want: Want) -> tuple[Ask, Looked]:
+    """Return as `found`, or a bucket where the request names no key. Raises: as `found` and `readable_bucket`."""
+    return await found(parts, ask, want) if ask.target.key else (ask, await readable_bucket(parts, ask))
 
 
 async def check_bucket(parts: S3Parts, ask: Ask) -> Looked | None:
