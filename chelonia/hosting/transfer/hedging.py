@@ -47,19 +47,14 @@ async def opened(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, 
     Those that failed, and the one yielded, are removed from `choice`; slower ones move to its end.
     Raises: the error of the last to fail, TIMEOUT when none has answered.
     """
-    won = await _race(http, choice, headers)
-    async with won.holding:
-        yield won.answer
-
-
-async def _race(http: HttpClient, choice: ReplicaChoice, headers: Mapping[str, str]) -> _OpenRead:
     async with Race[str, _OpenRead](SystemClock()) as race:
         try:
             choice.given, won = await _first(http, choice, headers, race)
             choice.turls += race.running.values()
-            return won
         finally:
             await _dropped(race.running)
+    async with won.holding:
+        yield won.answer
 
 
 async def _first(
