@@ -13,7 +13,7 @@ from chelonia.hosting.net.rpc_client import remote_ahash
 from chelonia.hosting.record_key import load_record_key, save_record_key
 from chelonia.hosting.services.hosting_node import HostingNode
 from chelonia.hosting.signer import KeyVerifier
-from chelonia.hosting.transfer.push import HttpCarrier
+from chelonia.hosting.transfer.push import HttpTransfers
 from chelonia.librarian.metadata.records import LibrarianIdentity
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -28,7 +28,7 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
     tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
     record_key = load_record_key(section.record_key_file)
     settings = LibrarianSettings(bootstrap=trusted(node.config), record_key=record_key, **tuning)
-    neighbours, carrier, strain = HttpNeighbours(node.link), HttpCarrier(node.client), Strain()
+    neighbours, carrier, strain = HttpNeighbours(node.link), HttpTransfers(node.client), Strain()
     around = (neighbours, carrier, strain, node.metrics.limits)
     world = World(node.directory, KeyVerifier(), node.clock, node.ids, settings, *around)
     ahash = node.ahash or remote_ahash(node.link, section.ahash)

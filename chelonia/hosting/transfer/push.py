@@ -17,7 +17,7 @@ from chelonia.wire.web.ranges import content_range
 
 
 class HttpTransfers:
-    """`core.ports.shepherd.Transfers` over the pooled client."""
+    """`Transfers` and `Carrier` of `core.ports.shepherd` over the pooled client."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -56,16 +56,8 @@ class HttpTransfers:
         raise_for_status(answer.status, answer.headers, answer.body, "HEAD")
         return _offset(answer)
 
-
-class HttpCarrier:
-    """`core.ports.shepherd.Carrier` over the pooled client."""
-
-    def __init__(self, client: HttpClient) -> None:
-        self._client = client
-        self._transfers = HttpTransfers(client)
-
     async def put(self, turl: str, body: bytes) -> tuple[Receipt, ...]:
-        return (await self._transfers.push(turl, _chunks(body), len(body))).receipts
+        return (await self.push(turl, _chunks(body), len(body))).receipts
 
     async def get(self, turl: str, size_max: int) -> bytes:
         async with self._client.stream(Sending("GET", turl)) as answer:
