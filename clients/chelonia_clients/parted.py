@@ -24,7 +24,6 @@ from chelonia.core.ports.files import (
     Files,
     Open,
     Part,
-    Placed,
     Placing,
     Seal,
     Setting,
@@ -81,7 +80,7 @@ class PartedUpload:
     async def open(self) -> UploadId:
         above = LogicalName(self.place.start, self.place.parts[:-1])
         setting = Setting(modified_ns=self._modified_ns)
-        return (await self._apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
+        return (await self.apply("put", Open(self.place, above, self.wish.replicas, setting))).upload
 
     async def arrived(self, upload: UploadId) -> ArrivedParts:
         found: ArrivedParts = {}
@@ -129,23 +128,15 @@ class PartedUpload:
         """Give the parts, by numbers and etags, the file's name."""
         wish = self.wish
         change = Seal(self.place, upload, tuple(order), when=wish.when, user=dict(wish.user or {}), policy=wish.policy)
-        await self._apply("commitPut", change)
+        await self.apply("commitPut", change)
 
     async def drop(self, upload: UploadId) -> None:
         """Have the cluster forget the parts; if that fails, they go after a week."""
         with suppress(CheloniaError):
-            await self._apply("put", Drop(self.place, upload))
+            await self.apply("put", Drop(self.place, upload))
 
-    async def placed(self, size: int, part: PartPlace) -> Placed:
-        """Return a place for a part."""
-        ask = Placing(self.place, size, wanted=self.wish.replicas, piece=True, part=part)
-        return good("put", self.ln, await self.client.settled(self.files.place, ask))
-
-    async def part(self, upload: UploadId, number: int, arrived: Arrived) -> str:
-        """Make arrived bytes a part. Returns: its etag."""
-        return (await self._apply("commitPut", Part(self.place, upload, number, arrived))).etag
-
-    async def _apply(self, op: str, change: Change) -> Done:
+    async def apply(self, op: str, change: Change) -> Done:
+        """Apply a change of an upload. Raises: as it fails."""
         return good(op, self.ln, await self.client.settled(self.files.apply, change))
 
 
@@ -181,11 +172,14 @@ class _PartAim:
 
     async def start(self, size: int) -> BegunUpload:
         self.tries += 1
-        placed = await self._parted.placed(size, PartPlace(self._name, self._number))
+        parted, part = self._parted, PartPlace(self._name, self._number)
+        ask = Placing(parted.place, size, wanted=parted.wish.replicas, piece=True, part=part)
+        placed = good("put", parted.ln, await parted.client.settled(parted.files.place, ask))
         return BegunUpload(placed.turl, placed.put)
 
     async def commit(self, begun: BegunUpload, words: Sequence[str]) -> None:
-        self.etag = await self._parted.part(self._name, self._number, Arrived(begun.put, tuple(words)))
+        part = Part(self._parted.place, self._name, self._number, Arrived(begun.put, tuple(words)))
+        self.etag = (await self._parted.apply("commitPut", part)).etag
 
 
 async def upload_local(
