@@ -106,7 +106,7 @@ async def settled(
     if ask.final is not None:
         ask = await _exchanged(parts, ask, when, entry, shared=shared)
         if ask.versioning == SUSPENDED:
-            await _drop_older_nulls(parts, ask, ask.place.name)
+            await _drop_older_nulls(parts, ask, ask.place.name, when)
     return (("x-amz-version-id", ask.version),) if ask.version else ()
 
 
@@ -263,7 +263,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                 if (await seen_to_change(parts, ask))[1] is not None:
                     raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
-                await _drop_older_nulls(parts, here, f"{mark.place.name}-")
+                await _drop_older_nulls(parts, here, f"{mark.place.name}-", when)
                 await _promote(parts, here)  # the marker may have been erased by then
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
@@ -434,10 +434,15 @@ async def _erase(parts: S3Parts, ask: Ask, each: KeptVersion, when: When = ANY) 
     await apply(parts.plain, ask.exchange.call, change)
 
 
-async def _drop_older_nulls(parts: S3Parts, ask: Ask, since: str) -> None:
+async def _drop_older_nulls(parts: S3Parts, ask: Ask, since: str, when: When) -> None:
     """Remove null versions of a key, from a name among the versions on: only the newest may stay. Those before that
-    name wait for the key, or have come since."""
+    name wait for the key, or have come since. `when`: a change on a condition leaves those that wait behind that name,
+    too. They are newer than the version that met it."""
     older = [each for each in await kept(parts, in_own_name(parts, ask)) if each.place.name >= since]
+    if when != ANY:
+        named = [each.order if each.removed else each.version for each in older]  # "null" has no instant
+        last = max(map(versions.instant_of, named), default=0)  # when the key had another version, or none
+        older = [each for each in older if each.place.name == since or versions.instant_of(each.order) <= last]
     await _drop_nulls(parts, ask, older, (Kind.NOT_FOUND, Kind.PRECONDITION, Kind.DENIED))
 
 
