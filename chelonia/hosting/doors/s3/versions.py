@@ -7,6 +7,7 @@ key. A removal makes a delete marker, then moves the current version beside it, 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import Final
 
@@ -279,13 +280,8 @@ async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
     """Remove a marker that has not taken the key. Another removal, of the key's version, may have left the key to that
     marker: the version before gets it."""
     await apply_all(parts.plain, _makers(ask), (Remove(marker, Removing.KEY),))
-    for _ in range(TRIES):
-        try:
-            await _promote(parts, ask)
-            return
-        except CheloniaError as error:
-            if error.kind not in _CROSSED:
-                return
+    with contextlib.suppress(CheloniaError):
+        await _promote(parts, ask)
 
 
 async def _touch_newest(parts: S3Parts, ask: Ask) -> None:
@@ -384,13 +380,21 @@ async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: 
 
 
 async def _promote(parts: S3Parts, ask: Ask) -> str:
-    """Give the newest version its key, where no version has it and no marker is newer. Others then removed the current
-    one and a marker behind it at the same time. Returns: the version that had the key before, "" for none."""
-    here, entry = await seen_to_change(parts, ask, writes=True)
-    newest = await kept(parts, in_own_name(parts, here), 1)
-    if entry is None and newest and not newest[0].removed:
-        await _restore(parts, here, newest[0])
-    return here.current
+    """Give the newest version its key, where no version has it and no marker is newer; try again while others change
+    the key. Others then removed the current one and a marker behind it at the same time. Returns: the version that had
+    the key before, "" for none."""
+    for left in range(TRIES, -1, -1):
+        here, entry = await seen_to_change(parts, ask, writes=True)
+        newest = await kept(parts, in_own_name(parts, here), 1)
+        if entry is not None or not newest or newest[0].removed:
+            return here.current
+        try:
+            await _restore(parts, here, newest[0])
+            return here.current
+        except CheloniaError as error:
+            if error.kind not in _CROSSED or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:

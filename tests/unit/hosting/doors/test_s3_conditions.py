@@ -1,12 +1,14 @@
-"""The S3 door on a cluster in memory: writes on a condition that cross others, of a bucket that has kept versions."""
+"""The S3 door on a cluster in memory: changes on a condition that cross others, where a bucket keeps or has kept
+versions."""
 
 from __future__ import annotations
 
 import pytest
 
-from chelonia.core.ports.files import Move
+from chelonia.core.caller import Call
+from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Move, Remove
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
-from tests.unit.hosting.doors.test_s3_versions import OFF, ON, Door, door, kept
+from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -60,3 +62,30 @@ def test_a_write_on_a_condition_removes_the_null_version_behind_the_one_that_met
     etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
     assert kept.ask("PUT", "/lab/k", b"last", If_Match=etag).status == 200
     assert len(kept.kept_names()) == 1, "the version alone"
+
+
+def test_a_version_that_is_removed_on_a_condition_is_not_looked_for_again(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others gave the key two versions before another could have it: the answer was that there is no such version."""
+    kept.put("k", b"one")
+    assert kept.ask("DELETE", "/lab/k").status == 204
+    kept.put("k", b"two")
+    newest, apply, listing = kept.ask("HEAD", "/lab/k"), kept.files.apply, kept.files.list
+    removed, told, due = list[Change](), list[Heard](), [b"three", b"four"]
+
+    async def noted(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        answers = await apply(call, changes)
+        removed.extend(change for change in changes if isinstance(change, Remove))
+        return answers
+
+    async def late(call: Call, ask: Listing) -> Listed:
+        now = [due.pop(0) for _ in range(len(due)) if removed]
+        told.extend([await kept._ask("PUT", "/lab/k", data, JOE, {}) for data in now])
+        return await listing(call, ask)
+
+    monkeypatch.setattr(kept.files, "apply", noted)
+    monkeypatch.setattr(kept.files, "list", late)
+    answer = kept.ask("DELETE", f"/lab/k?versionId={newest.version}", If_Match=newest.headers["ETag"])
+    assert ([each.status for each in told], answer.status) == ([200, 200], 204)
+    assert kept.ask("GET", "/lab/k").body == b"four"
