@@ -529,6 +529,21 @@ async def test_a_page_of_uploads_goes_on_without_a_word_of_hidden_ones(world: Wo
 
 
 @played
+async def test_a_page_of_uploads_counts_no_hidden_ones(world: World) -> None:
+    """It was shorter by them: by marks of his own making somebody found out their keys, letter by letter."""
+    for name in ("/b", "/b/closed"):
+        await collection(world, name)
+    await done(world, Set(at("/b"), policy={EVE.dn: "+read"}))
+    for name in ("/b/closed/f", "/b/closed/g", "/b/d", "/b/e", "/b/f"):
+        await opened(world, name, "/b")
+    for after in ("", "closed/e", "closed/f", "closed/ff", "closed/h"):
+        page = await world.files.uploads(EVE, Uploads(at("/b"), after=after, limit=2))
+        assert [each.key for each in page.uploads] == ["d", "e"], after
+    page = await world.files.uploads(EVE, Uploads(at("/b"), prefix="", after=page.after, limit=1))
+    assert ([each.key for each in page.uploads], page.after) == (["f"], "")
+
+
+@played
 async def test_uploads_of_strangers_in_a_closed_collection_are_not_listed_to_strangers(world: World) -> None:
     """Each took all for his own: the names in a drop box were told, and the ids by which uploads are changed."""
     for name, actions in (("/b", "+read"), ("/b/box", "+addEntry")):

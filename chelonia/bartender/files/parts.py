@@ -79,15 +79,17 @@ async def uploads(ports: Ports, turn: ElementCall, ask: Uploads) -> UploadPage:
     _check_limit(ask.place, ask.limit)
     found = await _collection(ports, turn, ask.place)
     Judge(turn.user, "uploads").require(Action.READ, found)
-    after = ask.after
-    while True:
-        page = await ports.librarian.uploads(turn.service, found.guid, ask.prefix, after, ask.limit)
-        shown = await _shown(ports, turn, ask.place, page)
-        if shown or not page.after:
-            break
+    shown, after = list[PartsUpload](), ask.after
+    limit = min(ask.limit or bounds.PAGE_ENTRIES_MAX, bounds.PAGE_ENTRIES_MAX)
+    while len(shown) <= limit:
+        page = await ports.librarian.uploads(turn.service, found.guid, ask.prefix, after, 0)
+        shown += await _shown(ports, turn, ask.place, page)
         after = page.after
-    # It goes on behind the last one that it shows: the mark of another has its key.
-    return UploadPage(shown, listing_mark(shown[-1].key, shown[-1].upload) if page.after else "")
+        if not after:
+            break
+    # A page counts no hidden ones, and goes on behind none: that mark has its key.
+    last = shown[limit - 1] if len(shown) > limit else None
+    return UploadPage(tuple(shown[:limit]), listing_mark(last.key, last.upload) if last is not None else "")
 
 
 async def _shown(ports: Ports, turn: ElementCall, place: LogicalName, page: UploadPage) -> tuple[PartsUpload, ...]:
