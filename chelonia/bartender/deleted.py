@@ -45,10 +45,12 @@ async def list_deleted(ports: Ports, turn: ElementCall, request: ListRequest) ->
 
 
 async def _found(ports: Ports, turn: ElementCall, under: str, after: str, limit: int) -> tuple[Sequence[Trashed], str]:
-    """Return the next entries that the caller may restore, and the mark behind which there are more, or may be."""
+    """Return the next entries that the caller may restore, and the mark behind which there are more, or may be.
+    Raises: TOO_LARGE once the call has read too much."""
     found = list[Trashed]()
     for _ in range(_PAGES_READ):
         page = await ports.librarian.trash(turn.service, under, after, bounds.PAGE_ENTRIES_MAX)
+        turn.room.weigh(sum([len(each.mark) for each in page.entries]))
         found += [each for each in page.entries if _may(turn.user, each)]
         if len(found) > limit:
             return found[:limit], found[limit - 1].mark

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from chelonia.bartender import bulk
+from chelonia.bartender.bulk import AnswerRoom
 from chelonia.core.caller import Call
 from chelonia.core.ids import Dn
 from chelonia.core.metadata import StoredObject, Triple
@@ -219,3 +221,15 @@ async def test_a_page_of_deleted_entries_counts_none_of_others(stage: Stage) -> 
     for mark in ("", "0/a-r", "0/a-s", "0/a-t"):
         (page,) = await stage.bartender.list_deleted(EVE, (ListRequest("1", "", mark, 1),))
         assert ([entry.name for entry in page.entries], page.after) == (["/b-hers"], ""), mark
+
+
+@scene
+async def test_a_listing_of_deleted_entries_reads_no_more_than_any_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' count as well: a call has a thousand listings, and each may read thousands that it does not show."""
+    await deleted(stage, "/secret")
+    monkeypatch.setattr(bulk, "AnswerRoom", lambda: AnswerRoom(unread=100))
+    first, *others = await stage.bartender.list_deleted(EVE, (ListRequest("1", ""),) * 3)
+    assert (first.status, first.entries) == ("found", ())
+    assert {each.kind for each in others} == {"too-large"}
