@@ -59,8 +59,9 @@ class _AskedPart:
         except CheloniaError as error:
             self._said = str(error)
         except Exception as error:  # the others' words and gauges are wanted most just then
-            log.exception("a part cannot say whether it can serve")
-            self._said = str(error) or repr(error)
+            before, self._said = self._said, str(error) or repr(error)
+            if self._said != before:
+                log.exception("a part cannot say whether it can serve")
 
 
 class Readiness:

@@ -84,8 +84,9 @@ async def test_parts_are_asked_once_for_all_who_ask_at_the_same_time() -> None:
 
 
 @pytest.mark.expect_log("a part cannot say whether it can serve")
-async def test_a_part_that_breaks_is_named_and_takes_no_page_along() -> None:
-    """An A-Hash whose disk is gone cannot say how much is free there: both pages were an internal failure."""
+async def test_a_part_that_breaks_is_named_and_takes_no_page_along(caplog: pytest.LogCaptureFixture) -> None:
+    """An A-Hash whose disk is gone cannot say how much is free there: both pages were an internal failure. Each look
+    at them logged it anew, with its stack: a balancer asks every second."""
 
     async def check() -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -103,6 +104,7 @@ async def test_a_part_that_breaks_is_named_and_takes_no_page_along() -> None:
     told = _bytes(await ask(routes, "/metrics", JANE))
     assert b'chelonia_ready{part="ahash"} 0.0' in told
     assert b"chelonia_librarian_said 7.0" in told
+    assert len(caplog.records) == 1
 
 
 async def test_a_part_that_hangs_holds_up_no_answer_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
