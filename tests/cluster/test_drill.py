@@ -81,7 +81,7 @@ async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
     assert told["stage"] == "healed", told
     assert told["began_ms"] < told["noticed_ms"] <= told["whole_ms"] <= told["ended_ms"] < told["deadline_ms"], told
     assert told["files"] == told["touched"] > 0, told
-    assert told["recalled_ms"], "it came back because all was whole, not because its time was over"
+    assert told["recalled_ms"] < told["until_ms"], "it came back because all was whole, not because its time was over"
     assert Path(files[0]).read_text().startswith("ms,whole")
     assert "<svg" in Path(files[1]).read_text()
     log = cluster.log_of("shepherd1")

@@ -3,8 +3,8 @@
 `decide` says what may begin and how far a drill is. The leader stores the drill, under its lease, before it sends the
 Shepherd the order: its successor finds the drill and goes on watching. The harm ends without anybody: a silent Shepherd
 comes back by itself, and repair replaces a damaged copy as it does any other.
-Invariant: a drill whose Shepherd may be silent is running. One that was called off ends once the Shepherd has confirmed
-that it answers.
+Invariant: a drill whose Shepherd may be silent is running. It ends once the Shepherd has confirmed that it answers, or
+is late.
 """
 
 from __future__ import annotations
@@ -273,8 +273,7 @@ class LibrarianDrills:
     async def _view(self, drill: Drill) -> DrillView:
         searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
         present, tally = self._on.nodes.present(drill.shepherd), self._tally
-        answers = not drill.recalled_ms or self._answers == drill.id
-        away = self._others_away(drill)
+        answers, away = self._answers == drill.id, self._others_away(drill)
         view = DrillView(present, tally.watched, tally.touched, searching, away, answers=answers)
         if not drill.blob:
             return view

@@ -253,7 +253,7 @@ class DrillView:
     """A running drill as the repair leader sees it.
 
     - `present`: whether its Shepherd is present
-    - `answers`: whether it has confirmed that it is not silent, or has not been told to answer again
+    - `answers`: whether it has confirmed that it is not silent
     - `exposed`: number of its files by copies left
     - `touched`: files that were exposed at least for a moment
     - `searching`: repair still goes through the Shepherd's replicas, so that more files may be exposed than counted
@@ -327,12 +327,11 @@ def _silence(drill: Drill, view: DrillView, now: Ms) -> Drill:
         drill = replace(drill, noticed_ms=now)
     if drill.touched and whole and not drill.whole_ms:
         drill = replace(drill, whole_ms=now)
-    if not drill.recalled_ms and now < drill.until_ms:
-        if view.others_away:
+    if not drill.recalled_ms:
+        if now < drill.until_ms and view.others_away:
             return called_off(drill, f"{', '.join(view.others_away)} went away meanwhile", now)
-        if drill.whole_ms:
-            return replace(drill, recalled_ms=now)
-        return drill
+        # At its end, too: it may have begun late, and its Shepherd may not be missed yet.
+        return replace(drill, recalled_ms=now) if drill.whole_ms or now >= drill.until_ms else drill
     if not (view.present and view.answers and whole):
         return drill
     if not drill.noticed_ms:

@@ -200,14 +200,18 @@ def test_each_look_that_differs_is_kept_for_the_curve() -> None:
 
 def test_a_silence_shorter_than_repair_waits_is_healed_by_the_return() -> None:
     ended = told(RUNNING, (GONE, 2_000), (GONE, 11_100), (HERE, 12_000))
-    assert (ended.stage, ended.whole_ms, ended.recalled_ms) == (DrillStage.HEALED, 12_000, 0)
+    assert (ended.stage, ended.whole_ms, ended.recalled_ms) == (DrillStage.HEALED, 12_000, 11_100)
 
 
 @pytest.mark.parametrize(
     ("looks", "stage", "why"),
     [
         ([(GONE, 2_000), (WORSE, 2_100), (HERE, 2_500)], DrillStage.CALLED_OFF, "s4 went away meanwhile"),
-        ([(HERE, 11_100)], DrillStage.CALLED_OFF, "the Shepherd was never found silent"),
+        (
+            [(HERE, 11_100), (MUTE, 11_200), (HERE, 11_300)],
+            DrillStage.CALLED_OFF,
+            "the Shepherd was never found silent",
+        ),
         ([(GONE, 2_000), (GONE, 20_001)], DrillStage.LATE, "9 files are not whole yet"),
         ([(GONE, 2_000), (replace(GONE, exposed={}), 20_001)], DrillStage.LATE, "the Shepherd is not back yet"),
         ([(GONE, 2_000), (WORSE, 2_100), (WORSE, 20_001)], DrillStage.LATE, "s4 went away meanwhile"),
@@ -601,3 +605,18 @@ async def test_a_drill_that_was_stored_although_its_beginning_failed_is_watched(
         assert ((await status(p)).drill.number, (await status(p)).drill.running) == (2, True)
         await p.until(lambda: over(p))
         assert (await p.b.service.drill(ADMIN, order)).drill.number == 3
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_silence_that_begins_late_is_not_over_before_its_shepherd_answers() -> None:
+    """It had not been missed yet when the time was over: another drill could begin beside it."""
+    async with paper(5, replace(DEV, repair_delay_ms=600_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        one.obeys_s = 2 * DEV.lease_ms / 1000 - 0.5
+        await p.b.service.drill(ADMIN, replace(SILENCE, shepherd=one.id, duration_ms=2 * DEV.lease_ms))
+        one.obeys_s = 0.0
+        await p.until(lambda: over(p))
+        assert not one.silent
